@@ -1,0 +1,43 @@
+# Each target sets up what it needs in .venv; nothing else has to be installed than Python 3.11+, make and a C++20 compiler.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+NATIVE := $(shell find llmsim/native astra-sim -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt' 2>/dev/null)
+STAMP := $(VENV)/.installed
+
+.PHONY: run test bench lint format sanitize clean
+
+run: $(STAMP)
+	$(BIN)/python main.py --cluster-config cluster_config/h100_llama31_8b.json --dataset dataset/chat_h100_300.jsonl \
+		--output outputs/example.csv --run-dir outputs/example
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+bench: $(STAMP)
+	$(BIN)/python -m bench
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.h,$(NATIVE))
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(filter %.cpp %.h,$(NATIVE))
+
+# The C++ tests of the engine and of the serving core under AddressSanitizer and UndefinedBehaviorSanitizer.
+sanitize: $(STAMP)
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/sanitize.sh
+
+# Editable: Python changes are seen at once; a change of the native sources rebuilds what it touches.
+$(STAMP): pyproject.toml CMakeLists.txt $(NATIVE)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "scikit-build-core>=0.10" "nanobind>=2.4" "cmake>=3.20" ninja
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build outputs

@@ -1,0 +1,28 @@
+// Integer quantities that graph, topology and engine share: time, bytes and ids.
+#pragma once
+
+#include <cstdint>
+
+namespace astra_sim::model {
+
+using Ps = std::int64_t;              // picoseconds; the only unit of time
+using Bytes = std::int64_t;           // exact byte counts
+using BytesPerSecond = std::int64_t;  // bandwidth, rounded once when a configuration is read
+
+using DeviceId = std::uint32_t;
+using VertexId = std::uint32_t;  // a device, or a switch numbered after the devices
+using LinkId = std::uint32_t;    // one direction of a full-duplex link
+using NodeIndex = std::uint32_t;
+using GroupId = std::uint32_t;
+using PlanId = std::uint32_t;
+using CallId = std::uint32_t;
+
+inline constexpr std::uint32_t kNone = 0xffffffffU;
+
+// The clock stops here (53 days); with no single span above kMaxSpan, the sum of a time, a serialisation and a
+// latency cannot overflow before it is compared with the horizon.
+inline constexpr Ps kHorizon = Ps{1} << 62;
+inline constexpr Ps kMaxSpan = Ps{1} << 60;
+inline constexpr Bytes kMaxBytes = Bytes{1} << 60;
+
+}  // namespace astra_sim::model

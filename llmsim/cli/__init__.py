@@ -1,0 +1,56 @@
+"""The command line: parses options, calls the package, prints results, and turns errors into exit codes.
+
+Exit codes: 0 ok; 1 an unexpected failure; 2 bad input; 3 does not fit or can never run; 4 an invariant was violated;
+130 interrupted (what was done by then is written).
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+
+from llmsim.config.errors import LlmsimError
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The `llmsim` command; returns the exit code."""
+    from llmsim.cli.app import app
+
+    return _guarded(lambda: app(arguments, standalone_mode=False))
+
+
+def run_main(arguments: Sequence[str] | None = None) -> int:
+    """`main.py`: the `run` verb alone; returns the exit code."""
+    from llmsim.cli.app import run_app
+
+    return _guarded(lambda: run_app(arguments, standalone_mode=False))
+
+
+def _guarded(command: Callable[[], object]) -> int:
+    """Runs a command; every error becomes one sentence on stderr and an exit code."""
+    import click
+
+    try:
+        code = command()
+    except LlmsimError as error:
+        return _fail(str(error), error.exit_code)
+    except click.UsageError as error:
+        place = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
+        return _fail(f"{error.format_message()}{place}", 2)
+    except click.ClickException as error:
+        return _fail(error.format_message(), 2)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("interrupted before anything was computed", INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone: nothing to say and nobody to say it to
+        return 1
+    except MemoryError:
+        return _fail("out of memory; simulate fewer requests, or record fewer tables", 3)
+    except OSError as error:
+        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}", 2)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(sentence: str, code: int) -> int:
+    print(f"llmsim: error: {sentence}", file=sys.stderr)
+    return code

@@ -1,0 +1,138 @@
+"""Writes what `llmsim run` was asked for, and decides the exit code."""
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from llmsim.config.errors import InfeasibleError, InvariantError
+from llmsim.core import Results, Status
+
+if TYPE_CHECKING:
+    from llmsim.cli.run import RunOptions
+    from llmsim.config import Deployment
+    from llmsim.lowering import LoweredDeployment
+
+INTERRUPTED = 130
+NAMED = 3
+"""How many rejected requests a message names."""
+
+
+def check_outputs(options: "RunOptions") -> None:
+    """Raises InputError, before any work, where an output cannot be written."""
+    from llmsim.export.files import check_writable, check_writable_folder
+
+    if options.output is not None:
+        check_writable(options.output)
+    if options.run_dir is not None:
+        check_writable_folder(options.run_dir)
+
+
+def write_outputs(
+    options: "RunOptions", deployment: "Deployment", lowered: "LoweredDeployment", results: Results
+) -> int:
+    """Files first, then stdout, then one sentence on stderr for what went wrong; the exit code says which."""
+    from llmsim.export.json import json_text
+    from llmsim.report.text import render_summary
+    from llmsim.results.summary import summary
+
+    report = summary(results, _info(lowered))
+    if options.output is not None:
+        from llmsim.export.csv import write_csv
+
+        write_csv(results, options.output)
+    if options.run_dir is not None:
+        _write_run_dir(options, deployment, lowered, results, report)
+    if options.as_json:
+        sys.stdout.write(json_text(report))
+    else:
+        sys.stdout.write(_ledgers(lowered) + render_summary(report, rich_terminal=sys.stdout.isatty()))
+    sys.stdout.flush()
+    return _verdict(results)
+
+
+def _info(lowered: "LoweredDeployment") -> dict[str, Any]:
+    groups = [{"ledger": g.ledger.lines, "block_bytes": g.ledger.block_bytes} for g in lowered.groups]
+    return {"groups": groups}
+
+
+def _ledgers(lowered: "LoweredDeployment") -> str:
+    """The memory ledger and the engine's options of each distinct group, first of all."""
+    lines, seen = [], set()
+    for group in lowered.groups:
+        if group.ledger.lines in seen:
+            continue
+        seen.add(group.ledger.lines)
+        lines.append(f"Memory per device, group {group.info.index} ({group.info.model_name} on {group.info.hardware}):")
+        lines += [f"  {label}: {size / (1 << 30):+.3f} GiB" for label, size in group.ledger.lines]
+        shown = {name: value for name, value in vars(group.engine).items() if name not in ("origin", "cuda_graph_sizes")}
+        by_origin: dict[str, list[str]] = {}
+        for name, value in shown.items():
+            by_origin.setdefault(group.engine.origin.get(name, "default"), []).append(f"{name}={value}")
+        lines += [f"  options ({origin}): {', '.join(options)}" for origin, options in by_origin.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _write_run_dir(
+    options: "RunOptions",
+    deployment: "Deployment",
+    lowered: "LoweredDeployment",
+    results: Results,
+    report: dict[str, Any],
+) -> None:
+    from llmsim.export.run_dir import RunRecord, write_run_dir
+    from llmsim.workload import is_synthetic
+
+    assert options.run_dir is not None
+    groups = [
+        {
+            **{name: value for name, value in vars(group).items() if name not in ("engine", "memory")},
+            "memory": asdict(group.memory),
+            "engine": {**vars(placed.engine), "origin": dict(placed.engine.origin)},
+        }
+        for group, placed in zip(deployment.groups, lowered.groups, strict=True)
+    ]
+    record = RunRecord(
+        argv=sys.argv,
+        seed=options.seed,
+        inputs=[options.cluster, *([] if is_synthetic(options.dataset) else [options.dataset])],
+        config={"groups": groups, "link": asdict(deployment.link), "router": options.router},
+        table_hashes={f"group {g.info.index}": g.costs.table_hash for g in lowered.groups},
+    )
+    write_run_dir(options.run_dir, results, report, record)
+
+
+def _verdict(results: Results) -> int:
+    broken = [f"invariant {name}: {found}" for name, found in results.invariants.items() if found != "ok"]
+    if broken:
+        raise InvariantError(f"{'; '.join(broken)}; the results were written but cannot be trusted: please report this")
+    if results.interrupted:
+        done = int((results.requests.status == Status.FINISHED).sum())
+        print(
+            f"llmsim: error: interrupted; the {done} requests that had finished were written, "
+            f"{len(results.workload) - done} were not",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+    rejected = (results.requests.status == Status.REJECTED).nonzero()[0]
+    if len(rejected):
+        raise InfeasibleError(_rejection(results, [int(i) for i in rejected]))
+    return 0
+
+
+def _rejection(results: Results, rejected: list[int]) -> str:
+    """Which requests can never run and why; all others were simulated and written."""
+    workload = results.workload
+    named = []
+    for row in rejected[:NAMED]:
+        group = results.groups[max(0, int(results.requests.group[row]))]
+        capacity = (group.num_blocks - 1) * group.block_size
+        named.append(
+            f"request {workload.request_id[row] if workload.request_id else row} "
+            f"({workload.input_tokens[row]} prompt + {workload.output_tokens[row]} output tokens; "
+            f"group {group.index} holds {capacity} tokens of KV)"
+        )
+    more = f" and {len(rejected) - NAMED} more" if len(rejected) > NAMED else ""
+    return (
+        f"{len(rejected)} of {len(workload)} requests can never run: {', '.join(named)}{more}; the other results were "
+        "written; raise max_model_len, give the group more memory or a larger tp_size, or shorten these requests"
+    )

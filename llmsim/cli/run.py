@@ -1,0 +1,212 @@
+"""`llmsim run`: one cluster, one trace, one answer."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmsim.cli import options as o
+from llmsim.cli import refused
+from llmsim.config.errors import InputError
+
+HELP = "Simulate a cluster (JSON) serving a trace (JSONL) and report what every request and the cluster would see."
+
+LOG_LEVELS = ("WARNING", "INFO", "DEBUG")
+COST_SOURCES = ("auto", "bundle", "silicon", "roofline")
+COLLECTIVES = ("auto", "measured", "links")
+DEFAULT_PROFILES = Path("profiler/perf")
+"""Searched after the --profile-dir folders, relative to the working directory, as LLMServingSim does."""
+MAX_LOG_INTERVAL_S = 1e6
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """A checked `run` command line."""
+
+    cluster: Path
+    dataset: str
+    num_reqs: int
+    seed: int
+    engine: dict[str, Any]
+    router: str
+    profile_dirs: tuple[Path, ...]
+    cost_source: str
+    collectives: str
+    network: str
+    exact: bool
+    output: Path | None
+    run_dir: Path | None
+    as_json: bool
+    log_interval_ps: int
+    log_level: str
+
+
+def command(  # noqa: PLR0913 - one parameter per option is what typer reads
+    cluster_config: o.Cluster,
+    dataset: o.Dataset,
+    num_reqs: o.NumReqs = 0,
+    seed: o.Seed = 0,
+    engine_profile: o.EngineProfile = None,
+    max_num_seqs: o.MaxNumSeqs = None,
+    max_num_batched_tokens: o.MaxNumBatchedTokens = None,
+    long_prefill_token_threshold: o.LongPrefill = None,
+    enable_chunked_prefill: o.Chunked = None,
+    enable_prefix_caching: o.PrefixCaching = None,
+    reserve_full_isl: o.ReserveFullIsl = None,
+    async_scheduling: o.Async = None,
+    block_size: o.BlockSize = None,
+    gpu_memory_utilization: o.Utilization = None,
+    num_gpu_blocks_override: o.NumBlocks = None,
+    max_model_len: o.MaxModelLen = None,
+    dtype: o.Dtype = None,
+    fp: o.Fp = None,
+    kv_cache_dtype: o.KvDtype = None,
+    watermark: o.Watermark = None,
+    scheduling_policy: o.Policy = None,
+    request_routing_policy: o.Routing = "LOAD",
+    expert_routing_policy: o.ExpertRouting = "BALANCED",
+    profile_dir: o.ProfileDir = None,
+    cost_source: o.CostSource = "auto",
+    collective_costs: o.Collectives = "auto",
+    network_backend: o.Network = "analytical",
+    exact: o.Exact = False,
+    output: o.Output = None,
+    run_dir: o.RunDir = None,
+    as_json: o.Json = False,
+    log_interval: o.LogInterval = 1.0,
+    log_level: o.LogLevel = "WARNING",
+    prioritize_prefill: o.PrioritizePrefill = False,
+    enable_prefix_sharing: o.PrefixSharing = False,
+    prefix_storage: o.PrefixStorage = None,
+    enable_local_offloading: o.LocalOffloading = False,
+    enable_attn_offloading: o.AttnOffloading = False,
+    enable_sub_batch_interleaving: o.SubBatch = False,
+    enable_attn_prediction: o.AttnPrediction = False,
+    gen: o.Gen = False,
+    skip_prefill: o.SkipPrefill = False,
+    enable_block_copy: o.BlockCopy = None,
+) -> int:
+    del enable_block_copy  # accepted for old command lines; equal blocks are always priced once
+    refused.refuse_switches(
+        {
+            "--prioritize-prefill": prioritize_prefill,
+            "--enable-prefix-sharing": enable_prefix_sharing,
+            "--enable-local-offloading": enable_local_offloading,
+            "--enable-attn-offloading": enable_attn_offloading,
+            "--enable-sub-batch-interleaving": enable_sub_batch_interleaving,
+            "--enable-attn-prediction": enable_attn_prediction,
+            "--gen": gen,
+            "--skip-prefill": skip_prefill,
+        }
+    )
+    refused.refuse_storage(prefix_storage)
+    refused.expert_routing(expert_routing_policy)
+    if fp is not None and dtype is not None:
+        raise InputError(f"--fp {fp} and --dtype {dtype} say the same thing twice; give one of them")
+    engine = {
+        "engine_profile": engine_profile,
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "long_prefill_token_threshold": long_prefill_token_threshold,
+        "enable_chunked_prefill": enable_chunked_prefill,
+        "enable_prefix_caching": enable_prefix_caching,
+        "reserve_full_isl": reserve_full_isl,
+        "async_scheduling": async_scheduling,
+        "block_size": block_size,
+        "gpu_memory_utilization": gpu_memory_utilization,
+        "num_gpu_blocks_override": num_gpu_blocks_override,
+        "max_model_len": max_model_len,
+        "dtype": dtype if fp is None else refused.fp_dtype(fp),
+        "kv_cache_dtype": kv_cache_dtype,
+        "watermark": watermark,
+        "scheduling_policy": scheduling_policy,
+    }
+    return run(
+        RunOptions(
+            cluster=cluster_config,
+            dataset=dataset,
+            num_reqs=_at_least("--num-reqs", num_reqs, 0),
+            seed=_at_least("--seed", seed, 0),
+            engine=engine,
+            router=refused.router(request_routing_policy),
+            profile_dirs=_profile_dirs(profile_dir or []),
+            cost_source=_one_of("--cost-source", cost_source, COST_SOURCES),
+            collectives=_one_of("--collective-costs", collective_costs, COLLECTIVES),
+            network=refused.network(network_backend),
+            exact=exact,
+            output=output,
+            run_dir=run_dir,
+            as_json=as_json,
+            log_interval_ps=_interval_ps(log_interval),
+            log_level=_one_of("--log-level", log_level.upper(), LOG_LEVELS),
+        )
+    )
+
+
+def run(options: RunOptions) -> int:
+    """Runs it; returns the exit code. Everything that can be wrong with the input is found before the run."""
+    from llmsim.cli.outputs import check_outputs, write_outputs
+    from llmsim.cli.progress import Progress
+    from llmsim.config import EngineOverrides, load_cluster, resolve
+    from llmsim.lowering import LoweringOptions, lower
+    from llmsim.simulate import SimulationOptions, simulate
+    from llmsim.workload import load_dataset
+
+    check_outputs(options)
+    deployment = resolve(load_cluster(options.cluster), EngineOverrides(**options.engine))
+    lowered = lower(
+        deployment,
+        LoweringOptions(
+            cost_source=options.cost_source,  # type: ignore[arg-type]  # checked by _one_of
+            collectives=options.collectives,  # type: ignore[arg-type]
+            profile_dirs=options.profile_dirs,
+            network=options.network,  # type: ignore[arg-type]
+            exact=options.exact,
+        ),
+    )
+    workload = load_dataset(
+        options.dataset, known_models=lowered.models, granularity=lowered.granularity, limit=options.num_reqs
+    )
+    with Progress(len(workload), lowered, options) as progress:
+        results = simulate(
+            lowered,
+            workload,
+            SimulationOptions(
+                router=options.router,
+                seed=options.seed,
+                series_interval_ps=options.log_interval_ps,
+                record_steps=options.run_dir is not None,
+            ),
+            progress.update,
+        )
+    return write_outputs(options, deployment, lowered, results)
+
+
+def _profile_dirs(given: list[Path]) -> tuple[Path, ...]:
+    for folder in given:
+        if not folder.is_dir():
+            raise InputError(f'--profile-dir "{folder}" is not a folder; name one that holds <hardware>/<model>/.../tp<N>/')
+    return (*given, *([DEFAULT_PROFILES] if DEFAULT_PROFILES.is_dir() else []))
+
+
+def _one_of(option: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise InputError(f'{option} is "{value}"; it may be {", ".join(known)}')
+    return value
+
+
+def _at_least(option: str, value: int, least: int) -> int:
+    if value < least or value >= 1 << 63:
+        raise InputError(f"{option} is {value}; it must be at least {least} and below 2^63")
+    return value
+
+
+def _interval_ps(seconds: float) -> int:
+    if not 1e-3 <= seconds <= MAX_LOG_INTERVAL_S:
+        raise InputError(f"--log-interval is {seconds:g}; it must be between 0.001 and {MAX_LOG_INTERVAL_S:g} seconds")
+    return round(seconds * 1e12)
+
+
+def is_terminal() -> bool:
+    """Whether stdout is a person's terminal."""
+    return sys.stdout.isatty()

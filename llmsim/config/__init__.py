@@ -1,0 +1,27 @@
+"""The cluster file and the engine's options: parsed, checked, every default and unit resolved."""
+
+from llmsim.config.cluster import Cluster, load_cluster, parse_cluster
+from llmsim.config.deployment import Deployment, Group, LinkSpec, MemorySpec, Node
+from llmsim.config.engine_args import EngineArgs, with_model_limits
+from llmsim.config.engine_profile import load_profile, profile_names
+from llmsim.config.options import EngineOverrides
+from llmsim.config.resolve import resolve
+from llmsim.config.schema import cluster_schema
+
+__all__ = [
+    "Cluster",
+    "Deployment",
+    "EngineArgs",
+    "EngineOverrides",
+    "Group",
+    "LinkSpec",
+    "MemorySpec",
+    "Node",
+    "cluster_schema",
+    "load_cluster",
+    "load_profile",
+    "parse_cluster",
+    "profile_names",
+    "resolve",
+    "with_model_limits",
+]

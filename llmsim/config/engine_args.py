@@ -1,0 +1,171 @@
+"""The engine's arguments with every default filled in, each with its origin."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from llmsim.config.engine_profile import EngineProfile, load_profile
+from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.units import ns_to_ps
+
+COMMAND_LINE = "command line"
+CLUSTER_FILE = "cluster file"
+
+Places = dict[str, Callable[[str], str]]
+"""For each given option, how to name its place."""
+
+
+@dataclass(frozen=True)
+class EngineArgs:
+    """What a group's engine runs with; immutable. None leaves a value to the model."""
+
+    engine_profile: str
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    long_prefill_token_threshold: int
+    enable_chunked_prefill: bool
+    enable_prefix_caching: bool
+    reserve_full_isl: bool
+    watermark: float
+    block_size: int
+    gpu_memory_utilization: float
+    num_gpu_blocks_override: int | None
+    max_model_len: int | None
+    dtype: str | None
+    """Short name ("bf16", "fp16", "fp32", "fp8", "int8"); None: the model's."""
+    kv_cache_dtype: str
+    """"auto" (as dtype) or a short name."""
+    scheduling_policy: str
+    async_scheduling: bool
+    cuda_graph_sizes: tuple[int, ...]
+    api_latency_ps: int
+    host_gap_ps: int
+    origin: Mapping[str, str]
+    """Field -> "command line", "cluster file" or "engine profile vllm-0.24 (H100)"; "model" where it is None."""
+
+    def is_default(self, field: str) -> bool:
+        """Whether nobody gave the field: the engine's profile, or the model, decided."""
+        return self.origin[field] not in (COMMAND_LINE, CLUSTER_FILE)
+
+
+@dataclass(frozen=True)
+class Given:
+    """One layer of options: where they come from, what they say, and how an error refers to one of them."""
+
+    origin: str
+    profile: str | None
+    values: Mapping[str, Any]
+    place: Callable[[str], str]
+    """Field -> `cluster.json:12: nodes[0].instances[0].max_num_seqs` or `--max-num-seqs`; only called for an error."""
+
+
+def resolve_engine(layers: list[Given], profile: EngineProfile, hardware: str, memory_bytes: int) -> EngineArgs:
+    """Fills in one group's arguments; the first layer that gives a field wins, the profile comes last."""
+    values: dict[str, Any] = dict(profile.defaults)
+    origin = dict.fromkeys(values, f"engine profile {profile.name}")
+    batch = profile.device_class(hardware, memory_bytes)
+    for name in ("max_num_batched_tokens", "max_num_seqs"):
+        values[name] = getattr(batch, name)
+        origin[name] = f"engine profile {profile.name} ({hardware})"
+    for name in ("num_gpu_blocks_override", "max_model_len"):
+        values[name], origin[name] = None, "model" if name == "max_model_len" else f"engine profile {profile.name}"
+    places: Places = {}
+    for layer in reversed(layers):
+        values.update(layer.values)
+        origin.update(dict.fromkeys(layer.values, layer.origin))
+        places.update(dict.fromkeys(layer.values, layer.place))
+    _refuse_what_does_not_run_yet(values, places)
+    _settle_batch(values, origin, places)
+    _settle_graphs(values, origin, profile)
+    if values["dtype"] == "auto":
+        values["dtype"], origin["dtype"] = None, "model"
+    for name in ("api_latency", "host_gap"):
+        values[f"{name}_ps"] = ns_to_ps(values.pop(f"{name}_ns"))
+        origin[f"{name}_ps"] = origin.pop(f"{name}_ns")
+    profile_origin = next((layer.origin for layer in layers if layer.profile is not None), "default")
+    origin["engine_profile"] = profile_origin
+    return EngineArgs(engine_profile=profile.name, origin=MappingProxyType(origin), **values)
+
+
+def _refuse_what_does_not_run_yet(values: Mapping[str, Any], places: Places) -> None:
+    if values["scheduling_policy"] != "fcfs":
+        place = places["scheduling_policy"]("scheduling_policy")
+        raise NotYetError(
+            f'{place} is "{values["scheduling_policy"]}", which does not run in this version; remove it, or say "fcfs"'
+        )
+    if values["max_num_batched_tokens"] == 0:
+        place = places["max_num_batched_tokens"]("max_num_batched_tokens")
+        raise NotYetError(
+            f"{place} is 0, and a budget of the model's whole context does not run in this "
+            "version; remove it, or give the number of tokens"
+        )
+
+
+def _settle_batch(values: dict[str, Any], origin: dict[str, str], places: Places) -> None:
+    """vLLM: a defaulted max_num_seqs is cut to the token budget; a given one beyond the budget is an error."""
+    tokens, sequences = values["max_num_batched_tokens"], values["max_num_seqs"]
+    if sequences == 0:
+        # No limit: a step cannot hold more sequences than tokens.
+        values["max_num_seqs"] = tokens
+    elif sequences > tokens:
+        if "max_num_seqs" in places:
+            place = places["max_num_seqs"]("max_num_seqs")
+            raise InputError(
+                f"{place} is {sequences}, more than max_num_batched_tokens, which is {tokens} "
+                f"({origin['max_num_batched_tokens']}); every running sequence needs a token of the budget, so lower "
+                "max_num_seqs or raise max_num_batched_tokens"
+            )
+        values["max_num_seqs"] = tokens
+        origin["max_num_seqs"] += ", cut to max_num_batched_tokens"
+
+
+def _settle_graphs(values: dict[str, Any], origin: dict[str, str], profile: EngineProfile) -> None:
+    tokens = values["max_num_batched_tokens"]
+    if "cuda_graph_sizes" in values:
+        values["cuda_graph_sizes"] = tuple(sorted({size for size in values["cuda_graph_sizes"] if size <= tokens}))
+        return
+    values["cuda_graph_sizes"] = profile.cuda_graphs.sizes(values["max_num_seqs"], tokens)
+    origin["cuda_graph_sizes"] = f"engine profile {profile.name}"
+
+
+def with_model_limits(args: EngineArgs, model_max_len: int, field: str) -> EngineArgs:
+    """The arguments once the model's context length (tokens) is known; `field` names the group in errors.
+
+    Source: vLLM's `_set_default_max_num_seqs_and_batched_tokens_args` and `SchedulerConfig.verify_max_model_len`.
+    Without chunked prefill a defaulted token budget grows to hold the longest prompt, and a given one that cannot is
+    an error; a defaulted budget never exceeds max_num_seqs * max_model_len. Raises InputError also for a max_model_len
+    beyond the model's.
+    """
+    max_len = args.max_model_len or model_max_len
+    if max_len > model_max_len:
+        raise InputError(
+            f"{field}: max_model_len is {max_len} ({args.origin['max_model_len']}), beyond the model's "
+            f"{model_max_len}; lower it"
+        )
+    tokens = args.max_num_batched_tokens
+    if not args.enable_chunked_prefill and tokens < max_len and not args.is_default("max_num_batched_tokens"):
+        raise InputError(
+            f"{field}: max_num_batched_tokens is {tokens} ({args.origin['max_num_batched_tokens']}), below "
+            f"max_model_len {max_len}, but enable_chunked_prefill is false; raise it, lower max_model_len, or allow "
+            "chunked prefill"
+        )
+    origin = dict(args.origin)
+    if args.is_default("max_num_batched_tokens"):
+        if not args.enable_chunked_prefill:
+            tokens = max(tokens, max_len)
+        tokens = min(tokens, args.max_num_seqs * max_len)
+        if tokens != args.max_num_batched_tokens:
+            origin["max_num_batched_tokens"] += ", adjusted to max_model_len"
+    sizes = args.cuda_graph_sizes
+    if args.is_default("cuda_graph_sizes"):
+        sizes = load_profile(args.engine_profile).cuda_graphs.sizes(args.max_num_seqs, tokens)
+    if args.max_model_len is None:
+        origin["max_model_len"] = "model"
+    return replace(
+        args,
+        max_num_batched_tokens=tokens,
+        max_model_len=max_len,
+        cuda_graph_sizes=sizes,
+        origin=MappingProxyType(origin),
+    )

@@ -1,0 +1,108 @@
+"""Engine profiles: the defaults and graph sizes of one version of an engine, read from `llmsim/presets/engines`."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from llmsim.config.errors import InputError, nearest
+from llmsim.config.units import BYTES_PER_GIB
+
+DEFAULT_PROFILE = "vllm-0.24"
+_FOLDER = Path(__file__).resolve().parents[1] / "presets" / "engines"
+
+
+@dataclass(frozen=True)
+class DeviceClass:
+    """Batch defaults of devices with enough memory whose name fits; the first class that fits holds."""
+
+    label: str
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    min_memory_gib: int = 0
+    name_contains: tuple[str, ...] = ()
+    name_excludes: tuple[str, ...] = ()
+
+    def fits(self, hardware: str, memory_bytes: int) -> bool:
+        """Names are compared in lower case, as the engine does with the driver's device name."""
+        name = hardware.lower()
+        return (
+            memory_bytes >= self.min_memory_gib * BYTES_PER_GIB
+            and all(part in name for part in self.name_contains)
+            and not any(part in name for part in self.name_excludes)
+        )
+
+
+@dataclass(frozen=True)
+class GraphRule:
+    """Which token counts get a captured graph."""
+
+    tokens_per_sequence: int
+    max_tokens: int
+    first_sizes: tuple[int, ...]
+    ranges: tuple[range, ...]
+    captures_token_budget: bool
+
+    def sizes(self, max_num_seqs: int, max_num_batched_tokens: int) -> tuple[int, ...]:
+        """The capture sizes, ascending; never beyond the token budget."""
+        most = min(max_num_seqs * self.tokens_per_sequence, self.max_tokens, max_num_batched_tokens)
+        found = {size for size in self.first_sizes if size <= most}
+        found.update(size for sizes in self.ranges for size in sizes if size <= most)
+        if self.captures_token_budget and max_num_batched_tokens <= most:
+            found.add(max_num_batched_tokens)
+        return tuple(sorted(found))
+
+
+@dataclass(frozen=True)
+class EngineProfile:
+    """One engine version; immutable."""
+
+    name: str
+    source: str
+    defaults: Mapping[str, Any]
+    device_classes: tuple[DeviceClass, ...]
+    cuda_graphs: GraphRule
+
+    def device_class(self, hardware: str, memory_bytes: int) -> DeviceClass:
+        """The batch defaults of a device.
+
+        vLLM compares the memory that the driver reports, in GiB: an "80 GB" H100 reports 79.1 to 79.6. The cluster
+        file's `mem_size` is in GiB too, so "mem_size": 80 and 79.1 fall into the same class.
+        """
+        return next(entry for entry in self.device_classes if entry.fits(hardware, memory_bytes))
+
+
+def profile_names() -> tuple[str, ...]:
+    """The profiles that come with the package, sorted."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
+
+
+@cache
+def load_profile(name: str) -> EngineProfile:
+    """A profile by name; InputError with the known ones for any other."""
+    known = profile_names()
+    if name not in known:
+        raise InputError(f'engine profile "{name}" is not known{nearest(name, known)}; known: {", ".join(known)}')
+    data = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    graphs = data["cuda_graphs"]
+    return EngineProfile(
+        name=data["name"],
+        source=data["source"],
+        defaults=MappingProxyType(data["defaults"]),
+        device_classes=tuple(_device_class(entry) for entry in data["device_classes"]),
+        cuda_graphs=GraphRule(
+            tokens_per_sequence=graphs["tokens_per_sequence"],
+            max_tokens=graphs["max_tokens"],
+            first_sizes=tuple(graphs["first_sizes"]),
+            ranges=tuple(range(entry["first"], entry["below"], entry["step"]) for entry in graphs["ranges"]),
+            captures_token_budget=graphs["captures_token_budget"],
+        ),
+    )
+
+
+def _device_class(entry: Mapping[str, Any]) -> DeviceClass:
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    return DeviceClass(**fields)

@@ -1,0 +1,101 @@
+"""One instance of the cluster file: a model on some devices, how it is split, placed and served."""
+
+from functools import cached_property
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from llmsim.config.devices import NpuMemory
+from llmsim.config.dialect import LayoutKeys, ParallelLayout, infer_layout
+from llmsim.config.fields import BlockRanges, FolderName, MemoryLocation, Name, PositiveCount, Section
+from llmsim.config.options import SAME_OPTION, EngineOptions, require_equal
+from llmsim.config.rules import broken_rule, shown
+
+
+class Placement(Section):
+    """Where weights, KV cache and evicted KV live."""
+
+    weights: MemoryLocation | None = Field(default=None, description="Where the weights live.")
+    kv_loc: MemoryLocation | None = Field(default=None, description="Where the KV cache lives.")
+    kv_evict_loc: MemoryLocation | None = Field(default=None, description="Where evicted KV goes.")
+
+
+class BlockPlacement(Placement):
+    """The placement of some transformer blocks."""
+
+    blocks: BlockRanges = Field(description="Transformer blocks, counted from 0, ends included.")
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """The block numbers, in the order of the text."""
+        numbers: list[int] = []
+        for part in self.blocks.split(","):
+            first, _, last = part.partition("-")
+            numbers.extend(range(int(first), int(last or first) + 1))
+        return tuple(numbers)
+
+    @model_validator(mode="after")
+    def _ranges_ascend(self) -> Self:
+        for part in self.blocks.split(","):
+            first, _, last = part.partition("-")
+            if last and int(last) < int(first):
+                raise broken_rule("blocks", f"is {shown(self.blocks)}; the range {part.strip()} ends before it begins")
+        return self
+
+
+class Placements(Section):
+    """Priority: layers, then blocks, then default; what none of them names is on the devices ("npu")."""
+
+    default: Placement = Field(default_factory=Placement, description="Placement of what is not named below.")
+    blocks: tuple[BlockPlacement, ...] = Field(
+        default=(), strict=False, description="Placement of whole transformer blocks."
+    )
+    layers: dict[Name, Placement] = Field(default_factory=dict, description="Placement by operator name.")
+
+
+class Instance(EngineOptions):
+    """A model on the devices of one node; any engine option given here wins over the command line."""
+
+    model_name: Name = Field(
+        description="Hugging Face id of a known model, or the path of a config.json or its folder."
+    )
+    hardware: FolderName = Field(description="Device name: a preset, or the folder of a profile bundle.")
+    npu_mem: NpuMemory = Field(description="Memory of each device.")
+    num_npus: PositiveCount | None = Field(default=None, description="Devices: tp_size x pp_size.")
+    tp_size: PositiveCount | None = Field(default=None, description="Tensor-parallel devices per pipeline stage.")
+    pp_size: PositiveCount | None = Field(default=None, description="Pipeline stages.")
+    ep_size: PositiveCount | None = Field(
+        default=None, description="Expert-parallel ranks; with a dp_group, over all of its members."
+    )
+    dp_group: Name | None = Field(default=None, description="Data-parallel group that this instance belongs to.")
+    npu_num: PositiveCount | None = Field(default=None, description="Devices (older dialect).")
+    npu_group: PositiveCount | None = Field(default=None, description="Pipeline stages (older dialect).")
+    pd_type: Literal["prefill", "decode"] | None = Field(
+        default=None, description="Role under prefill/decode disaggregation; null: both."
+    )
+    placement: Placements | None = Field(default=None, description="Where weights and KV cache live.")
+    enable_block_copy: bool | None = Field(
+        default=None, description="Accepted without effect: identical layers are always evaluated once."
+    )
+    enable_local_offloading: bool | None = Field(default=None, description="Charge weight reads from device memory.")
+    enable_attn_offloading: bool | None = Field(default=None, description="Run decode attention in memory (PIM).")
+    enable_sub_batch_interleaving: bool | None = Field(
+        default=None, description="Overlap two half batches, on devices and in memory."
+    )
+
+    @cached_property
+    def layout(self) -> ParallelLayout:
+        """Devices, tp, pp and ep, whichever dialect gave them."""
+        names = LayoutKeys.__dataclass_fields__
+        return infer_layout(LayoutKeys(**{name: getattr(self, name) for name in names}))
+
+    @model_validator(mode="after")
+    def _layout_is_consistent(self) -> Self:
+        _ = self.layout
+        return self
+
+    @model_validator(mode="after")
+    def _one_memory_utilization(self) -> Self:
+        names = (*SAME_OPTION["gpu_memory_utilization"], "npu_mem.mem_util")
+        require_equal(names, (self.gpu_memory_utilization, self.npu_memory_utilization, self.npu_mem.utilization))
+        return self

@@ -1,0 +1,162 @@
+"""The engine options that a person may set, in the cluster file or on the command line, under vLLM's names."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from llmsim.config.fields import Count, Name, PositiveTokens, Section, TimeNs, Tokens, Utilization
+from llmsim.config.rules import broken_rule, shown
+
+DTYPES = {
+    "auto": "auto",
+    "bfloat16": "bf16",
+    "bf16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "fp16": "fp16",
+    "float32": "fp32",
+    "float": "fp32",
+    "fp32": "fp32",
+    "fp8": "fp8",
+    "int8": "int8",
+}
+KV_CACHE_DTYPES = DTYPES | {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+"""Spellings of vLLM and torch -> the short name used everywhere else."""
+
+
+def _one_of(names: dict[str, str]) -> Any:
+    return Field(pattern=f"^({'|'.join(names)})$", json_schema_extra={"enum": list(names)})
+
+
+GraphSizes = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=1 << 16)], ...], Field(min_length=1, max_length=4096, strict=False)
+]
+
+
+SAME_OPTION = {
+    "reserve_full_isl": ("reserve_full_isl", "scheduler_reserve_full_isl"),
+    "gpu_memory_utilization": ("gpu_memory_utilization", "npu_memory_utilization"),
+}
+"""Options with several names; an instance adds npu_mem.mem_util to the second."""
+
+
+def require_equal(names: tuple[str, ...], values: tuple[float | bool | None, ...]) -> None:
+    """Raises a broken rule where names of one option disagree; a dot in a name steps into a section."""
+    present = [(name, value) for name, value in zip(names, values, strict=True) if value is not None]
+    for name, value in present[1:]:
+        first_name, first_value = present[0]
+        if value != first_value:
+            sentence = f"is {shown(value)} but {first_name}, the same option, is {shown(first_value)}; keep one of them"
+            raise broken_rule(tuple(name.split(".")), sentence)
+
+
+class EngineOptions(Section):
+    """Every option of the engine; None is "not given"."""
+
+    engine_profile: Name | None = Field(
+        default=None, description='Engine version whose defaults and rules apply, such as "vllm-0.24".'
+    )
+    max_num_seqs: Count | None = Field(
+        default=None, description="Most sequences in one step; 0: as many as max_num_batched_tokens."
+    )
+    max_num_batched_tokens: Tokens | None = Field(default=None, description="Token budget of one step.")
+    long_prefill_token_threshold: Tokens | None = Field(
+        default=None, description="Most tokens of one prompt in one step; 0: no limit but the budget."
+    )
+    enable_chunked_prefill: bool | None = Field(default=None, description="Whether a prompt may spread over steps.")
+    enable_prefix_caching: bool | None = Field(default=None, description="Whether equal prefixes share KV blocks.")
+    reserve_full_isl: bool | None = Field(
+        default=None, description="Admit a prompt only when the blocks of all of it are free."
+    )
+    scheduler_reserve_full_isl: bool | None = Field(default=None, description="vLLM's name of reserve_full_isl.")
+    watermark: Annotated[float, Field(ge=0, lt=1)] | None = Field(
+        default=None, description="Share of the KV blocks that admission keeps free while others run."
+    )
+    block_size: Annotated[int, Field(ge=1, le=1 << 16, json_schema_extra={"unit": "tokens"})] | None = Field(
+        default=None, description="Size of a KV block."
+    )
+    gpu_memory_utilization: Utilization | None = Field(
+        default=None, description="Share of the device memory that the engine may use."
+    )
+    npu_memory_utilization: Utilization | None = Field(
+        default=None, description="The same as gpu_memory_utilization, under its other name."
+    )
+    num_gpu_blocks_override: Annotated[int, Field(ge=1, le=(1 << 31) - 1)] | None = Field(
+        default=None, description="Number of KV blocks, the null block included, instead of what fits the memory."
+    )
+    max_model_len: PositiveTokens | None = Field(
+        default=None, description="Longest prompt and output together; the model's own limit if not given."
+    )
+    dtype: Annotated[str, _one_of(DTYPES)] | None = Field(
+        default=None, description="Type of weights and activations; auto: the model's."
+    )
+    kv_cache_dtype: Annotated[str, _one_of(KV_CACHE_DTYPES)] | None = Field(
+        default=None, description="Type of the KV cache; auto: as dtype."
+    )
+    scheduling_policy: Literal["fcfs", "priority"] | None = Field(
+        default=None, description="Order of the waiting queue."
+    )
+    async_scheduling: bool | None = Field(
+        default=None, description="Whether a step is scheduled while the previous one still runs."
+    )
+    cuda_graph_sizes: GraphSizes | None = Field(
+        default=None, description="Token counts with a captured graph; smaller steps are padded to the next one."
+    )
+    api_latency_ns: TimeNs | None = Field(
+        default=None, description="Time between a request's arrival at the server and in the engine's queue."
+    )
+    host_gap_ns: TimeNs | None = Field(default=None, description="Idle time of the device between two steps.")
+
+    @model_validator(mode="after")
+    def _one_value_per_option(self) -> Self:
+        for names in SAME_OPTION.values():
+            require_equal(names, tuple(getattr(self, name) for name in names))
+        return self
+
+
+@dataclass(frozen=True)
+class EngineOverrides:
+    """What the command line gave, None where nothing: fields and units of `EngineOptions`; `resolve` checks them."""
+
+    engine_profile: str | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    long_prefill_token_threshold: int | None = None
+    enable_chunked_prefill: bool | None = None
+    enable_prefix_caching: bool | None = None
+    reserve_full_isl: bool | None = None
+    scheduler_reserve_full_isl: bool | None = None
+    watermark: float | None = None
+    block_size: int | None = None
+    gpu_memory_utilization: float | None = None
+    npu_memory_utilization: float | None = None
+    num_gpu_blocks_override: int | None = None
+    max_model_len: int | None = None
+    dtype: str | None = None
+    kv_cache_dtype: str | None = None
+    scheduling_policy: str | None = None
+    async_scheduling: bool | None = None
+    cuda_graph_sizes: tuple[int, ...] | None = None
+    api_latency_ns: float | None = None
+    host_gap_ns: float | None = None
+
+
+def given(options: EngineOptions) -> dict[str, Any]:
+    """The options that were given, each under its first name and its dtypes in short form; not the profile."""
+    values = {name: getattr(options, name) for name in EngineOptions.model_fields if name != "engine_profile"}
+    values = {name: value for name, value in values.items() if value is not None}
+    for first, names in SAME_OPTION.items():
+        for name in names[1:]:
+            if name in values:
+                values[first] = values.pop(name)
+    if "dtype" in values:
+        values["dtype"] = DTYPES[values["dtype"]]
+    if "kv_cache_dtype" in values:
+        values["kv_cache_dtype"] = KV_CACHE_DTYPES[values["kv_cache_dtype"]]
+    return values
+
+
+def name_used(options: EngineOptions, option: str) -> str:
+    """Which of an option's names was given; the first one if none was."""
+    return next((name for name in SAME_OPTION.get(option, ()) if getattr(options, name) is not None), option)

@@ -1,0 +1,74 @@
+"""Finds where in a JSON text a field stands; runs only when there is an error to report."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+Location = tuple[str | int, ...]
+"""Keys and list indices from the root, as in ("nodes", 0, "link_bw")."""
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_PLAIN_KEY = re.compile(r"[\w$-]+")
+
+
+@dataclass
+class _Container:
+    is_list: bool
+    key: str | int | None
+
+
+def entries(text: str) -> Iterator[tuple[Location, int]]:
+    """Every member and element of a valid JSON text with its offset, in order; a duplicate key comes twice."""
+    open_containers: list[_Container] = []
+
+    def location() -> Location:
+        return tuple(container.key for container in open_containers if container.key is not None)
+
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        top = open_containers[-1] if open_containers else None
+        if token in ("}", "]"):
+            open_containers.pop()
+        elif token == ",":
+            assert top is not None
+            top.key = top.key + 1 if isinstance(top.key, int) else None
+        elif token != ":":
+            if top is not None and top.key is None:
+                top.key = json.loads(token)
+                yield location(), match.start()
+                continue
+            if top is not None and top.is_list:
+                yield location(), match.start()
+            if token in ("{", "["):
+                open_containers.append(_Container(token == "[", 0 if token == "[" else None))
+
+
+def line_at(text: str, offset: int) -> int:
+    """The 1-based line of a character offset."""
+    return text.count("\n", 0, offset) + 1
+
+
+def line_of(text: str, location: Location) -> int:
+    """The 1-based line of a field, or of its nearest ancestor that the text has."""
+    best_depth, best_offset = -1, 0
+    for candidate, offset in entries(text):
+        depth = len(candidate)
+        if depth > best_depth and candidate == location[:depth]:
+            best_depth, best_offset = depth, offset
+            if depth == len(location):
+                break
+    return line_at(text, best_offset)
+
+
+def field_path(location: Location) -> str:
+    """`nodes[0].instances[1].npu_mem.mem_size`; empty for the root."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif _PLAIN_KEY.fullmatch(part):
+            path += f".{part}" if path else part
+        else:
+            path += f"[{json.dumps(part)}]"
+    return path

@@ -1,0 +1,151 @@
+"""Turns what pydantic found into one sentence: where, which value, and what would have worked."""
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import ValidationError
+
+from llmsim.config.errors import InputError, nearest
+from llmsim.config.loading import Document
+from llmsim.config.positions import Location, field_path
+from llmsim.config.rules import shown
+from llmsim.config.schema import cluster_schema, schema_at
+
+_OTHER_NAMES = {
+    "tensor_parallel_size": "tp_size",
+    "pipeline_parallel_size": "pp_size",
+    "data_parallel_size": "dp_group",
+    "expert_parallel_size": "ep_size",
+    "num_gpus": "num_npus",
+    "model": "model_name",
+    "gpu": "hardware",
+    "gpu_mem": "npu_mem",
+    "bandwidth": "mem_bw",
+    "capacity": "mem_size",
+    "cudagraph_capture_sizes": "cuda_graph_sizes",
+    "num_gpu_blocks": "num_gpu_blocks_override",
+}
+"""Keys that other tools use for what this file calls otherwise; spelling alone would not find them."""
+
+
+def input_error(error: ValidationError, document: Document) -> InputError:
+    """The first problem of a cluster file; unknown keys come first, for they often explain a missing one."""
+    problems = _independent(error.errors(include_url=False))
+    problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")
+    sentence = _sentence(problems[0], document)
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return InputError(sentence + more)
+
+
+def option_error(error: ValidationError, place: Callable[[str], str]) -> InputError:
+    """The first problem of the command line's engine options; `place` turns an option's name into what was typed."""
+    problem: Any = error.errors(include_url=False)[0]
+    if problem["type"] == "broken_rule":
+        return InputError(f"{place(problem['ctx']['field'][0])} {problem['ctx']['sentence']}")
+    name, *rest = problem["loc"]
+    expected = expectation(schema_at(cluster_schema(), ("engine", *problem["loc"])))
+    return InputError(f"{place(str(name))}{field_path(tuple(rest))} is {shown(problem['input'])}; expected {expected}")
+
+
+def _independent(problems: list[Any]) -> list[Any]:
+    """Without the lists that are "too short" only because an entry of theirs failed."""
+    locations = [problem["loc"] for problem in problems]
+    return [
+        problem
+        for problem in problems
+        if problem["type"] != "too_short"
+        or not any(other[: len(problem["loc"])] == problem["loc"] != other for other in locations)
+    ]
+
+
+def _sentence(problem: Any, document: Document) -> str:
+    if problem["type"] == "broken_rule":
+        context = problem["ctx"]
+        location = _in_file((*problem["loc"], *context["field"]), document.data)
+        return f"{document.place(location)} {context['sentence']}"
+    schema = cluster_schema()
+    location = _in_file(problem["loc"], document.data)
+    if not location:
+        return f"{document.name}: the file holds {shown(document.data)}; expected {expectation(schema)}"
+    place = document.place(location)
+    if problem["type"] == "extra_forbidden":
+        return f"{place} is not a known key{_known_keys(location, schema)}"
+    expected = expectation(schema_at(schema, location))
+    if problem["type"] == "missing":
+        return f"{place} is missing; expected {expected}"
+    found = problem["input"] if location == tuple(problem["loc"]) else _value_at(document.data, location)
+    return f"{place} is {shown(found)}; expected {expected}"
+
+
+def _in_file(location: Location, data: Any) -> Location:
+    """Cuts what the model adds to a path: the index of a single number where a list may stand, the mark of a key."""
+    kept: list[str | int] = []
+    for part in location:
+        if isinstance(part, int) and not isinstance(data, list):
+            break
+        if part == "[key]":
+            break
+        kept.append(part)
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            data = None
+    return tuple(kept)
+
+
+def _value_at(data: Any, location: Location) -> Any:
+    for part in location:
+        data = data[part]
+    return data
+
+
+def _known_keys(location: Location, schema: dict[str, Any]) -> str:
+    word = str(location[-1])
+    known = list(schema_at(schema, location[:-1]).get("properties", {}))
+    if _OTHER_NAMES.get(word) in known:
+        return f' (did you mean "{_OTHER_NAMES[word]}"?)'
+    suggestion = nearest(word, known)
+    if suggestion:
+        return suggestion
+    if len(known) <= 12:
+        return f"; known here: {', '.join(known)}"
+    return "; remove it, or look it up in the JSON Schema of the cluster file"
+
+
+_TYPE_NAMES = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "a string"}
+
+
+def expectation(node: dict[str, Any]) -> str:
+    """What a schema node accepts, in words: "a number from 0 to 1, in ns (Latency of one access.)"."""
+    kind = str(node.get("type", "value"))
+    if "enum" in node or "const" in node:
+        words = "one of " + ", ".join(shown(value) for value in node.get("enum", [node.get("const")]))
+    elif "expected" in node:
+        words = str(node["expected"])
+    elif kind == "array":
+        words = f"a list of {node.get('minItems', 0)} to {node['maxItems']} entries" if "maxItems" in node else "a list"
+    elif kind == "object":
+        required = node.get("required", list(node.get("properties", {})))
+        words = f"an object with {', '.join(required)}" if required else "an object"
+    else:
+        words = _TYPE_NAMES.get(kind, kind) + _range(node)
+    if "unit" in node:
+        words += f", in {node['unit']}"
+    if node.get("or_list"):
+        words += ", or a list of such numbers"
+    description = str(node.get("description", ""))
+    return f"{words} ({description.rstrip('.')})" if description and kind != "object" else words
+
+
+def _range(node: dict[str, Any]) -> str:
+    low = f"from {_number(node['minimum'])}" if "minimum" in node else ""
+    if "exclusiveMinimum" in node:
+        low = f"above {_number(node['exclusiveMinimum'])}"
+    high = f"to {_number(node['maximum'])}" if "maximum" in node else ""
+    if "exclusiveMaximum" in node:
+        high = f"below {_number(node['exclusiveMaximum'])}"
+    return "".join(f" {part}" for part in (low, high) if part)
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.15g}"

@@ -1,0 +1,170 @@
+"""Cluster file and command line -> deployment: every default filled in, every unit converted, or one clear refusal."""
+
+from pydantic import ValidationError
+
+from llmsim.config.cluster import Cluster, placements
+from llmsim.config.deployment import Deployment, Group, LinkSpec, MemorySpec, Node
+from llmsim.config.devices import Memory
+from llmsim.config.engine_args import CLUSTER_FILE, COMMAND_LINE, Given, resolve_engine
+from llmsim.config.engine_profile import DEFAULT_PROFILE, EngineProfile, load_profile
+from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.instance import Instance, Placement
+from llmsim.config.options import EngineOptions, EngineOverrides, given, name_used
+from llmsim.config.positions import Location, field_path
+from llmsim.config.rules import shown
+from llmsim.config.units import gb_per_s_to_bytes_per_s, gib_to_bytes, ns_to_ps
+
+
+def resolve(cluster: Cluster, overrides: EngineOverrides) -> Deployment:
+    """The deployment that a cluster and the command line describe.
+
+    For every engine option the instance wins over the command line, that over the cluster's `engine`, that over the
+    engine profile; `EngineArgs.origin` says which. Raises InputError for a bad or contradictory value, NotYetError for
+    what a later version runs.
+    """
+    _refuse_what_does_not_run_yet(cluster)
+    command_line = _command_line(overrides)
+    groups: list[Group] = []
+    for index, (location, instance) in enumerate(cluster.instances()):
+        groups.append(_group(cluster, index, location, instance, command_line))
+    nodes = tuple(
+        Node(
+            index=i,
+            host_memory=_memory(node.cpu_mem) if node.cpu_mem else None,
+            groups=tuple(group.index for group in groups if group.node == i),
+        )
+        for i, node in enumerate(cluster.nodes)
+    )
+    return Deployment(cluster_path=cluster.path, nodes=nodes, groups=tuple(groups), link=_link(cluster))
+
+
+def _group(cluster: Cluster, index: int, location: Location, instance: Instance, command_line: Given) -> Group:
+    layers = [
+        _file_layer(cluster, location, instance),
+        command_line,
+        _file_layer(cluster, ("engine",), cluster.engine),
+    ]
+    memory = _memory(instance.npu_mem)
+    profile = _profile(layers)
+    layout = instance.layout
+    node = location[1]
+    assert isinstance(node, int)
+    return Group(
+        index=index,
+        node=node,
+        field_path=field_path(location),
+        model_name=instance.model_name.strip(),
+        hardware=instance.hardware.strip(),
+        num_devices=layout.num_devices,
+        tp=layout.tp,
+        pp=layout.pp,
+        ep=layout.ep,
+        dp_group=instance.dp_group,
+        pd_type=instance.pd_type,
+        memory=memory,
+        engine=resolve_engine(layers, profile, instance.hardware.strip(), memory.capacity_bytes),
+    )
+
+
+def _profile(layers: list[Given]) -> EngineProfile:
+    for layer in layers:
+        if layer.profile is not None:
+            try:
+                return load_profile(layer.profile)
+            except InputError as error:
+                raise InputError(f"{layer.place('engine_profile')}: {error}") from None
+    return load_profile(DEFAULT_PROFILE)
+
+
+def _file_layer(cluster: Cluster, location: Location, options: EngineOptions) -> Given:
+    values = given(options)
+    from_memory = isinstance(options, Instance) and options.npu_mem.utilization is not None
+    if isinstance(options, Instance) and from_memory:
+        # The file's reader has checked that its other names, if given too, say the same.
+        values["gpu_memory_utilization"] = options.npu_mem.utilization
+
+    def place(option: str) -> str:
+        if option == "gpu_memory_utilization" and from_memory:
+            return cluster.place((*location, "npu_mem", "mem_util"))
+        return cluster.place((*location, name_used(options, option)))
+
+    return Given(CLUSTER_FILE, options.engine_profile, values, place)
+
+
+def _command_line(overrides: EngineOverrides) -> Given:
+    """The overrides, checked by the same rules as the file; InputError names the option."""
+
+    def place(option: str) -> str:
+        return f"--{option.replace('_', '-')}"
+
+    data = {name: value for name, value in vars(overrides).items() if value is not None}
+    try:
+        options = EngineOptions.model_validate(data)
+    except ValidationError as error:
+        from llmsim.config.problems import option_error  # builds the schema: only needed when there is an error
+
+        raise option_error(error, place) from None
+    return Given(COMMAND_LINE, options.engine_profile, given(options), lambda option: place(name_used(options, option)))
+
+
+def _memory(memory: Memory) -> MemorySpec:
+    return MemorySpec(
+        capacity_bytes=gib_to_bytes(memory.size_gib),
+        bandwidth_bytes_per_s=gb_per_s_to_bytes_per_s(memory.bandwidth_gb_per_s),
+        latency_ps=ns_to_ps(memory.latency_ns),
+    )
+
+
+def _link(cluster: Cluster) -> LinkSpec:
+    bandwidths = [gb_per_s_to_bytes_per_s(value) for value in cluster.link_bw_gb_per_s]
+    latencies = [ns_to_ps(value) for value in cluster.link_latency_ns]
+    dimensions = max(len(bandwidths), len(latencies))
+    return LinkSpec(
+        bandwidth_bytes_per_s=tuple(bandwidths * dimensions if len(bandwidths) == 1 else bandwidths),
+        latency_ps=tuple(latencies * dimensions if len(latencies) == 1 else latencies),
+    )
+
+
+def _refuse_what_does_not_run_yet(cluster: Cluster) -> None:
+    """Valid wishes of a later version: refused by name, never ignored."""
+    if cluster.cxl_mem is not None:
+        raise _not_yet(cluster, ("cxl_mem",), "is given, but CXL memory does not run in this version")
+    for i, node in enumerate(cluster.nodes):
+        if node.power is not None:
+            raise _not_yet(cluster, ("nodes", i, "power"), "is given, but the power model does not run in this version")
+        if node.cpu_mem is not None and node.cpu_mem.pim_config is not None:
+            what = f'is "{node.cpu_mem.pim_config}", but processing in memory does not run in this version'
+            raise _not_yet(cluster, ("nodes", i, "cpu_mem", "pim_config"), what)
+    for location, instance in cluster.instances():
+        _refuse_instance(cluster, location, instance)
+    for location, placement in placements(cluster):
+        for name in Placement.model_fields:
+            where = getattr(placement, name)
+            if where not in (None, "npu"):
+                what = f'is "{where}", but nothing outside of device memory ("npu") runs in this version'
+                raise _not_yet(cluster, (*location, name), what)
+
+
+_OFFLOADING = ("enable_local_offloading", "enable_attn_offloading", "enable_sub_batch_interleaving")
+
+
+def _refuse_instance(cluster: Cluster, location: Location, instance: Instance) -> None:
+    def refuse(key: str, capability: str) -> NotYetError:
+        what = f"is {shown(getattr(instance, key))}, but {capability} does not run in this version"
+        return _not_yet(cluster, (*location, key), what)
+
+    if instance.pd_type is not None:
+        raise refuse("pd_type", "prefill/decode disaggregation")
+    if instance.dp_group is not None:
+        raise refuse("dp_group", "a data-parallel group")
+    for key in _OFFLOADING:
+        if getattr(instance, key):
+            raise refuse(key, "offloading")
+    if instance.layout.pp > 1:
+        key = next(key for key in ("pp_size", "npu_group", "tp_size") if getattr(instance, key) is not None)
+        what = f"makes {instance.layout.pp} pipeline stages, but pipeline parallelism does not run in this version"
+        raise NotYetError(f"{cluster.place((*location, key))} {what}; use tp_size = num_npus to run without")
+
+
+def _not_yet(cluster: Cluster, location: Location, what: str) -> NotYetError:
+    return NotYetError(f"{cluster.place(location)} {what}; remove it to run without")

@@ -1,0 +1,37 @@
+"""Turns the units of the cluster file into bytes, bytes per second and picoseconds, each exactly and once.
+
+| key of the file | unit there | here |
+| --- | --- | --- |
+| mem_size | GB of 2^30 bytes | bytes |
+| mem_bw, link_bw | GB/s of 1e9 bytes | bytes/s |
+| mem_latency, link_latency, api_latency_ns, host_gap_ns | ns | ps |
+
+The strict rules of the engine read `link_bw` as 2^30 bytes/s, as upstream ASTRA-sim does; that conversion is theirs.
+"""
+
+from fractions import Fraction
+
+from llmsim.core import PS_PER_NS
+
+BYTES_PER_GIB = 1 << 30
+BYTES_PER_GB = 10**9
+
+
+def _scaled(value: float, factor: int) -> int:
+    """`value * factor` to the nearest integer, from the decimal that the file shows, not from its binary rounding."""
+    return round(Fraction(repr(value)) * factor)
+
+
+def gib_to_bytes(size_gib: float) -> int:
+    """Bytes of a capacity in units of 2^30 bytes."""
+    return _scaled(size_gib, BYTES_PER_GIB)
+
+
+def gb_per_s_to_bytes_per_s(bandwidth_gb_per_s: float) -> int:
+    """Bytes per second of a bandwidth in units of 1e9 bytes per second."""
+    return _scaled(bandwidth_gb_per_s, BYTES_PER_GB)
+
+
+def ns_to_ps(time_ns: float) -> int:
+    """Picoseconds of a time in nanoseconds."""
+    return _scaled(time_ns, PS_PER_NS)

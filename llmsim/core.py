@@ -1,0 +1,140 @@
+"""The nouns that every part shares; imports nothing from the package."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+PS_PER_NS = 1_000
+PS_PER_US = 1_000_000
+PS_PER_MS = 1_000_000_000
+PS_PER_S = 1_000_000_000_000
+MAX_HORIZON_PS = 1 << 62
+"""Times are int64 picoseconds; a trace that reaches beyond half of their range (53 days) is refused."""
+
+Int64 = NDArray[np.int64]
+Int32 = NDArray[np.int32]
+Int16 = NDArray[np.int16]
+UInt64 = NDArray[np.uint64]
+UInt8 = NDArray[np.uint8]
+
+
+class Status(IntEnum):
+    """Where a request stands at the end of a run (column `status`)."""
+
+    PENDING = 0
+    """Not yet arrived: a session call whose predecessor has not finished, or an interrupted run."""
+    WAITING = 1
+    RUNNING = 2
+    FINISHED = 3
+    REJECTED = 4
+    """Can never run in its group (longer than the model or the KV cache)."""
+
+
+class Provenance(IntEnum):
+    """How a time was obtained, from best to least known."""
+
+    MEASURED = 0
+    INTERPOLATED = 1
+    EXTRAPOLATED = 2
+    SCALED = 3
+    ANALYTIC = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """What clients ask for, as columns of length n in order of arrival; immutable.
+
+    `arrival_ps` is -1 for the second and later calls of a session: such a call arrives `tool_delay_ps` of its
+    predecessor after the predecessor's last token. `next_call` is the row of a call's successor, or -1.
+    `keys[key_offsets[i]:key_offsets[i+1]]` identify the content of request i's first full blocks of `granularity`
+    tokens (prompt and output as one stream); equal keys mean equal content *and* equal prefix.
+    """
+
+    arrival_ps: Int64
+    input_tokens: Int32
+    output_tokens: Int32
+    model: Int16
+    models: tuple[str, ...]
+    next_call: Int32
+    tool_delay_ps: Int64
+    key_offsets: Int64
+    keys: UInt64
+    granularity: int
+    source: str
+    session_id: list[str] | None = None
+    request_id: list[str] | None = None
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.arrival_ps)
+
+
+@dataclass(frozen=True)
+class GroupInfo:
+    """What the outputs say about one model serving group."""
+
+    index: int
+    model_name: str
+    hardware: str
+    num_devices: int
+    tp: int
+    num_blocks: int
+    block_size: int
+
+
+@dataclass(eq=False)
+class RequestColumns:
+    """Progress of every request, row i of the workload; times are ps from the trace's zero, -1 where it never happened.
+
+    `queued_ps` is when the engine saw the request (arrival plus API latency), `scheduled_ps` when it first ran.
+    """
+
+    group: Int16
+    status: UInt8
+    arrival_ps: Int64
+    queued_ps: Int64
+    scheduled_ps: Int64
+    first_token_ps: Int64
+    finish_ps: Int64
+    emitted_tokens: Int32
+    cached_tokens: Int32
+    preemptions: Int32
+
+
+@dataclass(frozen=True)
+class TimeShare:
+    """Busy time of one operator of one group by where its number came from; `ps_by_provenance[Provenance]`."""
+
+    group: int
+    operator: str
+    source: str
+    ps_by_provenance: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Results:
+    """Everything a run produced; filled by `simulate`, read by results, report and export.
+
+    `steps` and `series` are columns of equal length (see `llmsim.results.tables` for names and units); `itl_values_ps` is
+    sorted and unique and `itl_counts` says how many inter-token latencies had each value. `itl_of(i)` rebuilds
+    the inter-token latencies of request i, shape (emitted_tokens - 1,), ps.
+    """
+
+    workload: Workload
+    groups: tuple[GroupInfo, ...]
+    requests: RequestColumns
+    itl_values_ps: Int64
+    itl_counts: Int64
+    itl_of: Callable[[int], Int64]
+    steps: Mapping[str, NDArray[np.generic]]
+    series: Mapping[str, NDArray[np.generic]]
+    counters: Mapping[str, Int64]
+    """Per group, shape (groups,): see `llmsim.results.tables.COUNTERS`."""
+    time_shares: tuple[TimeShare, ...]
+    interrupted: bool = False
+    invariants: Mapping[str, str] = field(default_factory=dict)
+    """Number and name of each invariant checked -> "ok" or what was found."""
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,23 @@
+"""How long an operator takes on a device, and where that number comes from."""
+
+from llmsim.costs.compile import compile_costs
+from llmsim.costs.source import (
+    AttentionCost,
+    CompiledCosts,
+    CostRequest,
+    Floor,
+    MixedGrid,
+    OpCost,
+    SplitGrid,
+)
+
+__all__ = [
+    "AttentionCost",
+    "CompiledCosts",
+    "CostRequest",
+    "Floor",
+    "MixedGrid",
+    "OpCost",
+    "SplitGrid",
+    "compile_costs",
+]

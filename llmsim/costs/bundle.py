@@ -1,0 +1,169 @@
+"""Cost source: the user's own profile bundle (dense, per_sequence, attention, moe and skew tables)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmsim.config.errors import InputError, nearest
+from llmsim.core import Provenance
+from llmsim.costs.bundle_attention import complete_grid, read_attention, skew_ps_per_token_q20
+from llmsim.costs.bundle_files import BundleFiles
+from llmsim.costs.bundle_light import LightWarnings
+from llmsim.costs.source import AttentionCost, CostRequest, Curve, curve_from_points, to_ps
+from llmsim.costs.tables import Table, read_table, refuse_duplicates
+
+if TYPE_CHECKING:
+    from llmsim.model import Operator
+
+Floats = NDArray[np.float64]
+
+INSIDE_MOE = ("moe_gate", "shared_expert", "shared_expert_gate")
+"""Operators that a bundle's `moe` rows already contain: the profiler times the whole block."""
+
+
+class BundleSource:
+    """Times measured by the user for exactly this device, model, precision and tensor-parallel degree."""
+
+    name = "bundle"
+    enforce_floor = False
+
+    def __init__(self, request: CostRequest, files: BundleFiles) -> None:
+        self._request = request
+        self._files = files
+        self._notes: list[str] = []
+        self._light = LightWarnings(request)
+        self._tables: dict[Path, dict[str, tuple[Floats, Floats]]] = {}
+        self._attention_table = read_attention(files.folder / "attention.csv")
+
+    def operator(self, op: Operator, last: int) -> Curve | None:
+        """Linear interpolation over tokens or sequences; None for collectives, which bundles do not hold."""
+        if op.kind == "collective":
+            return None
+        if op.kind == "moe":
+            return self._moe(op, last)
+        if op.name.startswith(INSIDE_MOE) and self._moe_path() is not None:
+            self._note(f"{op.name}: its time is inside the bundle's moe rows")
+            zero = np.zeros(last + 1, dtype=np.int64)
+            return Curve(zero, np.zeros(last + 1, dtype=np.uint8), f"inside moe of {self._moe_path()}")
+        name = "dense.csv" if op.feature == "tokens" else "per_sequence.csv"
+        feature = "tokens" if op.feature == "tokens" else "sequences"
+        path, rows = self._rows(name, feature, op.name)
+        if rows is None:
+            self._note(f"the bundle has no {op.name} rows in {path}; they come from the next cost source")
+            return None
+        points, times_us = rows
+        self._light.dense(op, path, feature, points, times_us)
+        return curve_from_points(points, times_us, last, str(path))
+
+    def attention(self, op: Operator) -> AttentionCost:
+        """The measured four-dimensional grid, completed; skew from skew.csv where there is one."""
+        path = self._files.folder / "attention.csv"
+        table = self._attention_table
+        self._light.attention(op, path, table)
+        skew_path = self._files.folder / "skew.csv"
+        if skew_path.is_file():
+            sms = self._request.hardware.num_sms if self._request.hardware else 0
+            kappa, how = skew_ps_per_token_q20(skew_path, op.kv_heads, sms)
+        else:
+            kappa, how = 0, f"none: there is no {skew_path}"
+            self._note(f"{skew_path} does not exist: decode batches of unequal lengths cost as much as equal ones")
+        return AttentionCost(op.repeat, complete_grid(table), None, kappa, str(path), how)
+
+    def notes(self) -> list[str]:
+        """Rows faster than light first, then what was assumed."""
+        return self._light.sentences() + self._notes
+
+    def _note(self, sentence: str) -> None:
+        if sentence not in self._notes:
+            self._notes.append(sentence)
+
+    def _rows(self, file_name: str, feature: str, layer: str) -> tuple[Path, tuple[Floats, Floats] | None]:
+        """Rows of a layer at this degree, else at tp1 (layers that every rank repeats in full are profiled once)."""
+        folders = [self._files.folder]
+        if self._files.folder_tp1 is not None and self._files.folder_tp1 != self._files.folder:
+            folders.append(self._files.folder_tp1)
+        for folder in folders:
+            layers = self._layers(folder / file_name, feature)
+            if layer in layers:
+                if folder != self._files.folder:
+                    self._note(f"{layer}: {self._files.folder / file_name} has no rows, those of tp1 are used")
+                return folder / file_name, layers[layer]
+        if self._request.source == "bundle":
+            known = sorted(self._layers(folders[0] / file_name, feature))
+            raise InputError(
+                f'{folders[0] / file_name}: no rows for layer "{layer}"{nearest(layer, known)}; it has '
+                f'{", ".join(known)}; profile the layer, or use cost source "auto"'
+            )
+        return folders[0] / file_name, None
+
+    def _layers(self, path: Path, feature: str) -> dict[str, tuple[Floats, Floats]]:
+        if path not in self._tables:
+            self._tables[path] = split_layers(read_table(path, text=("layer",), numbers=(feature, "time_us")), feature)
+        return self._tables[path]
+
+    def _moe_path(self) -> Path | None:
+        folders = (self._files.folder, self._files.folder_tp1)
+        return next((f / "moe.csv" for f in folders if f is not None and (f / "moe.csv").is_file()), None)
+
+    def _moe(self, op: Operator, last: int) -> Curve | None:
+        path = self._moe_path()
+        if path is None:
+            if self._request.source == "bundle":
+                raise InputError(f"{self._files.folder}: there is no moe.csv; profile the experts, or use cost source auto")
+            self._note(f"the bundle {self._files.folder} has no moe.csv; experts come from the next cost source")
+            return None
+        table = read_table(path, text=(), numbers=("tokens", "activated_experts", "time_us"))
+        refuse_duplicates(table, [table.number["tokens"].tolist(), table.number["activated_experts"].tolist()])
+        whole = op.experts_local == op.experts_total
+        sharded = whole and self._request.layout.tp > 1 and path.parent != self._files.folder
+        if sharded:
+            self._note(f"{path} was measured with whole experts; its times are divided by tp {self._request.layout.tp}")
+        counts = np.arange(last + 1, dtype=np.float64)
+        self._light.moe(op, path, table, self._request.layout.tp if sharded else 1)
+        times = expected_moe_us(table, op, counts) / (self._request.layout.tp if sharded else 1)
+        ps = to_ps(times)
+        ps[0] = 0
+        beyond = counts > table.number["tokens"].max() * op.experts_total / max(op.experts_local, 1)
+        provenance = np.where(beyond, Provenance.EXTRAPOLATED, Provenance.SCALED if sharded else Provenance.INTERPOLATED)
+        return Curve(ps, provenance.astype(np.uint8), f"{path}, expected number of active experts")
+
+
+def split_layers(table: Table, feature: str) -> dict[str, tuple[Floats, Floats]]:
+    """Layer name -> (points ascending, microseconds)."""
+    refuse_duplicates(table, [table.text["layer"], table.number[feature].tolist()])
+    names = np.array(table.text["layer"])
+    layers: dict[str, tuple[Floats, Floats]] = {}
+    for layer in dict.fromkeys(table.text["layer"]):
+        rows = np.flatnonzero(names == layer)
+        rows = rows[np.argsort(table.number[feature][rows], kind="stable")]
+        layers[layer] = (table.number[feature][rows], table.number["time_us"][rows])
+    return layers
+
+
+def expected_moe_us(table: Table, op: Operator, counts: Floats) -> Floats:
+    """Microseconds of the experts at each token count, with the expected number of experts that tokens activate.
+
+    T tokens choosing k of E at random touch E_local * (1 - (1 - k/E)^T) of a rank's experts; a rank that holds 1/ep
+    of them computes 1/ep of the (token, expert) pairs, as T/ep tokens would. Bilinear in the table's
+    (tokens, activated experts), whose rows of equal tokens need not have the same experts.
+    """
+    touched = op.experts_local * (1.0 - (1.0 - op.topk / op.experts_total) ** counts)
+    touched = np.clip(touched, min(op.topk, op.experts_local), op.experts_local)
+    tokens = counts * op.experts_local / op.experts_total
+    axis = np.unique(table.number["tokens"])
+    by_tokens = np.empty((len(axis), len(counts)))
+    for index, value in enumerate(axis):
+        rows = np.flatnonzero(table.number["tokens"] == value)
+        rows = rows[np.argsort(table.number["activated_experts"][rows], kind="stable")]
+        by_tokens[index] = np.interp(touched, table.number["activated_experts"][rows], table.number["time_us"][rows])
+    if len(axis) == 1:
+        return np.asarray(by_tokens[0])
+    low = np.clip(np.searchsorted(axis, tokens, side="right") - 1, 0, len(axis) - 2)
+    share = np.maximum((tokens - axis[low]) / (axis[low + 1] - axis[low]), 0.0)
+    columns = np.arange(len(counts))
+    start, end = by_tokens[low, columns], by_tokens[low + 1, columns]
+    return np.asarray(np.maximum(start + share * (end - start), start))

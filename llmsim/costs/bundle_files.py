@@ -1,0 +1,113 @@
+"""Finds the profile bundle of a deployment below the profile directories, and says what exists when it is not there."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmsim.config.errors import InputError, NotYetError
+from llmsim.costs.source import CostRequest
+from llmsim.model import short_dtype
+
+NEEDED = ("dense.csv", "per_sequence.csv", "attention.csv")
+OPTIONAL = ("moe.csv", "skew.csv")
+
+
+@dataclass(frozen=True)
+class BundleFiles:
+    """Folder of one tensor-parallel degree, and that of degree 1 for layers that do not depend on it."""
+
+    folder: Path
+    folder_tp1: Path | None
+
+    def paths(self) -> list[Path]:
+        """Every file that the bundle source may read, existing ones only, in a fixed order."""
+        folders = [self.folder] + ([self.folder_tp1] if self.folder_tp1 not in (None, self.folder) else [])
+        return [folder / name for folder in folders if folder for name in NEEDED + OPTIONAL if (folder / name).is_file()]
+
+
+def variant_name(request: CostRequest) -> str:
+    """Folder name of a precision: weight dtype, and "-kv" with the KV dtype where that differs from activations."""
+    weight, activation, kv = (short_dtype(d) for d in _dtype_names(request))
+    return weight if kv == activation else f"{weight}-kv{kv}"
+
+
+def _dtype_names(request: CostRequest) -> tuple[str, str, str]:
+    return request.dtypes.weight, request.dtypes.activation, request.dtypes.kv
+
+
+def find_bundle(request: CostRequest) -> tuple[BundleFiles | None, str]:
+    """The bundle, or None and the sentence that says what is missing and what is there.
+
+    An older-generation bundle (layers.csv) raises NotYetError: it is there, but this version does not read it.
+    """
+    looked: list[str] = []
+    for root in request.profile_dirs:
+        if not root.is_dir():
+            raise InputError(f'the profile directory "{root}" does not exist; give a folder that holds <hardware>/<model>/')
+        hardware = _child(root, request.hardware_name)
+        model = _model_folder(hardware, request.model.name) if hardware else None
+        if model is None:
+            there = ", ".join(sorted(p.name for p in root.iterdir() if p.is_dir())[:12]) or "nothing"
+            looked.append(
+                f'"{root}" has no profile of {request.model.name} on "{request.hardware_name}"'
+                + (f" (models there: {', '.join(_models(hardware)) or 'none'})" if hardware else f" (hardware: {there})")
+            )
+            continue
+        found, reason = _in_model_folder(model, request)
+        if found:
+            return found, ""
+        looked.append(reason)
+    if not request.profile_dirs:
+        looked.append("no profile directory was given (--profile-dir)")
+    return None, "; ".join(looked)
+
+
+def _in_model_folder(model: Path, request: CostRequest) -> tuple[BundleFiles | None, str]:
+    variant = variant_name(request)
+    base = model / variant if (model / variant).is_dir() else model
+    degrees = _degrees(base)
+    if base == model and not degrees:
+        variants = sorted(p.name for p in model.iterdir() if p.is_dir() and _degrees(p))
+        return None, f'"{model}" has no profile for "{variant}" (there are: {", ".join(variants) or "none"})'
+    folder = base / f"tp{request.layout.tp}"
+    if request.layout.tp not in degrees:
+        exist = ", ".join(f"tp{d}" for d in degrees) or "none"
+        return None, f'"{base}" has no profile for tp{request.layout.tp} (there are: {exist})'
+    missing = [name for name in NEEDED if not (folder / name).is_file()]
+    if missing and (folder / "layers.csv").is_file():
+        raise NotYetError(
+            f'"{folder / "layers.csv"}" is a profile of the older generation (layers.csv), which this version does not '
+            "read; use a bundle with dense.csv, or another cost source"
+        )
+    if missing:
+        return None, f'"{folder}" lacks {", ".join(missing)}'
+    tp1 = base / "tp1"
+    return BundleFiles(folder, tp1 if (tp1 / "dense.csv").is_file() else None), ""
+
+
+def _degrees(folder: Path) -> list[int]:
+    names = [p.name for p in folder.iterdir() if p.is_dir()] if folder.is_dir() else []
+    return sorted(int(name[2:]) for name in names if name.startswith("tp") and name[2:].isdigit())
+
+
+def _child(folder: Path, name: str) -> Path | None:
+    """The sub-folder `name`, exactly or, where only one matches, without regard to case."""
+    if not name:
+        return None
+    if (folder / name).is_dir():
+        return folder / name
+    alike = [p for p in folder.iterdir() if p.is_dir() and p.name.lower() == name.lower()]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _model_folder(hardware: Path, model_name: str) -> Path | None:
+    """`<org>/<model>`, or `<model>` alone where the bundle leaves the organisation out."""
+    folder: Path | None = hardware
+    for part in model_name.strip("/").split("/"):
+        folder = _child(folder, part) if folder else None
+    return folder or _child(hardware, model_name.rstrip("/").split("/")[-1])
+
+
+def _models(hardware: Path) -> list[str]:
+    """`<org>/<model>` folders below a hardware folder, for messages."""
+    found = [model for org in hardware.iterdir() if org.is_dir() for model in org.iterdir() if model.is_dir()]
+    return sorted(f"{model.parent.name}/{model.name}" for model in found)[:12]

@@ -1,0 +1,191 @@
+"""Compiles the operators of a deployment to integer cost tables, from the most trusted source that knows each one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from llmsim.config.errors import InputError
+from llmsim.costs import cache
+from llmsim.costs.bundle import BundleSource
+from llmsim.costs.bundle_files import BundleFiles, find_bundle
+from llmsim.costs.database import Database, find_database
+from llmsim.costs.light import floor_of, light_of
+from llmsim.costs.roofline import RooflineSource
+from llmsim.costs.source import CompiledCosts, CostRequest, CostSource, Curve, OpCost
+
+if TYPE_CHECKING:
+    from llmsim.model import Operator
+
+CODE_VERSION = 1
+"""Raised by hand whenever the same inputs compile to different tables."""
+
+
+@dataclass(frozen=True)
+class Available:
+    """What was found for a request, before anything is read."""
+
+    bundle: BundleFiles | None
+    database: Database | None
+    roofline: bool
+    notes: tuple[str, ...]
+
+
+def compile_costs(request: CostRequest) -> CompiledCosts:
+    """Tables for every operator of the request; from the disk cache when the same inputs were compiled before.
+
+    Raises InputError when the chosen source does not know the deployment, or a table of a bundle is malformed.
+    """
+    available = look(request)
+    key = cache_key(request, available)
+    found = cache.load(key)
+    if found is not None:
+        return found
+    costs = build(request, available)
+    problem = cache.store(key, costs)
+    return replace(costs, notes=(*costs.notes, problem)) if problem else costs
+
+
+def look(request: CostRequest) -> Available:
+    """Finds the sources that the request allows and that know its device; InputError when there is none."""
+    notes: list[str] = []
+    bundle, reason = (None, "")
+    if request.source in ("auto", "bundle"):
+        bundle, reason = find_bundle(request)
+        if bundle is None and request.source == "bundle":
+            raise InputError(f"no profile bundle: {reason}")
+        if bundle is None and request.profile_dirs:
+            notes.append(f"no profile bundle is used: {reason}")
+    database = find_database(request) if request.source != "roofline" or request.collectives == "measured" else None
+    if request.source == "silicon":
+        _need_silicon(request, database)
+    roofline = light_of(request) is not None
+    if bundle is None and roofline is False and (database is None or not database.has_operators):
+        raise InputError(
+            f'nothing is known about the hardware "{request.hardware_name}": use the name of a data sheet in '
+            "llmsim/presets/hardware, give npu_mem.mem_bw in the cluster file, or give a profile bundle (--profile-dir)"
+            + (f" ({reason})" if request.profile_dirs else "")
+        )
+    return Available(bundle, database, roofline, tuple(notes))
+
+
+def _need_silicon(request: CostRequest, database: Database | None) -> None:
+    if request.hardware is None or request.hardware.silicon_system is None:
+        raise InputError(
+            f'the silicon database has no tables for the hardware "{request.hardware_name}"; '
+            "use a profile bundle (--profile-dir) or the cost source roofline"
+        )
+    if database is None or not database.has_operators:
+        raise InputError(
+            f'the silicon database of "{request.hardware.silicon_system}" is not there; install the Python package '
+            "aiconfigurator-core (it has no build for every platform), or use the cost source roofline"
+        )
+
+
+def cache_key(request: CostRequest, available: Available) -> str:
+    """Hash of the request, of the bundle's bytes, and of the database's version and tables."""
+    digest = hashlib.sha256(f"{CODE_VERSION} {np.__version__}\n{request!r}\n{available!r}\n".encode())
+    if available.bundle is not None:
+        for path in available.bundle.paths():
+            data = path.read_bytes()
+            digest.update(f"{path} {len(data)}\n".encode())
+            digest.update(data)
+    if available.database is not None:
+        digest.update(available.database.fingerprint().encode())
+    return digest.hexdigest()
+
+
+def build(request: CostRequest, available: Available) -> CompiledCosts:
+    """Compiles without the cache."""
+    sources = _sources(request, available)
+    notes: list[str] = list(available.notes)
+    ops: list[OpCost] = []
+    link_collectives = False
+    attention = None
+    collective = _collective_pricer(request, available)
+    for op in request.operators:
+        if op.kind == "attention":
+            attention = sources[0].attention(op)
+        elif op.kind == "collective":
+            curve = collective(op)
+            link_collectives |= curve is None
+            if curve is not None:
+                ops.append(_op_cost(op, curve))
+        else:
+            ops.append(_op_cost(op, _first_answer(op, sources, request, notes)))
+    if attention is None:
+        raise InputError(f"the model {request.model.name} has no attention operator; only transformers are modelled")
+    if link_collectives:
+        ops = [op for op in ops if op.name not in {o.name for o in request.operators if o.kind == "collective"}]
+    ops.extend(extra for source in sources[:1] for extra in _extra_ops(source, request))
+    for source in sources:
+        notes.extend(note for note in source.notes() if note not in notes)
+    origin = dict.fromkeys([*(op.source for op in ops), attention.source])
+    floor = floor_of(request, enforce=sources[0].enforce_floor)
+    costs = CompiledCosts(tuple(ops), attention, floor, link_collectives, tuple(notes), tuple(origin), "")
+    return replace(costs, table_hash=hashlib.sha256(cache.pack(costs)).hexdigest()[:16])
+
+
+def _sources(request: CostRequest, available: Available) -> list[CostSource]:
+    sources: list[CostSource] = []
+    if available.bundle is not None:
+        sources.append(BundleSource(request, available.bundle))
+    if available.database is not None and available.database.has_operators and request.source in ("auto", "silicon"):
+        from llmsim.costs.silicon import SiliconSource  # pyarrow is imported only where a table is read
+
+        sources.append(SiliconSource(request, available.database))
+    if available.roofline and request.source != "bundle":
+        sources.append(RooflineSource(request))
+    return sources
+
+
+def _first_answer(op: Operator, sources: list[CostSource], request: CostRequest, notes: list[str]) -> Curve:
+    for index, source in enumerate(sources):
+        curve = source.operator(op, request.counts(op.feature))
+        if curve is not None:
+            if index:
+                notes.append(f"{op.name} is not in the {sources[0].name} source; its time is from {curve.source}")
+            return curve
+    names = " and ".join(source.name for source in sources)
+    raise InputError(f'no time is known for the operator "{op.name}" on "{request.hardware_name}" in {names}')
+
+
+def _op_cost(op: Operator, curve: Curve) -> OpCost:
+    feature = "tokens" if op.feature == "tokens" else "sequences"
+    return OpCost(op.name, op.part, op.repeat, feature, curve.ps, curve.provenance, curve.source)
+
+
+def _extra_ops(source: CostSource, request: CostRequest) -> list[OpCost]:
+    """Costs that belong to a source as a whole rather than to one operator (the launch gap of isolated kernels)."""
+    extra = getattr(source, "extra_ops", None)
+    return list(extra()) if extra is not None else []
+
+
+def _collective_pricer(request: CostRequest, available: Available) -> Callable[[Operator], Curve | None]:
+    """Measured tables where the device has them, unless the user (or a pure roofline) wants the cluster's links."""
+    wanted = request.collectives
+    if wanted == "links" or (wanted == "auto" and request.source == "roofline"):
+        return lambda op: None
+    database = available.database
+    if not any(op.kind == "collective" for op in request.operators):
+        return lambda op: None
+    pricer = None
+    if database is not None:
+        from llmsim.costs.silicon_comm import CollectiveTables
+
+        pricer = CollectiveTables(request, database)
+
+    def price(op: Operator) -> Curve | None:
+        curve = pricer.operator(op, request.counts(op.feature)) if pricer is not None else None
+        if curve is None and wanted == "measured":
+            raise InputError(
+                f'there is no measured table of {op.name} over {request.layout.tp} devices of "{request.hardware_name}"; '
+                'use collectives "links"'
+            )
+        return curve
+
+    return price

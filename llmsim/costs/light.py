@@ -1,0 +1,98 @@
+"""The speed of light of an operator: what it must read and compute, over what the data sheet says is possible."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmsim.costs.source import CostRequest, Floor
+from llmsim.model import short_dtype
+
+if TYPE_CHECKING:
+    from llmsim.model import Operator
+
+Floats = NDArray[np.float64]
+
+UNKNOWN_FLOPS = 0
+"""Peak flop/s where nothing says it: only the memory bound applies."""
+
+
+@dataclass(frozen=True)
+class Light:
+    """Data-sheet limits of one device; bandwidth in bytes/s, peaks in flop/s by short dtype."""
+
+    memory_bandwidth_bytes_per_s: int
+    last_level_cache_bytes: int
+    peak_flops_per_s: dict[str, int]
+    weights_stream: bool = True
+    """The weights of a step exceed the last-level cache, so none of them is still there one step later."""
+
+    def peak(self, dtype: str) -> int:
+        """Dense peak of a dtype; without units for it (fp8 on Ampere) the device computes in 16 bit."""
+        name = short_dtype(dtype) if dtype else "bf16"
+        alike = {"bf16": "fp16", "fp16": "bf16"}
+        for candidate in (name, alike.get(name, "bf16"), "bf16", "fp16"):
+            if self.peak_flops_per_s.get(candidate):
+                return self.peak_flops_per_s[candidate]
+        return UNKNOWN_FLOPS
+
+    def operator_us(self, op: Operator, counts: Floats, activation: str) -> Floats:
+        """Least time of one execution at each count, us: streamed weights over bandwidth, flops over peak.
+
+        Experts count only as far as the tokens must touch them, and activations not at all (they may stay in cache).
+        """
+        weights = np.where(counts > 0, float(least_weight_bytes(op)) * self.weights_stream, 0.0)
+        memory = weights / self.memory_bandwidth_bytes_per_s * 1e6
+        peak = self.peak(op.weight_dtype or activation)
+        if op.kind not in ("gemm", "moe") or not peak:
+            return memory
+        return np.maximum(memory, counts * op.flops_per_token / peak * 1e6)
+
+    def kv_us(self, kv_bytes: Floats) -> Floats:
+        """Least time to read KV, us; what fits the last-level cache may have stayed there (one layer at a time)."""
+        beyond = np.where(kv_bytes > self.last_level_cache_bytes, kv_bytes, 0.0)
+        return beyond / self.memory_bandwidth_bytes_per_s * 1e6
+
+
+def least_weight_bytes(op: Operator) -> int:
+    """Weight bytes that any execution must stream: all of a GEMM, top-k experts of a MoE held whole, no table look-up."""
+    if op.kind == "embedding":
+        return 0
+    if op.kind == "moe" and op.experts_local:
+        needed = op.topk if op.experts_local == op.experts_total else 0
+        return op.weight_bytes * needed // op.experts_local
+    return op.weight_bytes
+
+
+def light_of(request: CostRequest) -> Light | None:
+    """Limits from the data sheet, else from the cluster file's bandwidth; None when neither is known."""
+    sheet = request.hardware
+    if sheet is not None:
+        weights = sum(op.repeat * least_weight_bytes(op) for op in request.operators)
+        cache = sheet.last_level_cache_bytes
+        return Light(sheet.memory_bandwidth_bytes_per_s, cache, dict(sheet.flops), weights > cache)
+    if request.group_memory_bandwidth_bytes_per_s > 0:
+        return Light(request.group_memory_bandwidth_bytes_per_s, 0, {})
+    return None
+
+
+def floor_of(request: CostRequest, *, enforce: bool) -> Floor:
+    """The run-time check's numbers for this deployment; bandwidth 0 where nothing is known (then nothing is checked)."""
+    light = light_of(request)
+    body = [op for op in request.operators if op.part != "head"]
+    head = sum(op.repeat * least_weight_bytes(op) for op in request.operators if op.part == "head")
+    attention = [op for op in request.operators if op.kind == "attention"]
+    streamed = light is not None and light.weights_stream
+    return Floor(
+        weight_bytes_read=sum(op.repeat * least_weight_bytes(op) for op in body) + head if streamed else 0,
+        head_weight_bytes_read=head if streamed else 0,
+        kv_bytes_per_token=sum(op.repeat * op.kv_bytes_per_context_token for op in attention),
+        memory_bandwidth_bytes_per_s=light.memory_bandwidth_bytes_per_s if light else 0,
+        flops_per_token=sum(op.repeat * op.flops_per_token for op in body if op.kind in ("gemm", "moe")),
+        peak_flops_per_s=light.peak(request.dtypes.weight) if light else 0,
+        last_level_cache_bytes=light.last_level_cache_bytes if light else 0,
+        enforce=enforce and light is not None,
+    )

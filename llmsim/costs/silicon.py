@@ -1,0 +1,135 @@
+"""Cost source: measured kernels of the silicon database in aiconfigurator-core."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmsim.core import Provenance
+from llmsim.costs.database import Database
+from llmsim.costs.light import Light, light_of
+from llmsim.costs.silicon_attention import find_rows
+from llmsim.costs.silicon_gemm import GemmTable, load_gemm
+from llmsim.costs.silicon_grid import decode_grid, prefill_grid
+from llmsim.costs.silicon_moe import moe_curve
+from llmsim.costs.skew import mixed_decode_q20, skew_q20
+from llmsim.costs.source import AttentionCost, CostRequest, Curve, OpCost, SplitGrid, to_ps
+from llmsim.model import dtype_bytes, short_dtype
+
+if TYPE_CHECKING:
+    from llmsim.model import Operator
+
+Floats = NDArray[np.float64]
+
+KERNEL_GAP_PS = 0
+"""Idle time between two kernels of a replayed graph or a full launch queue, for each kernel.
+
+0: the tables already contain it. Every GEMM row includes its launch (a 1 x 32 x 32 GEMM takes 1.8 us on every recent
+card), the element-wise formula adds 3 us, and kernel profiles of whole layers, which hold no gaps at all, reproduce
+real step times without any (adding 1 us per kernel makes them 0.8 to 1.8 % slow). A positive value becomes the
+operator `kernel_gap`."""
+ELEMENTWISE_EFFICIENCY = 0.8
+ELEMENTWISE_LAUNCH_S = 3e-6
+"""Used where the system's YAML does not say (`mem_bw_empirical_scaling_factor`, `mem_empirical_constant_latency`)."""
+GEMM_DTYPES = {"bf16": ("bfloat16",), "fp16": ("bfloat16",), "fp8": ("fp8", "fp8_block"), "int8": ("int8_wo",), "fp32": ()}
+
+
+
+
+class SiliconSource:
+    """Times of vLLM's kernels on a measured card, operator by operator; nothing is fitted to a run."""
+
+    name = "silicon"
+    enforce_floor = True
+
+    def __init__(self, request: CostRequest, database: Database) -> None:
+        light = light_of(request)
+        if light is None:
+            raise AssertionError("a card of the database has a data sheet")
+        self._request = request
+        self._database = database
+        self._light: Light = light
+        self._gemms: dict[str, GemmTable | None] = {}
+        self._notes: list[str] = []
+
+    def operator(self, op: Operator, last: int) -> Curve | None:
+        """Times for 1..last; None for collectives and for what the database lacks (the caller says so)."""
+        if op.kind == "collective":
+            return None
+        if op.kind == "gemm":
+            return self._gemm(op, last)
+        if op.kind == "moe":
+            element = float(dtype_bytes(op.weight_dtype or self._request.dtypes.weight))
+            curve = moe_curve(self._database.tables("moe"), op, self._request, self._light, element, last)
+            return self._lit(op, curve) if curve is not None else None
+        return self._lit(op, self._elementwise(op, last))
+
+    def attention(self, op: Operator) -> AttentionCost:
+        """Prefill and decode tables of the head shape; mixed steps and unequal lengths by the card's measured constants."""
+        context = find_rows(self._database.tables("context_attention"), op, self._request.dtypes.kv)
+        generation = find_rows(self._database.tables("generation_attention"), op, self._request.dtypes.kv)
+        prefill = prefill_grid(context, self._request, op, self._light)
+        decode = decode_grid(generation, self._request, op, self._light)
+        kappa, how = skew_q20(self._request, op)
+        if not kappa:
+            self._notes.append(f"decode batches of unequal lengths cost as much as equal ones; skew: {how}")
+        split = SplitGrid(
+            prefill.q_axis, prefill.k_axis, prefill.ps, prefill.provenance,
+            decode.n_axis, decode.kv_axis, decode.ps, decode.provenance, mixed_decode_q20(self._request, op),
+        )  # fmt: skip
+        return AttentionCost(op.repeat, None, split, kappa, f"{context.label}; {generation.label}", how)
+
+    def extra_ops(self) -> list[OpCost]:
+        """The gap between kernels as an operator of its own, once for every kernel of a step; none while it is 0."""
+        if KERNEL_GAP_PS == 0:
+            return []
+        kernels = sum(op.repeat for op in self._request.operators)
+        ps = np.full(self._request.table_tokens + 1, KERNEL_GAP_PS, dtype=np.int64)
+        ps[0] = 0
+        marks = np.full(len(ps), Provenance.ANALYTIC, dtype=np.uint8)
+        return [OpCost("kernel_gap", "layer", kernels, "tokens", ps, marks, "constant of the silicon source")]
+
+    def notes(self) -> list[str]:
+        """What the database could not say."""
+        return self._notes
+
+    def _gemm(self, op: Operator, last: int) -> Curve | None:
+        dtype = short_dtype(op.weight_dtype or self._request.dtypes.weight)
+        if dtype not in self._gemms:
+            names = GEMM_DTYPES.get(dtype, ())
+            if dtype == "fp8" and self._request.model.weight_block is not None:
+                names = tuple(reversed(names))
+            size = float(dtype_bytes(dtype))
+            tables = self._database.tables("gemm")
+            self._gemms[dtype] = load_gemm(tables, names, size, self._light.peak(dtype), self._light) if names else None
+        table = self._gemms[dtype]
+        if table is None:
+            return None
+        us, marks, label = table.curve_us(op.gemm_n, op.gemm_k, np.arange(last + 1, dtype=np.float64))
+        ps = to_ps(us)
+        ps[0] = 0
+        return self._lit(op, Curve(ps, marks, label))
+
+    def _elementwise(self, op: Operator, last: int) -> Curve:
+        """bytes / (0.8 bandwidth) + 3 us, the database's own formula with the numbers of its YAML."""
+        counts = np.arange(last + 1, dtype=np.float64)
+        bandwidth = self._database.constant("mem_bw", self._light.memory_bandwidth_bytes_per_s)
+        share = self._database.constant("mem_bw_empirical_scaling_factor", ELEMENTWISE_EFFICIENCY)
+        launch_s = self._database.constant("mem_empirical_constant_latency", ELEMENTWISE_LAUNCH_S)
+        moved = counts * (op.read_bytes_per_token + op.write_bytes_per_token)
+        ps = to_ps((moved / (share * bandwidth) + launch_s) * 1e6)
+        ps[0] = 0
+        marks = np.full(last + 1, Provenance.ANALYTIC, dtype=np.uint8)
+        return Curve(ps, marks, f"{self._database.tables('gemm')[0].label.rsplit(' ', 3)[0]} element-wise formula")
+
+    def _lit(self, op: Operator, curve: Curve) -> Curve:
+        """Raises what is below the speed of light to it, marked analytic."""
+        counts = np.arange(len(curve.ps), dtype=np.float64)
+        least = np.ceil(self._light.operator_us(op, counts, self._request.dtypes.activation) * 1e6).astype(np.int64)
+        low = curve.ps < least
+        if not bool(low.any()):
+            return curve
+        marks = np.where(low, np.uint8(Provenance.ANALYTIC), curve.provenance)
+        return Curve(np.maximum(curve.ps, least), marks.astype(np.uint8), f"{curve.source}, raised to the speed of light")

@@ -1,0 +1,164 @@
+"""Turns measured attention rows into the split grid: prefill over (new, cached) tokens, decode over (n, cached)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmsim.core import Int64, Provenance, UInt8
+from llmsim.costs.axes import geometric_axis
+from llmsim.costs.light import Light
+from llmsim.costs.silicon_attention import AttentionRows
+from llmsim.costs.source import CostRequest, to_ps
+
+if TYPE_CHECKING:
+    from llmsim.model import Operator
+
+Floats = NDArray[np.float64]
+
+TILE_ROWS = {"fa2": 64, "fa3": 128, "flashinfer": 128}
+"""Query rows of one thread block in causal prefill at head size 128 (FlashAttention's kernel traits; 128 for FA2 on
+A100 as well, where the difference is below the wave's rounding)."""
+COLD_FACTOR = 2
+"""A KV cache this many times the last-level cache is certainly read from memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class PrefillGrid:
+    """Prefill of one sequence: q new tokens on k cached, ps [q, k]."""
+
+    q_axis: Int64
+    k_axis: Int64
+    ps: Int64
+    provenance: UInt8
+
+
+@dataclass(frozen=True, eq=False)
+class DecodeGrid:
+    """Decode of n sequences of kv cached tokens each, ps [n, kv]."""
+
+    n_axis: Int64
+    kv_axis: Int64
+    ps: Int64
+    provenance: UInt8
+
+
+def prefill_grid(rows: AttentionRows, request: CostRequest, op: Operator, light: Light) -> PrefillGrid:
+    """t(q, k) = T(q) + waves(q) * c * k, from the measured T of one whole prompt.
+
+    T(q): log-log interpolation, quadratic above the longest measured prompt. c is what one thread block needs per
+    cached token: its 4 * tile rows * head_dim flops at the rate per SM that the longest prompts reach. waves(q) =
+    heads * ceil(q / tile) / SMs, rounded up for FlashAttention-2, at least 1: short chunks on long prefixes cannot use
+    the whole device. With full waves this is the causal-area share of the full length.
+    """
+    lengths, times_us = _prompt_times(rows)
+    q_axis = geometric_axis(1, request.table_tokens, 8)
+    k_axis = np.insert(geometric_axis(1, max(request.max_model_len, 2), 4), 0, 0)
+    q, k = np.meshgrid(q_axis.astype(np.float64), k_axis.astype(np.float64), indexing="ij")
+    alone = _power_law(lengths, times_us, q_axis.astype(np.float64))
+    us = alone[:, None] + _cached_part_us(lengths, times_us, request, op, q) * k
+    marks = np.full(us.shape, Provenance.SCALED, dtype=np.uint8)
+    if rows.exact:
+        marks[:, 0] = np.where(np.isin(q_axis, lengths), Provenance.MEASURED, Provenance.INTERPOLATED)
+    marks[q_axis > lengths[-1], :] = Provenance.EXTRAPOLATED
+    least = light.kv_us((q + k) * op.kv_bytes_per_context_token)
+    peak = light.peak(request.dtypes.activation)
+    if peak:
+        least = np.maximum(least, (q * k + q * (q + 1) / 2) * op.flops_per_context_token / peak * 1e6)
+    marks[us < least] = Provenance.ANALYTIC
+    return PrefillGrid(q_axis, k_axis, to_ps(np.maximum(us, least)), marks)
+
+
+def _cached_part_us(lengths: Floats, times_us: Floats, request: CostRequest, op: Operator, q: Floats) -> Floats:
+    """Microseconds per cached token of a chunk of q new tokens: waves(q) * c."""
+    sheet = request.hardware
+    pairs_per_us = (lengths[-1] ** 2 - lengths[-2] ** 2) / 2 / (times_us[-1] - times_us[-2])
+    if sheet is None or not sheet.num_sms:
+        return np.asarray(q / pairs_per_us)
+    tile = TILE_ROWS.get(sheet.attention_kernel, 128)
+    blocks = op.heads * np.ceil(q / tile)
+    waves = np.ceil(blocks / sheet.num_sms) if sheet.attention_kernel == "fa2" else blocks / sheet.num_sms
+    per_block_us = tile * sheet.num_sms / (op.heads * pairs_per_us)
+    return np.asarray(np.maximum(waves, 1.0) * per_block_us)
+
+
+def _prompt_times(rows: AttentionRows) -> tuple[Floats, Floats]:
+    """(prompt lengths, microseconds) of one whole prompt; what exceeds the shortest call is scaled with the heads."""
+    alone = rows.numbers("batch_size") == 1
+    lengths = rows.numbers("isl") + rows.numbers("step")
+    points, owner = np.unique(lengths[alone], return_inverse=True)
+    times_us = np.full(len(points), np.inf)
+    np.minimum.at(times_us, owner, rows.numbers("latency")[alone] * 1e3)
+    times_us = np.maximum.accumulate(times_us)
+    return points, times_us[0] + (times_us - times_us[0]) * rows.scale_compute
+
+
+def _power_law(points: Floats, times_us: Floats, at: Floats) -> Floats:
+    """Linear in log-log between points, constant below, quadratic above the last (attention dominates there)."""
+    inside = np.exp(np.interp(np.log(at), np.log(points), np.log(times_us)))
+    return np.asarray(np.where(at > points[-1], times_us[-1] * (at / points[-1]) ** 2, inside))
+
+
+def decode_grid(rows: AttentionRows, request: CostRequest, op: Operator, light: Light) -> DecodeGrid:
+    """Measured decode times, never faster than reading the KV from memory.
+
+    In a model the KV of a layer is cold: all other layers were read since. Rows whose KV fits the last-level cache were
+    measured warm, so they are raised to fixed + bytes / cold rate: the rate and the fixed part from the rows with a
+    KV cache of twice the last-level cache or more, the fixed part no larger than the shortest call of the same n.
+    """
+    n_points, kv_points, us = _decode_times(rows)
+    kv_bytes = n_points[:, None] * (kv_points[None, :] + 1.0) * op.kv_bytes_per_context_token
+    rate, fixed_us = _cold_line(us, kv_bytes, light)
+    fixed = np.minimum(fixed_us, np.nanmin(us, axis=1, keepdims=True))
+    cold = fixed + kv_bytes / rate
+    marks = np.where(us >= cold, Provenance.MEASURED, Provenance.SCALED)
+    marks[np.isnan(us)] = Provenance.EXTRAPOLATED
+    if not rows.exact:
+        marks[:] = Provenance.SCALED
+    us = np.fmax(us, cold)
+    least = np.maximum(light.kv_us(kv_bytes), 0.0)
+    marks = np.where(us < least, Provenance.ANALYTIC, marks).astype(np.uint8)
+    us = np.maximum.accumulate(np.maximum(us, least), axis=0)
+    keep_n = _up_to(n_points, request.table_sequences)
+    keep_kv = _up_to(kv_points, request.max_model_len)
+    return DecodeGrid(
+        n_points[:keep_n].astype(np.int64),
+        kv_points[:keep_kv].astype(np.int64),
+        to_ps(us[:keep_n, :keep_kv]),
+        marks[:keep_n, :keep_kv],
+    )
+
+
+def _up_to(points: Floats, last: int) -> int:
+    """How many points cover 1..last: all below it and the next one, at least two."""
+    return max(2, min(len(points), int(np.searchsorted(points, last)) + 1))
+
+
+def _decode_times(rows: AttentionRows) -> tuple[Floats, Floats, Floats]:
+    """(sequences, cached tokens each, microseconds [n, kv]); the new token is not among the cached ones."""
+    batch = rows.numbers("batch_size")
+    cached = rows.numbers("isl") + rows.numbers("step") - 1
+    n_points, at_n = np.unique(batch, return_inverse=True)
+    kv_points, at_kv = np.unique(cached, return_inverse=True)
+    us = np.full((len(n_points), len(kv_points)), np.inf)
+    np.minimum.at(us, (at_n, at_kv), rows.numbers("latency") * 1e3)
+    us[np.isinf(us)] = np.nan
+    shortest = np.nanmin(us, axis=1, keepdims=True)
+    return n_points, kv_points, shortest + (us - shortest) * rows.scale_kv
+
+
+def _cold_line(us: Floats, kv_bytes: Floats, light: Light) -> tuple[float, float]:
+    """(bytes per us, fixed us) of reading KV from memory: medians over the rows that no cache holds."""
+    cold = (kv_bytes >= COLD_FACTOR * light.last_level_cache_bytes) & ~np.isnan(us)
+    both = cold[:, 1:] & cold[:, :-1]
+    steps_us = np.diff(us, axis=1)[both]
+    steps_bytes = np.diff(kv_bytes, axis=1)[both]
+    usable = steps_us > 0
+    limit = light.memory_bandwidth_bytes_per_s / 1e6
+    if not bool(usable.any()):
+        return limit, 0.0
+    rate = min(float(np.median(steps_bytes[usable] / steps_us[usable])), limit)
+    return rate, max(0.0, float(np.median(us[cold] - kv_bytes[cold] / rate)))

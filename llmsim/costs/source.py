@@ -1,0 +1,210 @@
+"""The contract between what knows operator times (bundle, silicon database, data sheet) and what uses them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+
+from llmsim.core import Int64, Provenance, UInt8
+
+if TYPE_CHECKING:
+    from llmsim.model import Dtypes, Hardware, Layout, ModelConfig, Operator
+
+SourceName = Literal["auto", "bundle", "silicon", "roofline"]
+CollectiveSource = Literal["auto", "measured", "links"]
+
+SKEW_FRACTION_BITS = 20
+"""`skew_ps_per_token_q20` is in units of 2^-20 ps per token, so that the core multiplies integers."""
+
+
+@dataclass(frozen=True)
+class CostRequest:
+    """Everything that a cost table depends on; two equal requests over the same files give the same tables."""
+
+    model: ModelConfig
+    layout: Layout
+    dtypes: Dtypes
+    hardware_name: str
+    """As in the cluster file; also the folder name under a profile directory."""
+    hardware: Hardware | None
+    """The data sheet, or None for a device without a preset."""
+    group_memory_bandwidth_bytes_per_s: int
+    """`npu_mem.mem_bw` of the cluster file; used where no data sheet says better, 0 when not given."""
+    operators: tuple[Operator, ...]
+    max_tokens: int
+    max_seqs: int
+    max_model_len: int
+    cuda_graph_sizes: tuple[int, ...] = ()
+    profile_dirs: tuple[Path, ...] = ()
+    source: SourceName = "auto"
+    collectives: CollectiveSource = "auto"
+
+    @property
+    def table_tokens(self) -> int:
+        """Largest token count that a step can have, padding included."""
+        return max(self.max_tokens, *self.cuda_graph_sizes, 1)
+
+    @property
+    def table_sequences(self) -> int:
+        """Largest number of sequences that a step can have (never more than its tokens, padding included)."""
+        return max(self.max_seqs, 1)
+
+    def counts(self, feature: str) -> int:
+        """Last index of a table over `feature` ("tokens" or "sequences")."""
+        return self.table_tokens if feature == "tokens" else self.table_sequences
+
+
+@dataclass(frozen=True, eq=False)
+class OpCost:
+    """Time of ONE execution of an operator over its feature; immutable.
+
+    `ps[i]` is the time with `i` tokens or sequences (ps[0] == 0); `repeat` is how often a step executes it.
+    """
+
+    name: str
+    part: str
+    repeat: int
+    feature: Literal["tokens", "sequences"]
+    ps: Int64
+    provenance: UInt8
+    source: str
+
+
+@dataclass(frozen=True, eq=False)
+class MixedGrid:
+    """Attention of one layer over (prefill chunk, its cached tokens, decodes, their mean cached tokens), complete.
+
+    Shapes: axes int64 ascending, ps and provenance [chunk, kv_prefill, n, kv]. The plane chunk == 0 is pure decode,
+    n == 0 pure prefill. Any step with a prefill has chunk >= 1, so planes 0 and 1 are never blended by an integer chunk.
+    """
+
+    chunk_axis: Int64
+    kv_prefill_axis: Int64
+    n_axis: Int64
+    kv_axis: Int64
+    ps: Int64
+    provenance: UInt8
+
+
+@dataclass(frozen=True, eq=False)
+class SplitGrid:
+    """Attention of one layer as a sum of prefills (q new tokens on k cached) and one decode batch (n, mean kv).
+
+    Shapes: prefill_ps [q, k], decode_ps [n, kv]. In a step with a prefill the decode time is at least
+    n * kv * mixed_decode_ps_per_kv_token_q20 / 2^20 (loss of packing; 0 where the kernel does not lose it).
+    """
+
+    q_axis: Int64
+    k_axis: Int64
+    prefill_ps: Int64
+    prefill_provenance: UInt8
+    n_axis: Int64
+    kv_axis: Int64
+    decode_ps: Int64
+    decode_provenance: UInt8
+    mixed_decode_ps_per_kv_token_q20: int
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCost:
+    """Attention of ONE layer; `repeat` layers per step. Exactly one of `mixed` and `split` is set.
+
+    Unequal decode lengths add skew_ps_per_token_q20 * (max - mean) / 2^20 per layer (0: unknown or absent).
+    """
+
+    repeat: int
+    mixed: MixedGrid | None
+    split: SplitGrid | None
+    skew_ps_per_token_q20: int
+    source: str
+    skew_source: str
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What a step reads at least, to check it against the data sheet; all per rank.
+
+    A step takes at least (weight_bytes_read + kv_bytes_per_token * cached tokens of its decodes) / bandwidth; KV counts
+    for a step only where one layer's KV exceeds `last_level_cache_bytes`. `weight_bytes_read` covers the layers and the
+    head (`head_weight_bytes_read` of it); embedding rows are looked up, not streamed, and experts count only as far as
+    every step must touch them (top-k of them when all are local, none otherwise).
+    """
+
+    weight_bytes_read: int
+    head_weight_bytes_read: int
+    kv_bytes_per_token: int
+    memory_bandwidth_bytes_per_s: int
+    flops_per_token: int
+    peak_flops_per_s: int
+    last_level_cache_bytes: int
+    enforce: bool
+    """True: our own costs, a step below is an invariant violation. False: the user's bundle, already warned about."""
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledCosts:
+    """Integer cost tables of one deployment, ready for the native core; immutable."""
+
+    ops: tuple[OpCost, ...]
+    attention: AttentionCost
+    floor: Floor
+    link_collectives: bool
+    """True: collectives are not in `ops`; the engine prices them on the cluster's links."""
+    notes: tuple[str, ...]
+    sources: tuple[str, ...]
+    """Each distinct place that a number came from, in order of first use."""
+    table_hash: str
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Times over 0..max of one operator; the form in which a source answers."""
+
+    ps: Int64
+    provenance: UInt8
+    source: str
+
+
+class CostSource(Protocol):
+    """Something that knows operator times; queried once per operator while tables are compiled."""
+
+    name: str
+    enforce_floor: bool
+
+    def operator(self, op: Operator, last: int) -> Curve | None:
+        """Times for 1..last tokens or sequences of one execution (index 0 is 0); None when this source has none."""
+
+    def attention(self, op: Operator) -> AttentionCost:
+        """Attention of one layer; raises InputError when the source has no usable rows."""
+
+    def notes(self) -> list[str]:
+        """What the user should know, one sentence each; complete after the last query."""
+
+
+def to_ps(microseconds: np.ndarray) -> Int64:
+    """Integer picoseconds, round half up (execution rule A7)."""
+    return np.floor(np.asarray(microseconds, dtype=np.float64) * 1e6 + 0.5).astype(np.int64)
+
+
+def curve_from_points(points: np.ndarray, times_us: np.ndarray, last: int, source: str) -> Curve:
+    """Dense table 0..last from measured points (ascending): linear between, clamped below, linear above.
+
+    Above the last point the slope of the last two is kept, but never a negative one.
+    """
+    counts = np.arange(last + 1, dtype=np.float64)
+    times = np.interp(counts, points, times_us)
+    if last > points[-1]:
+        slope = max(0.0, (times_us[-1] - times_us[-2]) / (points[-1] - points[-2])) if len(points) > 1 else 0.0
+        above = counts > points[-1]
+        times[above] = times_us[-1] + slope * (counts[above] - points[-1])
+    ps = to_ps(times)
+    ps[0] = 0
+    provenance = np.full(last + 1, Provenance.INTERPOLATED, dtype=np.uint8)
+    inside = points[(points <= last) & (points == np.floor(points))].astype(np.int64)
+    provenance[inside] = Provenance.MEASURED
+    provenance[counts > points[-1]] = Provenance.EXTRAPOLATED
+    provenance[counts < points[0]] = Provenance.EXTRAPOLATED
+    return Curve(ps, provenance, source)

@@ -1,0 +1,110 @@
+"""Reads the CSV tables of a profile bundle and says file, line and column of the first thing that is wrong."""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmsim.config.errors import InputError, nearest
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns of one CSV file; `line[i]` is the file line of row i (first line is 1, the header)."""
+
+    path: Path
+    text: dict[str, list[str]]
+    number: dict[str, NDArray[np.float64]]
+    line: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+
+def read_text(path: Path) -> str:
+    """The file as text; InputError when it cannot be read or is not UTF-8."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: byte {error.start} is not UTF-8 text; save the table as UTF-8 CSV") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from None
+
+
+def read_table(path: Path, *, text: Sequence[str], numbers: Sequence[str]) -> Table:
+    """Columns `text` and `numbers` of a CSV file with a header; other columns are ignored.
+
+    Numbers must be finite and not negative. InputError says file:line:column (column counts fields from 1).
+    """
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    reader = csv.reader(io.StringIO(read_text(path)))
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        for row in reader:
+            if row:
+                rows.append(row)
+                lines.append(reader.line_num)
+    except csv.Error as error:
+        raise InputError(f"{path}:{reader.line_num}:1: not CSV ({error}); write comma-separated values") from None
+    index = _columns(path, header, [*text, *numbers])
+    for row, line in zip(rows, lines, strict=True):
+        if len(row) != len(header):
+            place = f"{path}:{line}:{min(len(row), len(header)) + 1}"
+            raise InputError(f"{place}: the row has {len(row)} fields where the header has {len(header)}")
+    if not rows:
+        raise InputError(f"{path}:2:1: the table has no rows; profile the model again or remove the file")
+    columns = list(zip(*rows, strict=True))
+    return Table(
+        path,
+        {name: [cell.strip() for cell in columns[index[name]]] for name in text},
+        {name: _numbers(path, lines, name, index[name], columns[index[name]]) for name in numbers},
+        np.array(lines, dtype=np.int64),
+    )
+
+
+def _columns(path: Path, header: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
+    if not header:
+        raise InputError(f'{path}:1:1: the file is empty; its first line must be "{",".join(wanted)}"')
+    for position, name in enumerate(header):
+        if name in header[:position]:
+            raise InputError(f'{path}:1:{position + 1}: the column "{name}" appears twice')
+    for name in wanted:
+        if name not in header:
+            hint = nearest(name, header).replace("did you mean", "is it")
+            raise InputError(f'{path}:1:{len(header) + 1}: the column "{name}" is missing{hint}')
+    return {name: header.index(name) for name in wanted}
+
+
+def _numbers(path: Path, lines: Sequence[int], name: str, column: int, cells: Sequence[str]) -> NDArray[np.float64]:
+    try:
+        values = np.array([float(cell) for cell in cells])
+    except ValueError:
+        values = None
+    if values is not None and bool(np.all(np.isfinite(values) & (values >= 0))):
+        return values
+    for line, cell in zip(lines, cells, strict=True):
+        try:
+            value = float(cell)
+        except ValueError:
+            raise InputError(f'{path}:{line}:{column + 1}: {name} is "{cell}", not a number') from None
+        if not math.isfinite(value) or value < 0:
+            raise InputError(f"{path}:{line}:{column + 1}: {name} is {cell}; it must be finite and not negative")
+    raise AssertionError("unreachable: some cell was bad")
+
+
+def refuse_duplicates(table: Table, keys: Sequence[Sequence[object]]) -> None:
+    """InputError when two rows have the same key (one sequence per key column); times would contradict each other."""
+    seen: dict[tuple[object, ...], int] = {}
+    for row, key in enumerate(zip(*keys, strict=True)):
+        if key in seen:
+            first = int(table.line[seen[key]])
+            raise InputError(
+                f"{table.path}:{int(table.line[row])}:1: the point {key} was already given in line {first}; keep one"
+            )
+        seen[key] = row

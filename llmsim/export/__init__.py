@@ -1,0 +1,1 @@
+"""Writes results to files; every file appears whole or not at all."""

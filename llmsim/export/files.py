@@ -1,0 +1,97 @@
+"""Output files that appear whole or not at all, and the check, before a run, that they can be written."""
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from llmsim.config.errors import InputError
+
+
+def check_writable(path: str | Path) -> Path:
+    """Makes sure, before any work, that `path` can be written; creates its folder where that is missing.
+
+    Raises InputError saying what is in the way.
+    """
+    target = Path(path)
+    try:
+        if target.is_dir():
+            raise InputError(f"{target}: the output is a folder, but must be a file")
+        if _is_special(target):
+            return target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name[:64]}."):
+            pass
+    except (OSError, ValueError) as error:
+        raise _unwritable(target, error) from None
+    return target
+
+
+def check_writable_folder(path: str | Path) -> Path:
+    """Makes sure, before any work, that files can be written into the folder `path`; creates it where it is missing.
+
+    Raises InputError saying what is in the way.
+    """
+    target = Path(path)
+    try:
+        if target.exists() and not target.is_dir():
+            raise InputError(f"{target}: the run folder is a file; name a folder, or a path that does not exist yet")
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=target, prefix=".llmsim."):
+            pass
+    except (OSError, ValueError) as error:
+        raise _unwritable(target, error) from None
+    return target
+
+
+@contextmanager
+def atomic_writer(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
+    """A file open for writing that takes the place of `path` when the block ends without an exception.
+
+    `mode` is "w" (UTF-8, line feeds) or "wb". A link is followed; a device such as /dev/null is written directly.
+    Raises InputError where the file cannot be written.
+    """
+    text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    target = Path(path)
+    try:
+        if _is_special(target):
+            with target.open(mode, **text) as stream:  # type: ignore[call-overload]
+                yield stream
+            return
+        target = Path(os.path.realpath(target))
+        with _replacement(target) as temporary, temporary.open(mode, **text) as stream:  # type: ignore[call-overload]
+            yield stream
+    except OSError as error:
+        raise _unwritable(target, error) from None
+
+
+@contextmanager
+def _replacement(target: Path) -> Iterator[Path]:
+    """A new file beside `target` with its permissions (or the usual ones), moved over it at the end."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:64]}.")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_umask())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _is_special(path: Path) -> bool:
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _unwritable(path: Path, error: OSError | ValueError) -> InputError:
+    return InputError(f"{path}: cannot be written ({getattr(error, 'strerror', None) or error}); choose another place")

@@ -1,0 +1,79 @@
+"""The run folder: what was asked (manifest.json), what came out (summary.json) and the tables behind it."""
+
+import hashlib
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import llmsim
+from llmsim.config.errors import InputError
+from llmsim.core import Results
+from llmsim.export.files import check_writable_folder
+from llmsim.export.json import write_json
+from llmsim.export.parquet import write_columns, write_requests
+from llmsim.results.tables import SERIES, STEPS
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What makes a run repeatable. `config` is the resolved configuration as JSON values, `inputs` the files that were
+    read, `table_hashes` names each compiled cost table; `host` alone may hold wall-clock facts."""
+
+    argv: Sequence[str]
+    seed: int
+    inputs: Sequence[str | Path]
+    config: Mapping[str, Any]
+    table_hashes: Mapping[str, str]
+    host: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_run_dir(folder: str | Path, results: Results, summary: Mapping[str, Any], record: RunRecord) -> None:
+    """Writes requests, steps, series and summary, then manifest.json: where that is there, the rest is complete.
+
+    All but the manifest's "host" is the same bytes for the same run (Parquet: with the same pyarrow). Files of an
+    earlier run are replaced one by one. Raises InputError where something cannot be written or an input is gone.
+    """
+    target = check_writable_folder(folder)
+    (target / "manifest.json").unlink(missing_ok=True)
+    write_requests(results, target / "requests.parquet")
+    write_columns(results.steps, STEPS, target / "steps.parquet")
+    write_columns(results.series, SERIES, target / "series.parquet")
+    write_json(summary, target / "summary.json")
+    write_json(_manifest(record), target / "manifest.json")
+
+
+def _manifest(record: RunRecord) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "llmsim_version": getattr(llmsim, "__version__", None),
+        "argv": list(record.argv),
+        "seed": record.seed,
+        "inputs": [_fingerprint(path) for path in record.inputs],
+        "config": dict(record.config),
+        "table_hashes": dict(record.table_hashes),
+        "host": {
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "system": platform.system(),
+            "machine": platform.machine(),
+            "cpu_count": os.cpu_count(),
+            **record.host,
+        },
+    }
+
+
+def _fingerprint(path: str | Path) -> dict[str, Any]:
+    try:
+        with Path(path).open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            size = stream.tell()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read again for the manifest ({error.strerror or error})") from None
+    return {"path": str(path), "sha256": digest, "bytes": size}

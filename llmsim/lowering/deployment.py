@@ -1,0 +1,203 @@
+"""Lowers every group of a deployment: model, layout, memory ledger, cost tables, step program."""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from llmsim import _native
+from llmsim.config import Deployment, EngineArgs, Group, LinkSpec, with_model_limits
+from llmsim.core import GroupInfo
+from llmsim.costs import CollectiveSource, CompiledCosts, CostRequest, SourceName, compile_costs
+from llmsim.lowering.collectives import link_collective_costs
+from llmsim.lowering.program import build_program, padded_tokens
+from llmsim.model import (
+    Dtypes,
+    Layout,
+    MemoryLedger,
+    ModelConfig,
+    Operator,
+    load_hardware,
+    load_model,
+    memory_ledger,
+    operators,
+    resolve_dtypes,
+)
+
+FREE_ORDER = {"vllm-0.19": _native.FreeOrder.APPEND}
+"""Engines that append every freed block; later ones put blocks that nothing can hit in front (recorded from 0.24)."""
+
+
+@dataclass(frozen=True)
+class LoweringOptions:
+    """Where operator times come from; see the `--cost-source`, `--collective-costs` and `--profile-dir` options."""
+
+    cost_source: SourceName = "auto"
+    collectives: CollectiveSource = "auto"
+    profile_dirs: tuple[Path, ...] = ()
+    network: Literal["congestion-unaware", "congestion-aware"] = "congestion-unaware"
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredGroup:
+    """One group, ready for the native core; `program` may be shared with groups of the same deployment."""
+
+    info: GroupInfo
+    model: ModelConfig
+    layout: Layout
+    dtypes: Dtypes
+    operators: tuple[Operator, ...]
+    ledger: MemoryLedger
+    costs: CompiledCosts
+    program: "_native.Program"
+    program_operators: tuple[tuple[str, str], ...]
+    """(operator, source) of each operator of the program, in its order."""
+    scheduler: "_native.VllmV1Config"
+    native: "_native.GroupConfig"
+    engine: EngineArgs
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredDeployment:
+    """All groups; `models` are the names that traces may ask for, in order of first appearance."""
+
+    groups: tuple[LoweredGroup, ...]
+    models: tuple[str, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def enforces_light(self) -> tuple[bool, ...]:
+        """Per group, whether a step faster than light is our defect (its costs are not a user's own profile)."""
+        return tuple(group.costs.floor.enforce for group in self.groups)
+
+    @property
+    def granularity(self) -> int:
+        """Tokens per content key that every group's block size is a multiple of."""
+        return math.gcd(*(group.info.block_size for group in self.groups))
+
+
+def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment:
+    """Lowers all groups; groups that differ in nothing but their place share their tables.
+
+    Raises InputError for what is inconsistent, InfeasibleError for what does not fit.
+    """
+    models = tuple(dict.fromkeys(group.model_name for group in deployment.groups))
+    done: dict[tuple[object, ...], LoweredGroup] = {}
+    groups = []
+    for group in deployment.groups:
+        kind = (group.model_name, group.hardware, group.tp, group.ep, group.memory, _engine_key(group.engine))
+        if kind not in done:
+            done[kind] = _lower_group(group, deployment.link, options, models.index(group.model_name))
+        groups.append(_placed(done[kind], group))
+    notes = dict.fromkeys(note for lowered in done.values() for note in lowered.costs.notes)
+    return LoweredDeployment(tuple(groups), models, tuple(notes))
+
+
+def _engine_key(engine: EngineArgs) -> tuple[object, ...]:
+    return tuple(value for name, value in vars(engine).items() if name != "origin")
+
+
+def _placed(lowered: LoweredGroup, group: Group) -> LoweredGroup:
+    """The same group at another place."""
+    native = _native.GroupConfig()
+    native.index, native.model = group.index, lowered.native.model
+    native.depth, native.api_latency_ps = lowered.native.depth, lowered.native.api_latency_ps
+    fields = {**vars(lowered), "native": native, "info": GroupInfo(**{**vars(lowered.info), "index": group.index})}
+    return LoweredGroup(**fields)
+
+
+def _lower_group(group: Group, link: LinkSpec, options: LoweringOptions, model_index: int) -> LoweredGroup:
+    model = load_model(group.model_name)
+    engine = with_model_limits(group.engine, model.max_position_embeddings, group.field_path)
+    hardware = load_hardware(group.hardware)
+    layout, dtypes = _layout(group, model), resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
+    ops = operators(model, layout, dtypes)
+    ledger = memory_ledger(
+        model,
+        layout,
+        dtypes,
+        device_bytes=group.memory.capacity_bytes,
+        utilization=engine.gpu_memory_utilization,
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        block_size=engine.block_size,
+        num_gpu_blocks_override=engine.num_gpu_blocks_override,
+    )
+    request = CostRequest(
+        model=model,
+        layout=layout,
+        dtypes=dtypes,
+        hardware_name=group.hardware,
+        hardware=hardware,
+        group_memory_bandwidth_bytes_per_s=group.memory.bandwidth_bytes_per_s,
+        operators=ops,
+        max_tokens=engine.max_num_batched_tokens,
+        max_seqs=engine.max_num_seqs,
+        max_model_len=engine.max_model_len or model.max_position_embeddings,
+        cuda_graph_sizes=engine.cuda_graph_sizes,
+        profile_dirs=options.profile_dirs,
+        source=options.cost_source,
+        collectives=options.collectives,
+    )
+    costs = compile_costs(request)
+    linked = link_collective_costs(ops, request, group, link, options.network) if costs.link_collectives else ()
+    program, names = build_program(costs, linked, padded_tokens(request), engine.host_gap_ps)
+    return LoweredGroup(
+        info=GroupInfo(
+            index=group.index,
+            model_name=group.model_name,
+            hardware=group.hardware,
+            num_devices=group.num_devices,
+            tp=group.tp,
+            num_blocks=ledger.num_blocks,
+            block_size=engine.block_size,
+        ),
+        model=model,
+        layout=layout,
+        dtypes=dtypes,
+        operators=ops,
+        ledger=ledger,
+        costs=costs,
+        program=program,
+        program_operators=names,
+        scheduler=_scheduler(engine, ledger.num_blocks, request.max_model_len),
+        native=_native_group(group, model_index),
+        engine=engine,
+    )
+
+
+def _layout(group: Group, model: ModelConfig) -> Layout:
+    """Experts are spread over the tensor-parallel ranks unless the file says otherwise, as LLMServingSim does."""
+    if group.ep is not None:
+        return Layout(group.tp, group.ep)
+    return Layout(group.tp, group.tp if model.num_experts else 1)
+
+
+def _native_group(group: Group, model_index: int) -> "_native.GroupConfig":
+    native = _native.GroupConfig()
+    native.index = group.index
+    native.model = model_index
+    native.depth = 2 if group.engine.async_scheduling else 1
+    native.api_latency_ps = group.engine.api_latency_ps
+    return native
+
+
+def _scheduler(engine: EngineArgs, num_blocks: int, max_model_len: int) -> "_native.VllmV1Config":
+    kv = _native.KvCacheConfig()
+    kv.num_blocks = num_blocks
+    kv.block_size = engine.block_size
+    kv.max_model_len = max_model_len
+    kv.prefix_caching = engine.enable_prefix_caching
+    kv.free_order = FREE_ORDER.get(engine.engine_profile, _native.FreeOrder.UNKEYED_FIRST)
+    scheduler = _native.VllmV1Config()
+    scheduler.max_num_seqs = engine.max_num_seqs
+    scheduler.max_num_scheduled_tokens = engine.max_num_batched_tokens
+    scheduler.long_prefill_token_threshold = engine.long_prefill_token_threshold
+    scheduler.chunked_prefill = engine.enable_chunked_prefill
+    scheduler.reserve_full_isl = engine.reserve_full_isl
+    scheduler.async_scheduling = engine.async_scheduling
+    scheduler.watermark_blocks = int(engine.watermark * num_blocks)
+    by_priority = engine.scheduling_policy == "priority"
+    scheduler.order = _native.QueueOrder.PRIORITY if by_priority else _native.QueueOrder.FCFS
+    scheduler.kv = kv
+    return scheduler

@@ -1,0 +1,98 @@
+"""How a model's dimensions fall on tensor- and expert-parallel ranks, by vLLM's rules."""
+
+from dataclasses import dataclass
+
+from llmsim.config.errors import InputError
+from llmsim.model.types import Layout, ModelConfig
+
+VOCAB_PADDING = 64
+"""vLLM pads the vocabulary to this multiple before it splits it over ranks (VocabParallelEmbedding)."""
+
+
+@dataclass(frozen=True)
+class RankShape:
+    """The dimensions of one rank; KV heads are replicated when tp exceeds them."""
+
+    heads: int
+    kv_heads: int
+    qkv_width: int
+    """Output width of the fused qkv projection: (heads + 2 kv_heads) * head_dim."""
+    attention_width: int
+    intermediate: int
+    vocab: int
+    experts: int
+    moe_intermediate: int
+
+
+def padded_vocab_size(model: ModelConfig) -> int:
+    """Rows of the embedding as vLLM allocates it."""
+    return -(-model.vocab_size // VOCAB_PADDING) * VOCAB_PADDING
+
+
+def kv_heads_per_rank(model: ModelConfig, layout: Layout) -> int:
+    """At least one: with more ranks than KV heads each head lives on tp / num_key_value_heads ranks."""
+    return max(1, model.num_key_value_heads // layout.tp)
+
+
+def rank_shape(model: ModelConfig, layout: Layout) -> RankShape:
+    """Dimensions of one rank; InputError naming the rule if the layout cannot split the model evenly."""
+    problem = layout_problem(model, layout)
+    if problem:
+        raise InputError(f"{model.name} cannot run with tp {layout.tp}, ep {layout.ep}: {problem}")
+    tp, ep = layout.tp, layout.ep
+    heads = model.num_attention_heads // tp
+    kv_heads = kv_heads_per_rank(model, layout)
+    return RankShape(
+        heads=heads,
+        kv_heads=kv_heads,
+        qkv_width=(heads + 2 * kv_heads) * model.head_dim,
+        attention_width=heads * model.head_dim,
+        intermediate=model.intermediate_size // tp,
+        vocab=padded_vocab_size(model) // tp,
+        experts=model.num_experts // ep,
+        # ep of the tp ranks share out the experts; the ranks that hold the same experts split their width.
+        moe_intermediate=model.moe_intermediate_size * ep // tp,
+    )
+
+
+def layout_problem(model: ModelConfig, layout: Layout) -> str:
+    """The rule that a layout breaks, with its numbers; "" if it is fine."""
+    tp, ep = layout.tp, layout.ep
+    if tp < 1 or ep < 1:
+        return "tp and ep must be at least 1"
+    kv_heads = model.num_key_value_heads
+    kv_fits = kv_heads % tp == 0 if kv_heads >= tp else tp % kv_heads == 0
+    rules = [
+        (model.num_attention_heads % tp == 0, f"tp must divide num_attention_heads {model.num_attention_heads}"),
+        (kv_fits, f"tp must divide num_key_value_heads {kv_heads} or be a multiple of it"),
+        (padded_vocab_size(model) % tp == 0, f"tp must divide the padded vocabulary {padded_vocab_size(model)}"),
+    ]
+    if model.num_moe_layers < model.num_layers:
+        rules.append((model.intermediate_size % tp == 0, f"tp must divide intermediate_size {model.intermediate_size}"))
+    if model.num_moe_layers == 0:
+        rules.append((ep == 1, "the model has no experts, so ep must be 1"))
+    else:
+        width = model.moe_intermediate_size
+        rules += [
+            (tp % ep == 0, "ep must divide tp"),
+            (model.num_experts % ep == 0, f"ep must divide the number of experts {model.num_experts}"),
+            (width * ep % tp == 0, f"tp / ep must divide the experts' intermediate size {width}"),
+        ]
+    broken = next((rule for holds, rule in rules if not holds), "")
+    return broken or _block_problem(model, layout)
+
+
+def _block_problem(model: ModelConfig, layout: Layout) -> str:
+    """vLLM refuses block-quantised weights whose shard on a rank is not whole blocks."""
+    if model.weight_block is None:
+        return ""
+    rows, columns = model.weight_block
+    widths = [("heads", model.num_attention_heads * model.head_dim // layout.tp)]
+    if model.num_moe_layers:
+        widths.append(("experts' intermediate size", model.moe_intermediate_size * layout.ep // layout.tp))
+    if model.num_moe_layers < model.num_layers:
+        widths.append(("intermediate size", model.intermediate_size // layout.tp))
+    for what, width in widths:
+        if width % rows or width % columns:
+            return f"its quantisation blocks of {rows} x {columns} must divide the {what} per rank, {width}"
+    return ""

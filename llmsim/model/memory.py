@@ -1,0 +1,200 @@
+"""How a device's memory is spent, and how many KV blocks are left: the ledger that decides what fits."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from llmsim.config.errors import InfeasibleError
+from llmsim.model.layout import layout_problem
+from llmsim.model.sizes import kv_bytes_per_token, weight_bytes
+from llmsim.model.types import Dtypes, Layout, ModelConfig, dtype_bytes
+
+GIB = 1 << 30
+
+WEIGHT_OVERHEAD_PER_MILLE = 2
+"""Loaded weights occupy 14.989 GiB where their elements need 14.957 (vLLM's log for Llama-3.1-8B): alignment."""
+
+SAMPLER_BYTES_PER_LOGIT = 16
+"""vLLM's profile run samples max_num_seqs rows: logits 2 B, in fp32 4 B, probabilities 4 B, noise 4 B, top-k/p 2 B."""
+
+OTHER_BYTES = GIB * 6 // 10
+"""Modules, kernel workspaces, allocator slack, autotuning: what is left over on the one device where vLLM's own block
+count is known (24 GB, Llama-3.1-8B, 2588 blocks). Uncertain by +-0.3 GiB: +-6 % of the KV cache there, under 0.5 % on a
+96 GB card; give num_gpu_blocks_override where it matters."""
+
+NCCL_BYTES = {1: 0, 2: 358_612_992}
+NCCL_BYTES_LARGER = 411_041_792
+"""Communicator buffers by group size; source: aiconfigurator-core 0.12 systems/*.yaml, nccl_mem."""
+
+MIN_BLOCKS = 2
+"""vLLM's null block and one that a request can use."""
+
+LARGEST_TP = 64
+"""How far to look for a layout that fits."""
+
+
+@dataclass(frozen=True)
+class MemoryLedger:
+    """Where one device's memory goes. `lines` are (label, bytes), capacity positive, uses negative: they add up to 0.
+
+    `num_blocks` counts the null block that vLLM reserves; requests can use `usable_blocks`.
+    """
+
+    lines: tuple[tuple[str, int], ...]
+    block_bytes: int
+    num_blocks: int
+
+    @property
+    def usable_blocks(self) -> int:
+        """Blocks that can hold a request's KV."""
+        return self.num_blocks - 1
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of all blocks, the null block included."""
+        return self.num_blocks * self.block_bytes
+
+
+def memory_ledger(  # as many arguments as vLLM's own profile run depends on
+    model: ModelConfig,
+    layout: Layout,
+    dtypes: Dtypes,
+    *,
+    device_bytes: int,
+    utilization: float,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    block_size: int,
+    num_gpu_blocks_override: int | None = None,
+) -> MemoryLedger:
+    """The ledger of one device of a group.
+
+    blocks = floor((utilization x device_bytes - reserves) / block_bytes); the reserves and their reasons are in
+    `_Demand.reserves`. With `num_gpu_blocks_override` the number is taken as given, as long as the device can hold it.
+    Raises InfeasibleError with the arithmetic and what would fit; InputError if the layout does not split the model.
+    """
+    demand = _Demand(model, layout, dtypes, device_bytes, utilization, max_num_seqs, max_num_batched_tokens, block_size)
+    blocks, origin = demand.fitting_blocks, ""
+    if num_gpu_blocks_override is not None:
+        origin = f", num_gpu_blocks_override; {blocks} would fit"
+        blocks = num_gpu_blocks_override
+        demand.check_override(blocks)
+    if blocks < MIN_BLOCKS:
+        raise InfeasibleError(demand.does_not_fit())
+    kv_bytes = blocks * demand.block_bytes
+    rest = demand.left - kv_bytes
+    lines = [
+        ("device memory", device_bytes),
+        (f"outside gpu_memory_utilization {utilization:g}", demand.budget - device_bytes),
+        *((label, -size) for label, size in demand.reserves),
+        (f"KV cache ({blocks} blocks of {demand.block_bytes} B{origin})", -kv_bytes),
+        ("unused" if rest >= 0 else "taken beyond gpu_memory_utilization", -rest),
+    ]
+    return MemoryLedger(tuple(lines), demand.block_bytes, blocks)
+
+
+@dataclass(frozen=True)
+class _Demand:
+    """What one device must hold, and the engine arguments that decide it."""
+
+    model: ModelConfig
+    layout: Layout
+    dtypes: Dtypes
+    device_bytes: int
+    utilization: float
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+
+    @property
+    def budget(self) -> int:
+        return int(self.device_bytes * self.utilization)
+
+    @cached_property
+    def weights(self) -> int:
+        return weight_bytes(self.model, self.layout, self.dtypes)
+
+    @property
+    def block_bytes(self) -> int:
+        return kv_bytes_per_token(self.model, self.layout, self.dtypes) * self.block_size
+
+    @cached_property
+    def reserves(self) -> tuple[tuple[str, int], ...]:
+        """What vLLM holds besides KV, from first principles but for `OTHER_BYTES`; (label, bytes)."""
+        seqs, tokens, vocab = self.max_num_seqs, self.max_num_batched_tokens, self.model.vocab_size
+        hidden_bytes = self.model.hidden_size * int(dtype_bytes(self.dtypes.activation))
+        lines = [
+            ("weights", self.weights),
+            ("weights, alignment (0.2 %)", -(-self.weights * WEIGHT_OVERHEAD_PER_MILLE // 1000)),
+            # The sampler sets the peak of the profile run, not the layers: all ranks gather the whole vocabulary.
+            (
+                f"sampler, {seqs} sequences x {vocab} x 16 B",
+                seqs * vocab * SAMPLER_BYTES_PER_LOGIT,
+            ),
+            # Hidden states and residual of one full batch stay alive beside the sampler's peak.
+            (f"activations, {tokens} tokens", 2 * tokens * hidden_bytes),
+            ("modules, workspaces, allocator (0.6 GiB +- 0.3)", OTHER_BYTES),
+        ]
+        if self.layout.tp > 1:
+            size = NCCL_BYTES.get(self.layout.tp, NCCL_BYTES_LARGER)
+            lines.append((f"NCCL buffers, {self.layout.tp} ranks", size))
+        return tuple(lines)
+
+    @property
+    def left(self) -> int:
+        """Bytes of the budget that remain for KV; negative if the reserves alone exceed it."""
+        return self.budget - sum(size for _, size in self.reserves)
+
+    @property
+    def fitting_blocks(self) -> int:
+        return max(0, self.left // self.block_bytes)
+
+    @property
+    def where(self) -> str:
+        tp, ep = self.layout.tp, self.layout.ep
+        return self.model.name + (f" with tp {tp}" if tp > 1 else "") + (f", ep {ep}" if ep > 1 else "")
+
+    def check_override(self, blocks: int) -> None:
+        """InfeasibleError if no request could use that many blocks, or the device cannot hold them and the weights."""
+        if blocks < MIN_BLOCKS:
+            raise InfeasibleError(
+                f"{self.where}: num_gpu_blocks_override {blocks} leaves no block for requests, since vLLM keeps one as"
+                f" its null block; give at least {MIN_BLOCKS}"
+            )
+        needed = self.weights + blocks * self.block_bytes
+        if needed <= self.device_bytes:
+            return
+        most = max(0, (self.device_bytes - self.weights) // self.block_bytes)
+        remedy = f"at most {most} blocks can be held" if most >= MIN_BLOCKS else "the weights alone fill it"
+        raise InfeasibleError(
+            f"{self.where}: num_gpu_blocks_override {blocks} x {self.block_bytes} B + weights {_gib(self.weights)} ="
+            f" {_gib(needed)} exceeds the device's {_gib(self.device_bytes)}; {remedy}"
+        )
+
+    def does_not_fit(self) -> str:
+        """One sentence with the arithmetic and the smallest change that fits."""
+        needed = sum(size for _, size in self.reserves) + MIN_BLOCKS * self.block_bytes
+        terms = " + ".join(f"{label} {_gib(size)}" for label, size in self.reserves)
+        least = math.ceil(needed / self.utilization / GIB * 100) / 100
+        wider = self._smallest_fitting_layout()
+        split = f"tp {wider.tp}" + (f", ep {wider.ep}" if wider.ep > 1 else "") + " or " if wider else ""
+        remedy = f"{split}a device of at least {least:.2f} GiB"
+        return (
+            f"{self.where} does not fit: gpu_memory_utilization {self.utilization:g} x {_gib(self.device_bytes)} ="
+            f" {_gib(self.budget)}, but it needs {_gib(needed)} ({terms} + {MIN_BLOCKS} KV blocks"
+            f" {_gib(MIN_BLOCKS * self.block_bytes)}); it would fit with {remedy}"
+        )
+
+    def _smallest_fitting_layout(self) -> Layout | None:
+        """The next power of two that leaves room for KV; experts stay spread over all ranks if they were."""
+        tp = 2 * self.layout.tp
+        while tp <= LARGEST_TP:
+            layout = Layout(tp, tp if self.layout.ep == self.layout.tp > 1 else self.layout.ep)
+            if not layout_problem(self.model, layout) and replace(self, layout=layout).fitting_blocks >= MIN_BLOCKS:
+                return layout
+            tp *= 2
+        return None
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f} GiB"

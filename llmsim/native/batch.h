@@ -1,0 +1,62 @@
+// One iteration's work and the features that its price depends on.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "types.h"
+
+namespace llmsim {
+
+struct Item {
+  RequestId request;
+  std::int32_t tokens;           // scheduled in this step
+  std::int32_t computed_before;  // context length when the step starts
+  std::uint32_t epoch;
+  std::int32_t drafts;           // speculative tokens among `tokens`
+  bool emits;                    // the step samples a token for this request
+};
+
+// Kept incrementally while the batch is built; all counts of tokens or sequences.
+struct Features {
+  std::int64_t tokens = 0;
+  std::int64_t sequences = 0;
+  std::int64_t prefill_tokens = 0;           // q summed over items with more than one token
+  std::int64_t prefill_sequences = 0;
+  std::int64_t prefill_area = 0;             // sum of q * (2k + q): twice the causal area
+  std::int64_t prefill_context = 0;          // sum of k + q: tokens of KV that prefills read
+  std::int64_t decode_sequences = 0;
+  std::int64_t decode_context = 0;           // k summed over items with one token
+  std::int64_t decode_max_context = 0;
+
+  void add(std::int64_t q, std::int64_t k) {
+    tokens += q;
+    ++sequences;
+    if (q == 1) {
+      ++decode_sequences;
+      decode_context += k;
+      decode_max_context = std::max(decode_max_context, k);
+    } else {
+      ++prefill_sequences;
+      prefill_tokens += q;
+      prefill_area += q * (2 * k + q);
+      prefill_context += k + q;
+    }
+  }
+};
+
+struct Batch {
+  std::vector<Item> items;  // in vLLM's order: running first, then admitted
+  Features features;
+  std::vector<RequestId> preempted;  // victims of this step, in order
+
+  bool empty() const { return items.empty(); }
+  void clear() {
+    items.clear();
+    features = {};
+    preempted.clear();
+  }
+};
+
+}  // namespace llmsim

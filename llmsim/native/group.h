@@ -1,0 +1,86 @@
+// A model serving group: its scheduler, its program, and the batches in flight.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "builder.h"
+#include "evaluator.h"
+#include "observers.h"
+#include "request_log.h"
+
+namespace llmsim {
+
+// One batch in flight. Times are ps; the device starts it when it is free.
+struct Slot {
+  Batch batch;
+  Ps scheduled = 0, start = 0, end = 0;
+};
+
+struct GroupConfig {
+  std::int32_t index = 0;
+  std::int32_t model = 0;  // which of the deployment's models it serves
+  std::int32_t depth = 1;  // batches in flight: 1 synchronous, 2 asynchronous
+  Ps api_latency = 0;      // from a request's arrival until the engine sees it
+};
+
+// Changed by the loop only. A group acts when pumped: it drains its inbox, builds batches while it has free slots and
+// starts them; `outputs` completes the oldest batch.
+class Group {
+ public:
+  Group(GroupConfig config, std::unique_ptr<Builder> builder, std::unique_ptr<Evaluator> evaluator,
+        SequenceTable& sequences, RequestLog& log);
+
+  const GroupConfig& config() const { return config_; }
+  const Builder& builder() const { return *builder_; }
+  const Evaluator& evaluator() const { return *evaluator_; }
+
+  // A request is on its way from the API server; the engine sees it api_latency later.
+  void receive(RequestId request, Ps now);
+  // Fills the free slots; returns whether a batch is in flight afterwards.
+  void pump(Ps now);
+  // The oldest batch in flight has ended at `now`; finished requests are appended.
+  void outputs(Ps now, std::vector<RequestId>& finished);
+
+  bool idle() const { return num_in_flight_ == 0; }
+  Ps next_output() const { return slots_[oldest_].end; }
+  // When the engine next sees a request, or kEndOfTime.
+  Ps next_inbox() const { return inbox_.empty() ? kEndOfTime : inbox_.front().seen; }
+  std::int32_t num_waiting() const { return builder_->num_waiting() + static_cast<std::int32_t>(inbox_.size()); }
+  std::int32_t num_running() const { return builder_->num_running(); }
+  bool unfinished() const { return builder_->has_requests() || !inbox_.empty(); }
+
+  const std::vector<Ps>& output_times() const { return output_times_; }
+  Ps busy() const { return busy_; }
+  std::int64_t scheduled_tokens() const { return scheduled_tokens_; }
+  const std::vector<RequestId>& rejected() const { return rejected_; }
+
+  std::unique_ptr<StepRecorder> steps;         // null: not recorded
+  std::unique_ptr<ScheduleRecorder> schedule;  // null: not recorded
+
+ private:
+  struct Arrival {
+    Ps seen;
+    RequestId request;
+  };
+  void drain_inbox(Ps now);
+  bool can_ever_run(const Sequence& sequence, std::int32_t max_tokens) const;
+
+  GroupConfig config_;
+  std::unique_ptr<Builder> builder_;
+  std::unique_ptr<Evaluator> evaluator_;
+  SequenceTable& sequences_;
+  RequestLog& log_;
+  std::deque<Arrival> inbox_;
+  std::vector<Slot> slots_;  // ring of `depth` slots, reused
+  std::size_t oldest_ = 0, num_in_flight_ = 0;
+  bool nothing_to_build_ = false;  // until the next output: an empty schedule occupies its slot, as in vLLM
+  Ps device_free_ = 0, busy_ = 0;
+  std::int64_t scheduled_tokens_ = 0;
+  std::vector<Ps> output_times_;
+  std::vector<RequestId> rejected_;
+};
+
+}  // namespace llmsim

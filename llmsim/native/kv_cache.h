@@ -1,0 +1,67 @@
+// Which blocks a sequence holds: allocation, prefix hits and registration on top of the block pool (vLLM's
+// KVCacheManager and single-type manager for full attention).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "block_pool.h"
+#include "sequence_table.h"
+
+namespace llmsim {
+
+struct KvCacheConfig {
+  std::int32_t num_blocks = 0;  // with the null block
+  std::int32_t block_size = 16;
+  std::int32_t max_model_len = 0;
+  bool prefix_caching = true;
+  FreeOrder free_order = FreeOrder::kUnkeyedFirst;
+};
+
+class KvCache {
+ public:
+  KvCache(const KvCacheConfig& config, SequenceTable& sequences)
+      : config_(config), sequences_(sequences), pool_(config.num_blocks, config.free_order) {}
+
+  // Cached leading blocks of the sequence, at most (num_tokens - 1) / block_size of them, so that at least one token
+  // is computed. Nothing is changed; the blocks are valid until the next allocation.
+  void find_hits(RequestId request, std::vector<BlockId>& hits) const;
+
+  // Whether `tokens` tokens of KV fit, counting hits and leaving `spare` blocks free.
+  bool fits(const Sequence& sequence, std::int32_t tokens, const std::vector<BlockId>& hits, std::int32_t spare) const;
+  // Makes room for `tokens` tokens in all; the hits become the sequence's first blocks. Requires fits().
+  void allocate(RequestId request, std::int32_t tokens, const std::vector<BlockId>& hits);
+  // Room for `tokens` tokens of a running sequence, or false with nothing changed.
+  bool grow(RequestId request, std::int32_t tokens) {
+    Sequence& sequence = sequences_[request];
+    if (tokens > config_.max_model_len) tokens = config_.max_model_len;
+    if (tokens <= static_cast<std::int32_t>(sequence.blocks.size()) * config_.block_size) return true;
+    return grow_slow(sequence, tokens);
+  }
+  // Gives keys to the blocks that are full once `tokens` tokens are computed.
+  void register_full(RequestId request, std::int32_t tokens) {
+    if (config_.prefix_caching && tokens >= (sequences_[request].num_keyed_blocks + 1) * config_.block_size)
+      register_slow(request, tokens);
+  }
+  // Returns all blocks, last first. A preempted sequence may ask for its own blocks again, so they become findable.
+  void release(RequestId request, bool preempted);
+
+  const BlockPool& pool() const { return pool_; }
+  const KvCacheConfig& config() const { return config_; }
+  std::int32_t usable_blocks() const { return config_.num_blocks - 1; }
+  std::int32_t blocks_for(std::int64_t tokens) const {
+    return static_cast<std::int32_t>(ceil_div(tokens, config_.block_size));
+  }
+
+ private:
+  bool grow_slow(Sequence& sequence, std::int32_t tokens);
+  void register_slow(RequestId request, std::int32_t tokens);
+  Key key_of(RequestId request, std::int32_t block) const;
+  bool shareable(RequestId request, std::int32_t block) const;
+
+  KvCacheConfig config_;
+  SequenceTable& sequences_;
+  BlockPool pool_;
+};
+
+}  // namespace llmsim

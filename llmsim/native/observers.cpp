@@ -1,0 +1,57 @@
+#include "observers.h"
+
+namespace llmsim {
+
+void StepRecorder::record(std::int32_t index, Ps scheduled, Ps start, Ps end, const Batch& batch,
+                          const Builder& builder, const Evaluator& evaluator) {
+  const Features& f = batch.features;
+  const auto narrow = [](std::int64_t x) { return static_cast<std::int32_t>(x); };
+  group.push_back(static_cast<std::int16_t>(index));
+  schedule_ps.push_back(scheduled);
+  start_ps.push_back(start);
+  end_ps.push_back(end);
+  tokens.push_back(narrow(f.tokens));
+  padded_tokens.push_back(narrow(evaluator.program().padded(f.tokens)));
+  prefill_tokens.push_back(narrow(f.prefill_tokens));
+  sequences.push_back(narrow(f.sequences));
+  decode_sequences.push_back(narrow(f.decode_sequences));
+  running.push_back(builder.num_running());
+  waiting.push_back(builder.num_waiting());
+  free_blocks.push_back(builder.kv_cache().pool().num_free());
+  preempted.push_back(narrow(static_cast<std::int64_t>(batch.preempted.size())));
+}
+
+void ScheduleRecorder::built(Ps now, const Builder& builder, const Batch& batch) {
+  if (batch.empty() && batch.preempted.empty()) return;  // bookkeeping without an effect is not a step
+  time_ps.push_back(now);
+  running.push_back(builder.num_running());
+  waiting.push_back(builder.num_waiting());
+  free_blocks.push_back(builder.kv_cache().pool().num_free());
+  for (const RequestId victim : batch.preempted) {
+    preempted_step.push_back(static_cast<std::int32_t>(time_ps.size()) - 1);
+    preempted_request.push_back(victim);
+  }
+  for (const Item& item : batch.items) {
+    item_request.push_back(item.request);
+    item_tokens.push_back(item.tokens);
+    item_computed.push_back(item.computed_before);
+    item_drafts.push_back(item.drafts);
+  }
+  item_offsets.push_back(static_cast<std::int64_t>(item_request.size()));
+  end_ps.push_back(kNever);
+  free_blocks_after.push_back(-1);
+  if (!batch.empty()) in_flight_.push_back(static_cast<std::int32_t>(time_ps.size()) - 1);
+}
+
+void ScheduleRecorder::completed(Ps now, const Builder& builder, std::span<const RequestId> finished) {
+  const std::int32_t step = in_flight_.front();
+  in_flight_.pop_front();
+  end_ps[static_cast<std::size_t>(step)] = now;
+  free_blocks_after[static_cast<std::size_t>(step)] = builder.kv_cache().pool().num_free();
+  for (const RequestId request : finished) {
+    finished_step.push_back(step);
+    finished_request.push_back(request);
+  }
+}
+
+}  // namespace llmsim

@@ -1,0 +1,40 @@
+// Recorders of what groups did; the model never reads them.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "builder.h"
+#include "evaluator.h"
+
+namespace llmsim {
+
+// One row per step, as columns of equal length.
+struct StepRecorder {
+  std::vector<std::int16_t> group;
+  std::vector<Ps> schedule_ps, start_ps, end_ps;
+  std::vector<std::int32_t> tokens, padded_tokens, prefill_tokens, sequences, decode_sequences, running, waiting,
+      free_blocks, preempted;
+
+  void record(std::int32_t index, Ps scheduled, Ps start, Ps end, const Batch& batch, const Builder& builder,
+              const Evaluator& evaluator);
+};
+
+// The schedule itself, step by step, for conformance tests: which request got how many tokens on which context.
+struct ScheduleRecorder {
+  std::vector<Ps> time_ps, end_ps;  // end_ps and free_blocks_after are -1 for a step that scheduled nothing
+  std::vector<std::int32_t> running, waiting, free_blocks, free_blocks_after;
+  std::vector<std::int64_t> item_offsets{0};
+  std::vector<std::int32_t> item_request, item_tokens, item_computed, item_drafts;
+  std::vector<std::int32_t> finished_step, finished_request, preempted_step, preempted_request;
+
+  void built(Ps now, const Builder& builder, const Batch& batch);
+  void completed(Ps now, const Builder& builder, std::span<const RequestId> finished);
+
+ private:
+  std::deque<std::int32_t> in_flight_;
+};
+
+}  // namespace llmsim

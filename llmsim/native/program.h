@@ -1,0 +1,78 @@
+// The compiled iteration of a domain: operators priced by the features of a batch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attention.h"
+#include "batch.h"
+
+namespace llmsim {
+
+inline constexpr int kNumProvenances = 5;
+
+enum class Feature : std::uint8_t { kTokens, kSequences };
+enum class NodeKind : std::uint8_t { kCompute, kAttention, kCollective };
+
+// An operator of the program, in execution order. `ps[x]` is one execution at feature value x.
+struct Operator {
+  std::string name;
+  NodeKind kind = NodeKind::kCompute;
+  Feature feature = Feature::kTokens;
+  std::int32_t part = 0;  // operators of one part run in order, the part `repeat` times
+  std::int32_t repeat = 1;
+  std::vector<Ps> ps;
+  std::vector<std::uint8_t> provenance;  // same length as ps
+};
+
+// What light allows: bytes that every step must read, against the data sheet's bandwidth (invariant 10).
+struct LightFloor {
+  std::int64_t weight_bytes = 0;
+  std::int64_t kv_bytes_per_token = 0;
+  std::int64_t bytes_per_s = 0;  // 0: unknown, not checked
+};
+
+// Busy time of the program's operators by provenance, multiplied out when the run ends.
+struct OperatorTime {
+  std::int32_t op = 0;
+  std::int64_t ps[kNumProvenances] = {};
+};
+
+// Immutable after compile(); its usage counts belong to the group that evaluates it.
+class Program {
+ public:
+  Program(std::vector<Operator> operators, std::unique_ptr<AttentionCost> attention,
+          std::vector<std::int32_t> padded_tokens, LightFloor floor, Ps host_gap);
+
+  const std::vector<Operator>& operators() const { return operators_; }
+  std::int64_t padded(std::int64_t tokens) const { return padded_tokens_[static_cast<std::size_t>(tokens)]; }
+  Ps attention_layer_ps(const Batch& batch) const { return attention_->price(batch).ps; }
+  Ps host_gap() const { return host_gap_; }
+  // The least time that the step's reads of weights and KV take at the data sheet's bandwidth.
+  Ps light_floor_ps(const Features& features) const;
+
+  struct Usage {
+    std::vector<std::int64_t> by_tokens, by_sequences;  // how often each table row was read
+    Ps attention_inside = 0, attention_outside = 0;     // per layer, within and beyond the profiled grid
+    std::int64_t steps = 0, steps_below_light = 0;
+  };
+  Usage new_usage() const;
+  // Duration of one iteration: chains of operators that read the same feature were fused into one table (A of
+  // execution.md proves this equal to evaluating every rank's nodes).
+  Ps evaluate(const Batch& batch, Usage& usage) const;
+  // One row per operator, in order; attention as interpolated or extrapolated.
+  std::vector<OperatorTime> busy_time(const Usage& usage) const;
+
+ private:
+  std::vector<Operator> operators_;
+  std::unique_ptr<AttentionCost> attention_;
+  std::int64_t attention_repeat_ = 0;
+  std::vector<std::int32_t> padded_tokens_;
+  LightFloor floor_;
+  Ps host_gap_;
+  std::vector<Ps> fused_tokens_, fused_sequences_;
+};
+
+}  // namespace llmsim

@@ -1,0 +1,31 @@
+// A request's progress in its group.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "types.h"
+
+namespace llmsim {
+
+enum class Status : std::uint8_t { kPending, kWaiting, kRunning, kFinished, kRejected };
+
+// Changed by the builder of the group that the request was routed to, and by nobody else. `output_tokens` is the
+// oracle of how long the answer will be: only `SequenceTable::stops` may read it (invariant 8).
+struct Sequence {
+  std::int32_t prompt_tokens = 0;
+  std::int32_t num_tokens = 0;        // prompt plus tokens received from the model
+  std::int32_t num_computed = 0;      // tokens whose KV is computed once all batches in flight have ended
+  std::int32_t num_in_flight = 0;     // sampled by batches in flight, not received yet (async scheduling)
+  std::int32_t num_drafts = 0;        // speculative tokens to be verified by the next step
+  std::int32_t num_keyed_blocks = 0;  // leading blocks that carry a key
+  std::int32_t priority = 0;
+  std::uint32_t epoch = 0;            // +1 at each preemption
+  std::uint8_t status = 0;            // Status
+  Ps arrival = 0;                     // for the priority order
+  std::vector<BlockId> blocks;
+
+  std::int32_t emitted() const { return num_tokens - prompt_tokens; }
+};
+
+}  // namespace llmsim

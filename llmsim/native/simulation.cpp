@@ -1,0 +1,156 @@
+#include "simulation.h"
+
+#include <algorithm>
+
+namespace llmsim {
+
+Simulation::Simulation(Arrivals arrivals, std::vector<std::int32_t> output_tokens, ContentKeys content,
+                       Ps series_interval)
+    : arrivals_(std::move(arrivals)), sequences_(output_tokens.size(), output_tokens, std::move(content)),
+      log_(output_tokens.size()), series_interval_(series_interval), next_sample_(series_interval) {
+  for (std::size_t i = 0; i < sequences_.size(); ++i) {
+    Sequence& s = sequences_[static_cast<RequestId>(i)];
+    s.prompt_tokens = s.num_tokens = arrivals_.input_tokens[i];
+    s.arrival = arrivals_.arrival_ps[i];
+    if (!arrivals_.priority.empty()) s.priority = arrivals_.priority[i];
+    if (s.arrival >= 0) timed_.push_back(static_cast<RequestId>(i));
+  }
+}
+
+void Simulation::add_group(std::unique_ptr<Group> group) {
+  const auto model = static_cast<std::size_t>(group->config().model);
+  if (groups_of_model_.size() <= model) groups_of_model_.resize(model + 1);
+  groups_of_model_[model].push_back(group.get());
+  groups_.push_back(std::move(group));
+  pump_at_.push_back(kEndOfTime);
+  sampled_.emplace_back();
+}
+
+bool Simulation::run(std::int64_t max_events) {
+  if (next_timed_ == 0) post_next_arrival();
+  for (; max_events > 0 && !events_.empty(); --max_events) {
+    const Event event = events_.top();
+    events_.pop();
+    while (series_interval_ > 0 && next_sample_ < event.time) record_series();
+    now_ = event.time;
+    handle(event);
+  }
+  if (!events_.empty()) return false;
+  check_finished();
+  if (series_interval_ > 0 && (series_.time_ps.empty() || series_.time_ps.back() < now_)) {
+    next_sample_ = now_;  // the last, shorter interval
+    record_series();
+  }
+  return true;
+}
+
+void Simulation::handle(const Event& event) {
+  switch (event.phase) {
+    case Phase::kOutputs: return on_outputs(event.entity);
+    case Phase::kArrival: return on_arrival(event.entity);
+    case Phase::kPump: return on_pump(event.entity);
+  }
+}
+
+void Simulation::on_outputs(std::int32_t index) {
+  finished_.clear();
+  groups_[index]->outputs(now_, finished_);
+  num_finished_ += static_cast<std::int64_t>(finished_.size());
+  for (const RequestId request : finished_) {
+    const std::int32_t next = arrivals_.next_call[request];
+    if (next < 0) continue;
+    sequences_[next].arrival = arrivals_.arrival_ps[next] = now_ + arrivals_.tool_delay_ps[request];
+    post(arrivals_.arrival_ps[next], Phase::kArrival, next);
+  }
+  // Whatever else happens at this very time happens before the group schedules.
+  if (!events_.empty() && events_.top().time == now_) {
+    pump_at_[index] = now_;
+    post(now_, Phase::kPump, index);
+  } else {
+    on_pump(index);
+  }
+}
+
+void Simulation::post_next_arrival() {
+  if (next_timed_ == timed_.size()) return;
+  const RequestId request = timed_[next_timed_++];
+  post(arrivals_.arrival_ps[request], Phase::kArrival, request);
+}
+
+void Simulation::on_arrival(RequestId request) {
+  if (request == timed_[next_timed_ - 1]) post_next_arrival();
+  const auto& candidates = groups_of_model_[static_cast<std::size_t>(arrivals_.model[request])];
+  Group* group = candidates[candidates.size() == 1 ? 0 : router_->route(request, candidates)];
+  group->receive(request, now_);
+  if (sequences_[request].status == static_cast<std::uint8_t>(Status::kRejected)) {
+    reject_successors(request);
+  } else if (group->idle()) {
+    wake(group->config().index);
+  }
+}
+
+void Simulation::on_pump(std::int32_t index) {
+  Group& group = *groups_[index];
+  pump_at_[index] = kEndOfTime;
+  group.pump(now_);
+  if (group.idle()) {
+    wake(index);
+  } else {
+    post(group.next_output(), Phase::kOutputs, index);
+  }
+}
+
+// An idle group acts when its engine next sees a request.
+void Simulation::wake(std::int32_t index) {
+  const Ps at = std::max(now_, groups_[index]->next_inbox());
+  if (at >= pump_at_[index]) return;
+  pump_at_[index] = at;
+  post(at, Phase::kPump, index);
+}
+
+void Simulation::reject_successors(RequestId request) {
+  for (RequestId next = arrivals_.next_call[request]; next >= 0; next = arrivals_.next_call[next])
+    sequences_[next].status = static_cast<std::uint8_t>(Status::kRejected);
+}
+
+std::int64_t Simulation::num_rejected() const {
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < sequences_.size(); ++i)
+    count += sequences_[static_cast<RequestId>(i)].status == static_cast<std::uint8_t>(Status::kRejected);
+  return count;
+}
+
+void Simulation::check_finished() const {
+  std::string stuck;
+  for (const auto& group : groups_) {
+    if (!group->unfinished()) continue;
+    stuck += " group " + std::to_string(group->config().index) + " has " + std::to_string(group->num_running()) +
+             " running and " + std::to_string(group->num_waiting()) + " waiting requests with " +
+             std::to_string(group->builder().kv_cache().pool().num_free()) + " free KV blocks;";
+  }
+  if (!stuck.empty()) throw Stalled("no event is left at " + std::to_string(now_) + " ps but" + stuck);
+}
+
+void Simulation::record_series() {
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const Builder& builder = groups_[i]->builder();
+    const BuilderCounters& c = builder.counters();
+    const BlockPool& pool = builder.kv_cache().pool();
+    Sampled& last = sampled_[i];
+    series_.time_ps.push_back(next_sample_);
+    series_.group.push_back(static_cast<std::int16_t>(i));
+    series_.running.push_back(builder.num_running());
+    series_.waiting.push_back(groups_[i]->num_waiting());
+    series_.kv_blocks_used.push_back(pool.total() - 1 - pool.num_free());
+    series_.kv_blocks_cached.push_back(pool.num_free_keyed());
+    series_.preemptions.push_back(static_cast<std::int32_t>(c.preemptions - last.preemptions));
+    series_.prompt_tokens.push_back(c.prompt_tokens - last.prompt);
+    series_.generation_tokens.push_back(c.generation_tokens - last.generation);
+    series_.hit_tokens.push_back(c.prefix_hit_tokens - last.hit);
+    series_.queried_tokens.push_back(c.prefix_queried_tokens - last.queried);
+    last = {c.prompt_tokens, c.generation_tokens, c.prefix_hit_tokens, c.prefix_queried_tokens, c.preemptions};
+  }
+  next_sample_ += series_interval_;
+}
+
+}  // namespace llmsim

@@ -1,0 +1,110 @@
+// The event loop: arrivals, groups and the clock.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <queue>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "group.h"
+#include "router.h"
+
+namespace llmsim {
+
+// Nothing can move although requests are unfinished; the text names every group's state.
+class Stalled : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The workload as the loop needs it: row i arrives at arrival_ps[i], or, where that is -1, tool_delay_ps[p] after the
+// last token of its predecessor p (next_call[p] == i). Rows with a time are sorted by it.
+struct Arrivals {
+  std::vector<Ps> arrival_ps;
+  std::vector<std::int32_t> input_tokens, priority;  // priority may be empty
+  std::vector<std::int16_t> model;
+  std::vector<std::int32_t> next_call;
+  std::vector<Ps> tool_delay_ps;
+};
+
+// Gauges and counters per interval and group, as columns.
+struct Series {
+  std::vector<Ps> time_ps;
+  std::vector<std::int16_t> group;
+  std::vector<std::int32_t> running, waiting, kv_blocks_used, kv_blocks_cached, preemptions;
+  std::vector<std::int64_t> prompt_tokens, generation_tokens, hit_tokens, queried_tokens;
+};
+
+// Owns the clock and everything that moves. Two simulations never meet: no globals, no statics.
+class Simulation {
+ public:
+  Simulation(Arrivals arrivals, std::vector<std::int32_t> output_tokens, ContentKeys content, Ps series_interval);
+
+  void add_group(std::unique_ptr<Group> group);
+  void set_router(std::unique_ptr<Router> router) { router_ = std::move(router); }
+  SequenceTable& sequences() { return sequences_; }
+  RequestLog& log() { return log_; }
+  const SequenceTable& sequences() const { return sequences_; }
+  const RequestLog& log() const { return log_; }
+
+  // Handles events until the end (true) or until about `max_events` were handled (false: call again).
+  bool run(std::int64_t max_events);
+
+  Ps now() const { return now_; }
+  std::int64_t num_finished() const { return num_finished_; }
+  std::int64_t num_rejected() const;
+  const std::vector<std::unique_ptr<Group>>& groups() const { return groups_; }
+  const Arrivals& arrivals() const { return arrivals_; }
+  const Series& series() const { return series_; }
+
+ private:
+  // At one time: outputs, then arrivals, then scheduling; within a phase by entity (group or request), of which at most
+  // one event is pending.
+  enum class Phase : std::uint8_t { kOutputs, kArrival, kPump };
+  struct Event {
+    Ps time;
+    Phase phase;
+    std::int32_t entity;
+    bool operator>(const Event& other) const {
+      if (time != other.time) return time > other.time;
+      if (phase != other.phase) return phase > other.phase;
+      return entity > other.entity;
+    }
+  };
+
+  void handle(const Event& event);
+  void on_outputs(std::int32_t group);
+  void on_arrival(RequestId request);
+  void on_pump(std::int32_t group);
+  void post_next_arrival();
+  void wake(std::int32_t group);
+  void post(Ps time, Phase phase, std::int32_t entity) { events_.push({time, phase, entity}); }
+  void reject_successors(RequestId request);
+  void record_series();
+  void check_finished() const;
+
+  Arrivals arrivals_;
+  SequenceTable sequences_;
+  RequestLog log_;
+  std::vector<std::unique_ptr<Group>> groups_;
+  std::vector<std::vector<Group*>> groups_of_model_;
+  std::unique_ptr<Router> router_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::vector<Ps> pump_at_;  // time of a group's pending pump, or kEndOfTime
+  std::vector<RequestId> finished_;
+  std::vector<RequestId> timed_;  // rows whose arrival the workload gives, in order of arrival
+  std::size_t next_timed_ = 0;
+  std::int64_t num_finished_ = 0;
+  Ps now_ = 0;
+  Ps series_interval_, next_sample_;
+  Series series_;
+  struct Sampled {
+    std::int64_t prompt = 0, generation = 0, hit = 0, queried = 0, preemptions = 0;
+  };
+  std::vector<Sampled> sampled_;
+};
+
+}  // namespace llmsim

@@ -1,0 +1,29 @@
+// The integer types that the serving core computes with.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+namespace llmsim {
+
+using Ps = std::int64_t;         // picoseconds since the trace's zero
+using RequestId = std::int32_t;  // row of the workload
+using BlockId = std::int32_t;    // block of one group's pool; 0 is the null block
+using Key = std::uint64_t;       // identity of a full block's content and prefix
+using int128 = __int128;
+
+inline constexpr Ps kNever = -1;
+inline constexpr Ps kEndOfTime = std::numeric_limits<Ps>::max();
+inline constexpr Ps kPsPerSecond = 1'000'000'000'000;
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Rounds a / b half up; b > 0. Exact in 128 bits (execution.md, A7).
+constexpr std::int64_t round_div(int128 a, int128 b) {
+  const int128 doubled = 2 * a + b;
+  int128 quotient = doubled / (2 * b);
+  if (doubled % (2 * b) < 0) --quotient;
+  return static_cast<std::int64_t>(quotient);
+}
+
+}  // namespace llmsim

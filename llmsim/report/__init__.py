@@ -1,0 +1,1 @@
+"""What a person reads: the summary and the heartbeat."""

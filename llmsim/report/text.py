@@ -1,0 +1,141 @@
+"""The summary as text, one screen of it, and the heartbeat line of a running simulation."""
+
+import io
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from llmsim.core import PS_PER_S
+
+_LATENCIES = (
+    ("TTFT", "ttft"),
+    ("TPOT", "tpot"),
+    ("ITL", "itl"),
+    ("End to end", "e2el"),
+    ("Queueing delay", "queueing_delay"),
+)
+_STATISTICS = ("mean", "median", "p90", "p95", "p99", "std")
+_LABEL_WIDTH = 26
+_MAX_GROUPS = 8
+_MAX_NOTES = 8
+
+
+def render_summary(summary: Mapping[str, Any], *, rich_terminal: bool) -> str:
+    """The text of `llmsim.results.summary`, ending in a line feed: styled for a terminal, or plain and stable, one
+    `label: value` per line, for files and grep. "-" stands for a value that does not exist."""
+    return _rich(summary) if rich_terminal else _plain(summary)
+
+
+def heartbeat(row: Mapping[str, int], *, interval_ps: int, total_blocks: int) -> str:
+    """One line about one group over the last `interval_ps`, from a row of the series table (llmsim.results.tables);
+    `total_blocks` counts the null block, which holds nothing."""
+    prompt = row["prompt_tokens"] * PS_PER_S / interval_ps if interval_ps else 0.0
+    generation = row["generation_tokens"] * PS_PER_S / interval_ps if interval_ps else 0.0
+    kv = 100 * row["kv_blocks_used"] / max(total_blocks - 1, 1)
+    queried = row["queried_tokens"]
+    hits = f"{100 * row['hit_tokens'] / queried:.1f} %" if queried else "-"
+    return (
+        f"[{row['time_ps'] / PS_PER_S:10.1f} s] group {row['group']}: "
+        f"prompt {prompt:.1f} tok/s, generation {generation:.1f} tok/s, "
+        f"running {row['running']}, waiting {row['waiting']}, KV {kv:.1f} %, prefix hits {hits}"
+    )
+
+
+def _plain(summary: Mapping[str, Any]) -> str:
+    lines = [f"{label + ':':<{_LABEL_WIDTH}} {value}" for label, value in _facts(summary)]
+    lines.append(f"{'Latency (ms):':<{_LABEL_WIDTH}}" + "".join(f"{name:>13}" for name in _STATISTICS))
+    for label, values in _latency_rows(summary):
+        lines.append(f"{label + ':':<{_LABEL_WIDTH}}" + "".join(f"{value:>13}" for value in values))
+    after = (*_machine_facts(summary), *_warnings(summary))
+    lines += [f"{label + ':':<{_LABEL_WIDTH}} {value}" for label, value in after]
+    return "\n".join(lines) + "\n"
+
+
+def _rich(summary: Mapping[str, Any]) -> str:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    def grid(facts: Iterator[tuple[str, str]], style: str = "") -> Table:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", min_width=_LABEL_WIDTH)
+        table.add_column(style=style, overflow="fold")
+        for label, value in facts:
+            table.add_row(Text(label), Text(value))
+        return table
+
+    latency = Table(box=None, padding=(0, 2), pad_edge=False)
+    latency.add_column("Latency (ms)", style="dim", min_width=_LABEL_WIDTH)
+    for name in _STATISTICS:
+        latency.add_column(name, justify="right", style="bold" if name == "mean" else "")
+    for label, values in _latency_rows(summary):
+        latency.add_row(label, *values)
+    console = Console(file=io.StringIO(), force_terminal=True, highlight=False)
+    console.print(grid(_facts(summary), "bold"), latency, grid(_machine_facts(summary)), sep="\n")
+    warnings = list(_warnings(summary))
+    if warnings:
+        console.print(grid(iter(warnings), "yellow"))
+    stream = console.file
+    assert isinstance(stream, io.StringIO)
+    return stream.getvalue()
+
+
+def _facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    requests = f"{summary['completed']} completed, {summary['rejected']} rejected, {summary['unfinished']} unfinished"
+    yield "Requests", requests
+    yield "Duration (s)", _number(summary["duration"], 3)
+    yield "Input tokens", str(summary["total_input_tokens"])
+    yield "Output tokens", str(summary["total_output_tokens"])
+    yield "Request throughput (req/s)", _number(summary["request_throughput"], 3)
+    yield "Output throughput (tok/s)", _number(summary["output_throughput"], 2)
+    yield "Total throughput (tok/s)", _number(summary["total_token_throughput"], 2)
+
+
+def _latency_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    for label, name in _LATENCIES:
+        yield label, [_number(summary[f"{statistic}_{name}_ms"], 3) for statistic in _STATISTICS]
+
+
+def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    groups = summary["kv_cache"]
+    for group in groups[:_MAX_GROUPS]:
+        yield (
+            f"KV cache, group {group['group']}",
+            f"{group['num_blocks']} blocks of {group['block_size_tokens']} tokens, "
+            f"peak use {_percent(group['peak_usage'])} ({group['model']} on {group['devices']} x {group['hardware']})",
+        )
+    if len(groups) > _MAX_GROUPS:
+        yield "KV cache, other groups", f"{len(groups) - _MAX_GROUPS} more (--json lists them)"
+    cache = summary["prefix_cache"]
+    hits = f"{cache['hit_tokens']} of {cache['queried_tokens']} tokens hit ({_percent(cache['hit_rate'])})"
+    yield "Prefix cache", hits
+    yield "Preemptions", f"{summary['preemptions']} ({summary['recomputed_tokens']} tokens computed again)"
+    sources = summary["sources"]
+    yield "Time by source", _shares(sources["by_source"])
+    yield "Time by confidence", _shares(sources["by_provenance"])
+    broken = [f"{name}: {found}" for name, found in summary["invariants"].items() if found != "ok"]
+    yield "Invariants", "; ".join(broken) if broken else f"{len(summary['invariants'])} checked, all hold"
+
+
+def _warnings(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if summary["interrupted"]:
+        yield "Warning", "the run was interrupted: figures cover what had finished by then"
+    if summary["rejected"]:
+        yield "Warning", f"{summary['rejected']} requests can never run: longer than the model's limit or the KV cache"
+    notes = summary["notes"]
+    for note in notes[:_MAX_NOTES]:
+        yield "Note", note
+    if len(notes) > _MAX_NOTES:
+        yield "Note", f"{len(notes) - _MAX_NOTES} more (--json lists them)"
+
+
+def _shares(shares: Mapping[str, float | None]) -> str:
+    present = [f"{name} {_percent(share)}" for name, share in shares.items() if share]
+    return ", ".join(present) or "-"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"

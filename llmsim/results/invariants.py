@@ -1,0 +1,89 @@
+"""The numbered invariants of docs/invariants.md that are checked at the end of every run."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from llmsim.core import Results, Status
+
+OK = "ok"
+
+
+def check_invariants(results: Results, enforces_light: Sequence[bool]) -> Mapping[str, str]:
+    """Number and name of each invariant -> "ok" or the first violation found.
+
+    `enforces_light[g]` says whether group g's costs are our own, so that a step faster than light is our defect; a
+    user's own profile is warned about instead.
+    """
+    return {
+        "1 conservation": _conservation(results),
+        "2 causality": _causality(results),
+        "3 clock": _clock(results),
+        "4 blocks": _blocks(results),
+        "5 tokens": _tokens(results),
+        "7 work conservation": OK,  # a group that idles with runnable work ends the run with Stalled
+        "10 speed of light": _light(results, enforces_light),
+    }
+
+
+def _conservation(results: Results) -> str:
+    status = results.requests.status
+    counted = np.bincount(status, minlength=len(Status))
+    counters = results.counters
+    in_groups = {
+        Status.FINISHED: int(counters["finished"].sum()),
+        Status.RUNNING: int(counters["running"].sum()),
+        Status.WAITING: int(counters["waiting"].sum()),
+    }
+    for state, total in in_groups.items():
+        if counted[state] != total:
+            return f"{counted[state]} requests are {state.name.lower()}, the groups count {total}"
+    if not results.interrupted and counted[Status.FINISHED] + counted[Status.REJECTED] != len(status):
+        return f"{len(status) - counted[Status.FINISHED] - counted[Status.REJECTED]} requests neither finished nor left"
+    return OK
+
+
+def _causality(results: Results) -> str:
+    r = results.requests
+    done = r.status == Status.FINISHED
+    chain = (r.arrival_ps, r.queued_ps, r.scheduled_ps, r.first_token_ps, r.finish_ps)
+    for earlier, later in zip(chain, chain[1:], strict=False):
+        wrong = np.flatnonzero(done & ((earlier < 0) | (earlier > later)))
+        if len(wrong):
+            return f"request {wrong[0]} goes back in time: {[int(column[wrong[0]]) for column in chain]} ps"
+    return OK
+
+
+def _clock(results: Results) -> str:
+    return OK if not len(results.itl_values_ps) or results.itl_values_ps[0] >= 0 else "a token came before the last one"
+
+
+def _blocks(results: Results) -> str:
+    counters = results.counters
+    for group, consistent in enumerate(counters["pool_consistent"]):
+        if not consistent:
+            return f"group {group}: free, cached and referenced blocks do not add up to its pool"
+        idle = counters["running"][group] == 0 and not results.interrupted
+        if idle and counters["free_blocks"][group] != counters["total_blocks"][group] - 1:
+            return f"group {group}: {counters['free_blocks'][group]} blocks are free though nothing runs"
+    return OK
+
+
+def _tokens(results: Results) -> str:
+    r, workload = results.requests, results.workload
+    emitted = r.emitted_tokens
+    if int(emitted.sum(dtype=np.int64)) != int(results.counters["generation_tokens"].sum()):
+        return "emitted and generated tokens differ"
+    wrong = np.flatnonzero((r.status == Status.FINISHED) & ((emitted < 1) | (emitted > workload.output_tokens)))
+    if len(wrong):
+        return f"request {wrong[0]} emitted {emitted[wrong[0]]} of {workload.output_tokens[wrong[0]]} tokens"
+    gaps = int(results.itl_counts.sum())
+    expected = int(np.maximum(emitted.astype(np.int64) - 1, 0).sum())
+    return OK if gaps == expected else f"{gaps} inter-token latencies for {expected} tokens after the first"
+
+
+def _light(results: Results, enforces_light: Sequence[bool]) -> str:
+    for group, below in enumerate(results.counters["steps_below_light"]):
+        if below and enforces_light[group]:
+            return f"group {group}: {below} steps are faster than the device can read weights and KV"
+    return OK

@@ -1,0 +1,163 @@
+"""The machine-readable summary of a run: vLLM's benchmark names first, then what only a simulator knows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from llmsim.core import PS_PER_MS, PS_PER_S, Provenance, Results, Status, TimeShare
+from llmsim.results.metrics import PERCENTILES, Distribution, describe, finished_rows, latencies, makespan_ps
+
+SCHEMA_VERSION = 1
+_DIGITS = 6
+"""Of every fraction: a millisecond figure is then exact to the nanosecond."""
+
+
+def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything a program may want to read about a run; keys in a fixed order, None where there is no value.
+
+    `info` says what the results do not know: `groups`, a list with, for each group, `ledger` (pairs of label and
+    bytes) and `block_bytes`, and `notes` (sentences). All of it is optional. Times end in their unit; `duration` is in
+    seconds, throughputs are per second, as in vLLM's benchmark. Holds no wall-clock time: same run, same bytes.
+    """
+    return {
+        "schema_version": SCHEMA_VERSION,
+        **_throughput(results),
+        **_latency(results),
+        "kv_cache": _kv_cache(results, info),
+        "prefix_cache": _prefix_cache(results),
+        "preemptions": _total(results, "preemptions"),
+        "recomputed_tokens": _total(results, "recomputed_tokens"),
+        "steps": _total(results, "steps"),
+        "sources": _sources(results.time_shares),
+        "invariants": dict(results.invariants),
+        "workload": {"source": results.workload.source, "requests": len(results.workload)},
+        "notes": [*results.workload.notes, *info.get("notes", ()), *results.notes],
+        "interrupted": results.interrupted,
+    }
+
+
+def _throughput(results: Results) -> dict[str, Any]:
+    rows = finished_rows(results.requests)
+    status = results.requests.status
+    rejected = int(np.count_nonzero(status == Status.REJECTED))
+    input_tokens = int(results.workload.input_tokens[rows].sum(dtype=np.int64))
+    output_tokens = int(results.requests.emitted_tokens[rows].sum(dtype=np.int64))
+    duration_ps = makespan_ps(results)
+    return {
+        "completed": len(rows),
+        "failed": rejected,
+        "rejected": rejected,
+        "unfinished": len(status) - len(rows) - rejected,
+        "duration": _rounded(None if duration_ps is None else duration_ps / PS_PER_S),
+        "total_input_tokens": input_tokens,
+        "total_output_tokens": output_tokens,
+        "request_throughput": _per_second(len(rows), duration_ps),
+        "output_throughput": _per_second(output_tokens, duration_ps),
+        "total_token_throughput": _per_second(input_tokens + output_tokens, duration_ps),
+    }
+
+
+def _latency(results: Results) -> dict[str, Any]:
+    times = latencies(results.requests)
+    block: dict[str, Any] = {}
+    for name, distribution in (
+        ("ttft", describe(times.ttft_ps)),
+        ("tpot", describe(times.tpot_ps)),
+        ("itl", describe(results.itl_values_ps, results.itl_counts)),
+        ("e2el", describe(times.e2el_ps)),
+        ("queueing_delay", describe(times.queueing_ps)),
+    ):
+        block |= _statistics(name, distribution)
+    return block
+
+
+def _statistics(name: str, distribution: Distribution | None) -> dict[str, float | None]:
+    if distribution is None:
+        statistics = ("mean", "median", "std", *(f"p{q}" for q in PERCENTILES))
+        return {f"{statistic}_{name}_ms": None for statistic in statistics}
+    values = {"mean": distribution.mean, "median": distribution.median, "std": distribution.std}
+    values |= {f"p{q}": value for q, value in distribution.percentiles.items()}
+    return {f"{statistic}_{name}_ms": _rounded(value / PS_PER_MS) for statistic, value in values.items()}
+
+
+def _kv_cache(results: Results, info: Mapping[str, Any]) -> list[dict[str, Any]]:
+    blocks = []
+    given = list(info.get("groups", ()))
+    for group in results.groups:
+        about = given[group.index] if group.index < len(given) else {}
+        # One block of the pool is the null block, which never holds anything.
+        usable = max(group.num_blocks - 1, 0)
+        peak = int(results.counters["peak_blocks_used"][group.index])
+        blocks.append(
+            {
+                "group": group.index,
+                "model": group.model_name,
+                "hardware": group.hardware,
+                "devices": group.num_devices,
+                "tensor_parallel": group.tp,
+                "num_blocks": group.num_blocks,
+                "block_size_tokens": group.block_size,
+                "block_bytes": about.get("block_bytes"),
+                "capacity_tokens": usable * group.block_size,
+                "peak_blocks_used": peak,
+                "peak_usage": _rounded(peak / usable if usable else None),
+                "ledger": [{"label": str(label), "bytes": int(size)} for label, size in about.get("ledger", ())],
+            }
+        )
+    return blocks
+
+
+def _prefix_cache(results: Results) -> dict[str, Any]:
+    queried, hit = _total(results, "prefix_queried_tokens"), _total(results, "prefix_hit_tokens")
+    return {"queried_tokens": queried, "hit_tokens": hit, "hit_rate": _rounded(hit / queried if queried else None)}
+
+
+def _sources(shares: tuple[TimeShare, ...]) -> dict[str, Any]:
+    """Where the simulated busy time comes from: shares of its total, by source and by provenance, then per operator."""
+    total_ps = sum(sum(share.ps_by_provenance) for share in shares)
+    by_source: dict[str, int] = {}
+    by_provenance = [0] * len(Provenance)
+    operators = []
+    for share in sorted(shares, key=lambda one: (one.group, -sum(one.ps_by_provenance), one.operator, one.source)):
+        time_ps = sum(share.ps_by_provenance)
+        by_source[share.source] = by_source.get(share.source, 0) + time_ps
+        for code, part_ps in enumerate(share.ps_by_provenance):
+            by_provenance[code] += part_ps
+        operators.append(
+            {
+                "group": share.group,
+                "operator": share.operator,
+                "source": share.source,
+                "time_s": _rounded(time_ps / PS_PER_S),
+                "share": _share(time_ps, total_ps),
+                "provenance": _provenance(share.ps_by_provenance, time_ps),
+            }
+        )
+    ranked = sorted(by_source.items(), key=lambda item: (-item[1], item[0]))
+    return {
+        "busy_time_s": _rounded(total_ps / PS_PER_S),
+        "by_source": {source: _share(part_ps, total_ps) for source, part_ps in ranked},
+        "by_provenance": _provenance(by_provenance, total_ps),
+        "operators": operators,
+    }
+
+
+def _provenance(ps_by_provenance: list[int] | tuple[int, ...], total_ps: int) -> dict[str, float | None]:
+    return {code.name.lower(): _share(ps_by_provenance[code], total_ps) for code in Provenance}
+
+
+def _share(part_ps: int, total_ps: int) -> float | None:
+    return _rounded(part_ps / total_ps) if total_ps else None
+
+
+def _total(results: Results, counter: str) -> int:
+    return int(results.counters[counter].sum())
+
+
+def _per_second(amount: int, duration_ps: int | None) -> float | None:
+    return _rounded(amount * PS_PER_S / duration_ps) if duration_ps else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _DIGITS)

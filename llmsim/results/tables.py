@@ -1,0 +1,66 @@
+"""Names, types and units of the columns that a run produces; the one place where they are listed."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+DType = Literal["int16", "int32", "int64"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: numpy type, unit and meaning."""
+
+    name: str
+    dtype: DType
+    unit: str
+    meaning: str
+
+
+STEPS = (
+    Column("group", "int16", "", "index of the model serving group"),
+    Column("schedule_ps", "int64", "ps", "when the batch was formed"),
+    Column("start_ps", "int64", "ps", "when the device began with it"),
+    Column("end_ps", "int64", "ps", "when the device ended it"),
+    Column("tokens", "int32", "tokens", "scheduled in the batch"),
+    Column("padded_tokens", "int32", "tokens", "computed, after padding to a captured graph size"),
+    Column("prefill_tokens", "int32", "tokens", "of those scheduled, tokens of prompts"),
+    Column("sequences", "int32", "sequences", "in the batch"),
+    Column("decode_sequences", "int32", "sequences", "in the batch that decode"),
+    Column("running", "int32", "sequences", "running after scheduling"),
+    Column("waiting", "int32", "sequences", "waiting after scheduling"),
+    Column("free_blocks", "int32", "blocks", "free after scheduling"),
+    Column("preempted", "int32", "sequences", "preempted while the batch was formed"),
+)
+"""One row per engine step and group."""
+
+SERIES = (
+    Column("time_ps", "int64", "ps", "end of the interval"),
+    Column("group", "int16", "", "index of the model serving group"),
+    Column("running", "int32", "sequences", "running at the end"),
+    Column("waiting", "int32", "sequences", "waiting at the end"),
+    Column("kv_blocks_used", "int32", "blocks", "referenced at the end"),
+    Column("kv_blocks_cached", "int32", "blocks", "free at the end, but with reusable content"),
+    Column("prompt_tokens", "int64", "tokens", "of prompts computed or found cached in the interval"),
+    Column("generation_tokens", "int64", "tokens", "emitted in the interval"),
+    Column("hit_tokens", "int64", "tokens", "found in the prefix cache in the interval"),
+    Column("queried_tokens", "int64", "tokens", "looked up in the prefix cache in the interval"),
+    Column("preemptions", "int32", "", "in the interval"),
+)
+"""One row per log interval and group."""
+
+COUNTERS = (
+    Column("steps", "int64", "", "batches executed"),
+    Column("scheduled_tokens", "int64", "tokens", "scheduled, recomputed ones included"),
+    Column("prompt_tokens", "int64", "tokens", "of prompts computed or found cached"),
+    Column("generation_tokens", "int64", "tokens", "emitted"),
+    Column("preemptions", "int64", "", "sequences sent back to the waiting queue"),
+    Column("recomputed_tokens", "int64", "tokens", "computed again after a preemption"),
+    Column("prefix_queried_tokens", "int64", "tokens", "looked up in the prefix cache"),
+    Column("prefix_hit_tokens", "int64", "tokens", "found there"),
+    Column("busy_ps", "int64", "ps", "with a batch on the device"),
+    Column("peak_blocks_used", "int64", "blocks", "most referenced at once"),
+    Column("total_blocks", "int64", "blocks", "of the pool, the null block included"),
+    Column("finished", "int64", "requests", "completed"),
+    Column("rejected", "int64", "requests", "that can never run in their group"),
+)
+"""Totals, one value per group."""

@@ -1,0 +1,139 @@
+"""Collects requests one by one and freezes them into the columns of a Workload."""
+
+from array import array
+
+import numpy as np
+
+from llmsim.core import PS_PER_NS, Int32, Int64, UInt64, Workload
+from llmsim.workload.content import ContentHasher, content_hasher, reordered
+
+
+class WorkloadBuilder:
+    """Rows in the order of a file; `build` sorts whole lines by arrival and may be called once.
+
+    A session's calls are consecutive rows, the first with the arrival and the others with -1, so that sorting
+    moves them together.
+    """
+
+    def __init__(self, granularity: int) -> None:
+        self.granularity = granularity
+        self._arrival_ns = array("q")
+        self._input = array("i")
+        self._output = array("i")
+        self._model = array("h")
+        self._tool_ns: dict[int, int] = {}
+        self._session_ids: dict[int, str] = {}
+        self._request_ids: dict[int, str] = {}
+        self._hasher: ContentHasher | None = None
+        self._has_calls = False
+
+    def __len__(self) -> int:
+        return len(self._arrival_ns)
+
+    def add(self, arrival_ns: int, input_tokens: int, output_tokens: int, model: int) -> None:
+        """Appends a request; `arrival_ns` is -1 for a session's second and later calls."""
+        self._arrival_ns.append(arrival_ns)
+        self._input.append(input_tokens)
+        self._output.append(output_tokens)
+        self._model.append(model)
+        if arrival_ns < 0:
+            self._has_calls = True
+        if self._hasher is not None:
+            self._hasher.skip()
+
+    def add_with_content(
+        self, row: tuple[int, int, int, int], input_ids: list[int], output_ids: list[int] | None
+    ) -> None:
+        """Appends a request (the four arguments of `add`) whose tokens are known; they are hashed and dropped.
+
+        A granularity of 0 means that nobody will ask for the content.
+        """
+        if self.granularity == 0:
+            self.add(*row)
+            return
+        if self._hasher is None:
+            self._hasher = content_hasher(self.granularity)
+            for _ in range(len(self)):
+                self._hasher.skip()
+        hasher, self._hasher = self._hasher, None
+        self.add(*row)
+        self._hasher = hasher
+        hasher.add(input_ids, output_ids)
+
+    def name_last(self, session_id: str | None, request_id: str | None, tool_ns: int = 0) -> None:
+        """Says more about the row just added; `tool_ns` passes between its last token and the next call."""
+        row = len(self) - 1
+        if session_id is not None:
+            self._session_ids[row] = session_id
+        if request_id is not None:
+            self._request_ids[row] = request_id
+        if tool_ns:
+            self._tool_ns[row] = tool_ns
+
+    def build(self, *, models: tuple[str, ...], source: str, notes: tuple[str, ...]) -> Workload:
+        """The workload, sorted stably by arrival; says so in a note, and numbers the requests by their place in the
+        file, where that changed the order."""
+        n = len(self)
+        arrival_ns = np.array(self._arrival_ns, dtype=np.int64)
+        offsets, keys = self._content(n)
+        rows = _sorted_rows(arrival_ns, self._has_calls)
+        reorder = rows is not None
+        if rows is None:
+            rows = np.arange(n, dtype=np.int64)
+        else:
+            first = int(np.flatnonzero(rows != np.arange(n))[0])
+            offsets, keys = reordered(offsets, keys, rows)
+            note = (
+                f"{source}: the lines are not in order of arrival (request {first} is the first out of place), so they "
+                "were sorted by arrival time; requests keep the number of their place in the file"
+            )
+            notes = (*notes, note)
+        arrival_ns = arrival_ns[rows]
+        tool_ps = np.zeros(n, dtype=np.int64)
+        if self._tool_ns:
+            waiting = np.fromiter(self._tool_ns, dtype=np.int64)
+            tool_ps[waiting] = np.fromiter(self._tool_ns.values(), dtype=np.int64) * PS_PER_NS
+        names = rows.tolist()
+        numbered = bool(self._request_ids) or reorder
+        return Workload(
+            arrival_ps=np.where(arrival_ns < 0, -1, arrival_ns * PS_PER_NS),
+            input_tokens=np.array(self._input, dtype=np.int32)[rows],
+            output_tokens=np.array(self._output, dtype=np.int32)[rows],
+            model=np.array(self._model, dtype=np.int16)[rows],
+            models=models,
+            next_call=next_calls(arrival_ns),
+            tool_delay_ps=tool_ps[rows],
+            key_offsets=offsets,
+            keys=keys,
+            granularity=self.granularity,
+            source=source,
+            session_id=[self._session_ids.get(row, "") for row in names] if self._session_ids else None,
+            request_id=[self._request_ids.get(row, str(row)) for row in names] if numbered else None,
+            notes=notes,
+        )
+
+    def _content(self, n: int) -> tuple[Int64, UInt64]:
+        if self._hasher is None:
+            return np.zeros(n + 1, dtype=np.int64), np.zeros(0, dtype=np.uint64)
+        return np.asarray(self._hasher.offsets(), dtype=np.int64), np.asarray(self._hasher.keys(), dtype=np.uint64)
+
+
+def next_calls(arrival: Int64) -> Int32:
+    """Row of each request's successor in its session, or -1; a negative arrival continues the row before it."""
+    following = np.full(len(arrival), -1, dtype=np.int32)
+    later = np.flatnonzero(arrival < 0)
+    following[later - 1] = later
+    return following
+
+
+def _sorted_rows(arrival_ns: Int64, has_calls: bool) -> Int64 | None:
+    """Rows in stable order of their line's arrival, or None where they are in order already."""
+    heads = arrival_ns[arrival_ns >= 0] if has_calls else arrival_ns
+    if np.all(heads[:-1] <= heads[1:]):
+        return None
+    order = np.argsort(heads, kind="stable")
+    if not has_calls:
+        return order.astype(np.int64)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return np.argsort(rank[np.cumsum(arrival_ns >= 0) - 1], kind="stable").astype(np.int64)

@@ -1,0 +1,44 @@
+"""Names the content of a request's token blocks, so that equal prefixes are found without keeping tokens."""
+
+import importlib
+from typing import Protocol, cast
+
+import numpy as np
+
+from llmsim.core import Int64, UInt64
+
+
+class ContentHasher(Protocol):
+    """Collects one entry per request, in order: `add` or `skip`, then reads `offsets` and `keys` once at the end.
+
+    A request's stream is its prompt followed by its answer. Block b of `granularity` tokens gets a 128-bit hash of all
+    tokens up to its end, interned to a dense id from 1 in order of first appearance: equal ids mean equal tokens and
+    an equal prefix. A partial last block gets no id.
+    """
+
+    def add(self, input_ids: list[int], output_ids: list[int] | None) -> None:
+        """Appends a request whose tokens are known."""
+
+    def skip(self) -> None:
+        """Appends a request without tokens: it shares nothing."""
+
+    def offsets(self) -> Int64:
+        """Shape (requests + 1,): where each request's ids start in `keys`."""
+
+    def keys(self) -> UInt64:
+        """All ids, request after request."""
+
+
+def content_hasher(granularity: int) -> ContentHasher:
+    """A hasher for blocks of `granularity` tokens (>= 1)."""
+    native = importlib.import_module("llmsim._native")
+    return cast(ContentHasher, native.ContentHasher(granularity))
+
+
+def reordered(offsets: Int64, keys: UInt64, rows: Int64) -> tuple[Int64, UInt64]:
+    """The ids of `rows`, in that order; shapes as for `offsets` and `keys`."""
+    counts = np.diff(offsets)[rows]
+    new_offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(counts, out=new_offsets[1:])
+    source = np.repeat(offsets[:-1][rows] - new_offsets[:-1], counts) + np.arange(new_offsets[-1], dtype=np.int64)
+    return new_offsets, keys[source]

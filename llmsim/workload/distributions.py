@@ -1,0 +1,195 @@
+"""Lengths (tokens) and arrival times that synthetic workloads draw from; each says exactly what its mean means."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from llmsim.core import Int64
+from llmsim.workload.limits import MAX_TOKENS
+
+Float64 = NDArray[np.float64]
+NS_PER_S = 1_000_000_000
+MAX_ZIPF_VALUES = 10_000_000
+
+
+class Lengths(Protocol):
+    """A distribution of integers >= 0 or 1 (tokens, calls, milliseconds)."""
+
+    def draw(self, random: Generator, n: int) -> Int64:
+        """n values, shape (n,)."""
+
+    @property
+    def text(self) -> str:
+        """The specification that parses back to this distribution."""
+
+
+@dataclass(frozen=True)
+class LogNormal:
+    """exp(N(mu, sigma^2)) with mu = ln(mean) - sigma^2 / 2, so that `mean` is the arithmetic mean *before* rounding to
+    the nearest integer and before values outside [minimum, maximum] are set to the limit (which moves the mean).
+
+    A coefficient of variation cv corresponds to sigma = sqrt(ln(1 + cv^2)).
+    """
+
+    mean: float
+    sigma: float
+    minimum: int = 1
+    maximum: int = MAX_TOKENS
+
+    @classmethod
+    def with_cv(cls, mean: float, cv: float, minimum: int = 1, maximum: int = MAX_TOKENS) -> "LogNormal":
+        return cls(mean, math.sqrt(math.log1p(cv * cv)), minimum, maximum)
+
+    def draw(self, random: Generator, n: int) -> Int64:
+        values = random.standard_normal(n)
+        values *= self.sigma
+        values += math.log(self.mean) - self.sigma**2 / 2
+        np.exp(values, out=values)
+        np.clip(np.rint(values, out=values), self.minimum, self.maximum, out=values)
+        return values.astype(np.int64)
+
+    @property
+    def text(self) -> str:
+        limits = f":min={self.minimum}" if self.minimum != 1 else ""
+        limits += f":max={self.maximum}" if self.maximum != MAX_TOKENS else ""
+        return f"lognormal:{self.mean!r}:sigma={self.sigma!r}{limits}"
+
+
+@dataclass(frozen=True)
+class Zipf:
+    """P(v) proportional to v^-exponent for minimum <= v <= maximum; the mean is what follows, sum(v P(v)): `mean`."""
+
+    exponent: float
+    minimum: int
+    maximum: int
+
+    def draw(self, random: Generator, n: int) -> Int64:
+        cumulative = np.cumsum(self._weights())
+        ranks = np.searchsorted(cumulative, random.random(n) * cumulative[-1], side="right")
+        values: Int64 = ranks.astype(np.int64) + self.minimum
+        return values
+
+    @property
+    def mean(self) -> float:
+        weights = self._weights()
+        return float((weights * np.arange(self.minimum, self.maximum + 1)).sum() / weights.sum())
+
+    def _weights(self) -> Float64:
+        return np.arange(self.minimum, self.maximum + 1, dtype=np.float64) ** -self.exponent
+
+    @property
+    def text(self) -> str:
+        return f"zipf:{self.exponent!r}:min={self.minimum}:max={self.maximum}"
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Every integer from minimum to maximum, both included, equally likely; mean (minimum + maximum) / 2."""
+
+    minimum: int
+    maximum: int
+
+    def draw(self, random: Generator, n: int) -> Int64:
+        return random.integers(self.minimum, self.maximum, size=n, dtype=np.int64, endpoint=True)
+
+    @property
+    def text(self) -> str:
+        return f"uniform:min={self.minimum}:max={self.maximum}"
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Always `value`."""
+
+    value: int
+
+    def draw(self, random: Generator, n: int) -> Int64:
+        return np.full(n, self.value, dtype=np.int64)
+
+    @property
+    def text(self) -> str:
+        return f"fixed:{self.value}"
+
+
+class Arrivals(Protocol):
+    """When requests come; `times_ns` rises and starts at or after 0."""
+
+    def times_ns(self, random: Generator, n: int) -> Int64:
+        """Arrival of each of n requests, ns, shape (n,)."""
+
+    @property
+    def text(self) -> str:
+        """The part of a specification that parses back to this process."""
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Independent exponential gaps of mean 1/rate, none of them clipped; the first arrival is one gap after 0."""
+
+    rate_per_s: float
+
+    def times_ns(self, random: Generator, n: int) -> Int64:
+        return _times_of(random.standard_exponential(n), self.rate_per_s)
+
+    @property
+    def text(self) -> str:
+        return f"rate={self.rate_per_s!r},arrivals=poisson"
+
+
+@dataclass(frozen=True)
+class Gamma:
+    """Independent gamma gaps of mean 1/rate and coefficient of variation cv (1 is Poisson, above it burstier): shape
+    cv^-2; the first arrival is one gap after 0."""
+
+    rate_per_s: float
+    cv: float
+
+    def times_ns(self, random: Generator, n: int) -> Int64:
+        shape = self.cv**-2
+        return _times_of(random.standard_gamma(shape, n) / shape, self.rate_per_s)
+
+    @property
+    def text(self) -> str:
+        return f"rate={self.rate_per_s!r},arrivals=gamma:cv={self.cv!r}"
+
+
+@dataclass(frozen=True)
+class FixedInterval:
+    """Request k arrives at k/rate, the first at 0."""
+
+    rate_per_s: float
+
+    def times_ns(self, random: Generator, n: int) -> Int64:
+        return _rounded(np.arange(n) * (NS_PER_S / self.rate_per_s))
+
+    @property
+    def text(self) -> str:
+        return f"rate={self.rate_per_s!r},arrivals=fixed"
+
+
+@dataclass(frozen=True)
+class Bursts:
+    """`size` requests at once, every `every_s` seconds, the first at 0."""
+
+    size: int
+    every_s: float
+
+    def times_ns(self, random: Generator, n: int) -> Int64:
+        return _rounded((np.arange(n) // self.size) * (self.every_s * NS_PER_S))
+
+    @property
+    def text(self) -> str:
+        return f"arrivals=burst:size={self.size}:every_s={self.every_s!r}"
+
+
+def _times_of(unit_gaps: Float64, rate_per_s: float) -> Int64:
+    return _rounded(np.cumsum(unit_gaps) * (NS_PER_S / rate_per_s))
+
+
+def _rounded(times_ns: NDArray[Any]) -> Int64:
+    whole: Int64 = np.rint(times_ns).astype(np.int64)
+    return whole

@@ -1,0 +1,163 @@
+"""Reads a JSONL trace line by line: requests, sessions, or a mix, checked to the last field."""
+
+import io
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+from msgspec import UNSET
+
+from llmsim.config.errors import InputError, nearest
+from llmsim.core import Workload
+from llmsim.workload.columns import WorkloadBuilder
+from llmsim.workload.limits import MAX_TIME_NS
+from llmsim.workload.lines import Call, Line, decode_lenient, decode_strict, problem, unknown_keys
+from llmsim.workload.models import ModelNames
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def load_trace(path: str | Path, *, known_models: Sequence[str], granularity: int, limit: int = 0) -> Workload:
+    """The requests of a trace, in stable order of arrival.
+
+    Lines hold `input_toks`, `output_toks`, `arrival_time_ns` and optionally `input_tok_ids`, `output_tok_ids`,
+    `model`, `request_id`; a session has `arrival_time_ns`, `sub_requests` and optionally `session_id`, `model`.
+    Gzip is recognised by content; blank lines are skipped; other keys are ignored with a note. `known_models` are
+    the cluster's (empty: any name goes), `granularity` the tokens per content block (0: content is not kept),
+    `limit` the number of lines to read (0: all). Token ids are hashed as they are read and dropped, so memory is
+    bounded by the columns. Raises InputError, beginning `path:line:` where a line is at fault.
+    """
+    if limit < 0:
+        raise InputError(f"the number of requests to read is {limit}, but must be 0 (all) or more")
+    reader = _Reader(str(path), ModelNames(known_models), WorkloadBuilder(granularity))
+    with _opened(Path(path)) as stream:
+        reader.read(stream, limit)
+    return reader.workload()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The decompressed bytes of a trace; every failure to read them becomes one sentence."""
+    with _opened_raw(path) as raw:
+        try:
+            if raw.peek(2)[:2] == _GZIP_MAGIC:
+                import gzip
+
+                with gzip.GzipFile(fileobj=raw) as unpacked:
+                    yield io.BufferedReader(unpacked)
+            else:
+                yield raw
+        except (EOFError, zlib.error) as error:
+            raise InputError(f"{path}: the gzip data is damaged or cut short ({error})") from None
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def _opened_raw(path: Path) -> io.BufferedReader:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise InputError(f"{path}: no such trace file{nearest(path.name, siblings)}") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: a folder, but the dataset must be a JSONL file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except ValueError as error:
+        raise InputError(f"{str(path)!r}: not a usable path ({error})") from None
+
+
+class _Reader:
+    """Takes lines into a builder; keeps what must be said once about the whole file."""
+
+    def __init__(self, source: str, models: ModelNames, builder: WorkloadBuilder) -> None:
+        self._source = source
+        self._models = models
+        self._builder = builder
+        self._decode = decode_strict
+        self._sessions = 0
+        self._notes: list[str] = []
+
+    def read(self, stream: BinaryIO, limit: int) -> None:
+        taken = 0
+        for number, line in enumerate(stream, 1):
+            if number == 1:
+                line = line.removeprefix(_BYTE_ORDER_MARK)
+            if not line or line.isspace():
+                continue
+            self._take(line, number)
+            taken += 1
+            if taken == limit:
+                return
+
+    def workload(self) -> Workload:
+        if not len(self._builder):
+            raise InputError(
+                f"{self._source}: the trace is empty; it needs a line with input_toks, output_toks and arrival_time_ns"
+            )
+        return self._builder.build(models=tuple(self._models.names), source=self._source, notes=tuple(self._notes))
+
+    def _take(self, line: bytes, number: int) -> None:
+        try:
+            record: Line = self._decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            record = self._decode_again(line, number)
+        if record.sub_requests is not UNSET:
+            self._take_session(record, record.sub_requests, line, number)
+            return
+        if record.arrival_time_ns is UNSET:
+            raise self._refusal(line, number)
+        self._take_call(record, record.arrival_time_ns, record.model, line, number)
+        if record.session_id is not UNSET or record.request_id is not UNSET:
+            self._builder.name_last(record.session_id or None, record.request_id or None)
+
+    def _decode_again(self, line: bytes, number: int) -> Line:
+        """The line without its unknown keys, which are noted once; refuses a line with any other fault."""
+        try:
+            record: Line = decode_lenient(line)
+            keys = unknown_keys(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise self._refusal(line, number) from None
+        self._decode = decode_lenient  # type: ignore[assignment]
+        names = ", ".join(f'"{key}"{nearest(key, Line.__struct_fields__)}' for key in keys)
+        self._notes.append(f"{self._source}:{number}: unknown keys are ignored, here and below: {names}")
+        return record
+
+    def _take_session(self, record: Line, calls: list[Call], line: bytes, number: int) -> None:
+        if record.arrival_time_ns is UNSET or not calls:
+            raise self._refusal(line, number)
+        if record.arrival_time_ns + sum(call.tool_duration_ns for call in calls) > MAX_TIME_NS:
+            raise self._refusal(line, number)
+        session_id = record.session_id if record.session_id is not UNSET else f"session-{self._sessions}"
+        self._sessions += 1
+        arrival_ns = record.arrival_time_ns
+        for index, call in enumerate(calls):
+            self._take_call(call, arrival_ns, call.model or record.model, line, number)
+            # The peer's traces may give a duration after the last call; nothing waits for it.
+            tool_ns = call.tool_duration_ns if index + 1 < len(calls) else 0
+            self._builder.name_last(session_id, call.request_id or None, tool_ns)
+            arrival_ns = -1
+
+    def _take_call(self, call: Line | Call, arrival_ns: int, model: object, line: bytes, number: int) -> None:
+        input_tokens, output_tokens = call.input_toks, call.output_toks
+        if input_tokens is UNSET or output_tokens is UNSET:
+            raise self._refusal(line, number)
+        where = f"{self._source}:{number}" if model is not UNSET or self._models.required else ""
+        index = self._models.index(model, where) if isinstance(model, str) else self._models.unnamed(where)
+        input_ids, output_ids = call.input_tok_ids, call.output_tok_ids
+        if output_ids is not UNSET and len(output_ids) != output_tokens:
+            raise self._refusal(line, number)
+        if input_ids is UNSET:
+            self._builder.add(arrival_ns, input_tokens, output_tokens, index)
+            return
+        if len(input_ids) != input_tokens:
+            raise self._refusal(line, number)
+        row = (arrival_ns, input_tokens, output_tokens, index)
+        self._builder.add_with_content(row, input_ids, None if output_ids is UNSET else output_ids)
+
+    def _refusal(self, line: bytes, number: int) -> InputError:
+        return InputError(f"{self._source}:{number}: {problem(line)}")

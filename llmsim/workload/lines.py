@@ -1,0 +1,163 @@
+"""The schema of one trace line, and the sentence that says what is wrong with a line that does not match it."""
+
+import json
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from llmsim.workload.limits import MAX_TIME_NS, MAX_TOKEN_ID, MAX_TOKENS
+
+Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
+TimeNs = Annotated[int, Meta(ge=0, le=MAX_TIME_NS)]
+TokenIds = list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]]
+
+
+class Call(msgspec.Struct, gc=False):
+    """One call of a session."""
+
+    input_toks: Tokens | UnsetType = UNSET
+    output_toks: Tokens | UnsetType = UNSET
+    tool_duration_ns: TimeNs = 0
+    input_tok_ids: TokenIds | UnsetType = UNSET
+    output_tok_ids: TokenIds | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    request_id: str | UnsetType = UNSET
+
+
+class Line(msgspec.Struct, gc=False):
+    """A request, or a session where `sub_requests` is there; what must be there is checked after decoding."""
+
+    input_toks: Tokens | UnsetType = UNSET
+    output_toks: Tokens | UnsetType = UNSET
+    arrival_time_ns: TimeNs | UnsetType = UNSET
+    input_tok_ids: TokenIds | UnsetType = UNSET
+    output_tok_ids: TokenIds | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    request_id: str | UnsetType = UNSET
+    session_id: str | UnsetType = UNSET
+    sub_requests: list[Call] | UnsetType = UNSET
+
+
+class _StrictCall(Call, gc=False, forbid_unknown_fields=True):
+    pass
+
+
+class _StrictLine(Line, gc=False, forbid_unknown_fields=True):
+    sub_requests: list[_StrictCall] | UnsetType = UNSET  # type: ignore[assignment]
+
+
+decode_strict = msgspec.json.Decoder(_StrictLine).decode
+"""Refuses unknown keys, which is how they are noticed without looking for them."""
+decode_lenient = msgspec.json.Decoder(Line).decode
+
+_TOKENS = ("input_toks", "output_toks")
+_IDS = {"input_tok_ids": "input_toks", "output_tok_ids": "output_toks"}
+_TEXTS = ("model", "request_id", "session_id")
+
+
+def unknown_keys(line: bytes) -> list[str]:
+    """Keys of a well-formed line, and of its calls, that mean nothing to the reader; sorted."""
+    fields = msgspec.json.decode(line)
+    found = set(fields) - set(Line.__struct_fields__)
+    for call in fields.get("sub_requests", ()):
+        found |= set(call) - set(Call.__struct_fields__)
+    return sorted(found)
+
+
+def problem(line: bytes) -> str:
+    """What is wrong with a line that was refused, without file and line number."""
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        place = f"byte 0x{line[error.start]:02x} at column {error.start + 1}"
+        return f"not UTF-8 text ({place}); a trace is JSON Lines in UTF-8"
+    try:
+        fields = msgspec.json.decode(line)
+    except msgspec.DecodeError as error:
+        reason = str(error).removeprefix("JSON is malformed: ")
+        return f"not valid JSON: {reason}; every line must be one complete JSON object"
+    except RecursionError:
+        return "not valid JSON for a trace: nested too deeply"
+    if not isinstance(fields, dict):
+        wanted = "a JSON object with input_toks, output_toks and arrival_time_ns"
+        return f"holds {_shown(fields)}, but every line must be {wanted}"
+    found = _session_problem(fields) if "sub_requests" in fields else _request_problem(fields, "", timed=True)
+    return found or f"not a valid request: {_shown(fields)}"
+
+
+def _session_problem(fields: dict[str, Any]) -> str:
+    found = _integer_problem(fields, "arrival_time_ns", 0, MAX_TIME_NS, "") or _text_problem(fields, "")
+    if found:
+        return found
+    calls = fields["sub_requests"]
+    if not isinstance(calls, list):
+        return f'"sub_requests" is {_shown(calls)}, but must be a list of calls'
+    if not calls:
+        return '"sub_requests" is empty, but a session needs at least one call'
+    for index, call in enumerate(calls):
+        path = f"sub_requests[{index}]"
+        if not isinstance(call, dict):
+            return f'"{path}" is {_shown(call)}, but must be an object with input_toks and output_toks'
+        found = _request_problem(call, f"{path}.", timed=False)
+        if found:
+            return found
+    total_ns = fields["arrival_time_ns"] + sum(call.get("tool_duration_ns", 0) for call in calls)
+    if total_ns > MAX_TIME_NS:
+        most = f"the {MAX_TIME_NS} ns (53 days) that a run can last"
+        return f"the session's arrival and tool times add up to {total_ns} ns, beyond {most}"
+    return ""
+
+
+def _request_problem(fields: dict[str, Any], path: str, *, timed: bool) -> str:
+    found = ""
+    for name in _TOKENS:
+        found = found or _integer_problem(fields, name, 1, MAX_TOKENS, path)
+    if timed:
+        found = found or _integer_problem(fields, "arrival_time_ns", 0, MAX_TIME_NS, path)
+    elif "tool_duration_ns" in fields:
+        found = found or _integer_problem(fields, "tool_duration_ns", 0, MAX_TIME_NS, path)
+    for name, length in _IDS.items():
+        found = found or _ids_problem(fields, name, length, path)
+    return found or _text_problem(fields, path)
+
+
+def _integer_problem(fields: dict[str, Any], name: str, low: int, high: int, path: str) -> str:
+    wanted = f"must be an integer from {low} to {high}"
+    if name not in fields:
+        unknown = ", ".join(f'"{key}"' for key in sorted(fields) if key not in Line.__struct_fields__)
+        present = f" (there is an unknown {_cut(unknown)})" if unknown else ""
+        return f'"{path}{name}" is missing{present}; it {wanted}'
+    value = fields[name]
+    if type(value) is not int or not low <= value <= high:
+        return f'"{path}{name}" is {_shown(value)}, but {wanted}'
+    return ""
+
+
+def _ids_problem(fields: dict[str, Any], name: str, length: str, path: str) -> str:
+    if name not in fields:
+        return ""
+    ids = fields[name]
+    if not isinstance(ids, list):
+        return f'"{path}{name}" is {_shown(ids)}, but must be a list of token ids, or be left out'
+    for index, value in enumerate(ids):
+        if type(value) is not int or not 0 <= value <= MAX_TOKEN_ID:
+            return f'"{path}{name}[{index}]" is {_shown(value)}, but must be an integer from 0 to {MAX_TOKEN_ID}'
+    if len(ids) != fields[length]:
+        return f'"{path}{name}" has {len(ids)} ids, but "{length}" is {fields[length]}: the two must agree'
+    return ""
+
+
+def _text_problem(fields: dict[str, Any], path: str) -> str:
+    for name in _TEXTS:
+        if name in fields and not isinstance(fields[name], str):
+            return f'"{path}{name}" is {_shown(fields[name])}, but must be a string, or be left out'
+    return ""
+
+
+def _shown(value: object) -> str:
+    return _cut(json.dumps(value, ensure_ascii=False))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,228 @@
+"""Parses the short text form of a synthetic workload, such as
+`synthetic:n=1000,rate=10,input=lognormal:220,output=lognormal:190,seed=1`."""
+
+import math
+from collections.abc import Callable
+
+from llmsim.config.errors import InputError, nearest
+from llmsim.workload.distributions import (
+    MAX_ZIPF_VALUES,
+    Arrivals,
+    Bursts,
+    Fixed,
+    FixedInterval,
+    Gamma,
+    Lengths,
+    LogNormal,
+    Poisson,
+    Uniform,
+    Zipf,
+)
+from llmsim.workload.limits import MAX_TOKENS
+from llmsim.workload.synthetic import Sessions, SharedPrefixes, SyntheticSpec
+
+PREFIX = "synthetic:"
+KEYS = ("n", "rate", "arrivals", "input", "output", "prefixes", "calls", "tool_ms", "model", "seed")
+EXAMPLE = "synthetic:n=1000,rate=10,input=lognormal:220,output=lognormal:190,seed=1"
+MAX_REQUESTS = 100_000_000
+
+
+def is_synthetic(text: str) -> bool:
+    """Whether a dataset is a specification rather than a path."""
+    return text.startswith(PREFIX)
+
+
+def parse_synthetic(text: str) -> SyntheticSpec:
+    """Reads `synthetic:` and comma-separated `key=value`:
+
+    n (lines), rate (requests per second), arrivals (poisson, gamma:cv=2, fixed, burst:size=50:every_s=15), input and
+    output (tokens: lognormal:MEAN with cv= (1) or sigma=, zipf:EXPONENT with min= and max=, uniform:MIN-MAX, fixed:N or
+    N; min= and max= limit a lognormal), prefixes (COUNT with tokens= and share= (1)), calls and tool_ms (sessions;
+    distributions too), model (names separated by |), seed (0). Raises InputError naming the part at fault.
+    """
+    values: dict[str, str] = {}
+    for part in text.removeprefix(PREFIX).split(","):
+        key, equals, value = part.partition("=")
+        if not equals or not value:
+            raise InputError(f'{text}: "{part}" is not key=value; an example is {EXAMPLE}')
+        if key not in KEYS:
+            raise InputError(f'{text}: unknown key "{key}"{nearest(key, KEYS)}; known: {", ".join(KEYS)}')
+        if key in values:
+            raise InputError(f'{text}: "{key}" is given twice')
+        values[key] = value
+    for key in ("n", "input", "output"):
+        if key not in values:
+            raise InputError(f'{text}: "{key}" is missing; an example is {EXAMPLE}')
+    fields = {key: _Field(text, key, value) for key, value in values.items()}
+    return SyntheticSpec(
+        n=fields["n"].alone_integer(1, MAX_REQUESTS),
+        arrivals=_arrivals(text, fields),
+        input_lengths=_lengths(fields["input"], 1),
+        output_lengths=_lengths(fields["output"], 1),
+        seed=fields["seed"].alone_integer(0, (1 << 63) - 1) if "seed" in fields else 0,
+        prefixes=_prefixes(fields),
+        sessions=_sessions(text, fields),
+        models=tuple(values["model"].split("|")) if "model" in values else (),
+    )
+
+
+class _Field:
+    """One `key=value`, whose value is a word and colon-separated arguments; every argument must be taken."""
+
+    def __init__(self, text: str, key: str, value: str) -> None:
+        self.where = f'{text}: "{key}={value}"'
+        self.word, *arguments = value.split(":")
+        self.arguments: dict[str, str] = {}
+        for argument in arguments:
+            name, equals, given = argument.partition("=")
+            # An argument without a name is the distribution's main one.
+            self.set(name if equals else "", given if equals else name)
+
+    def set(self, name: str, value: str) -> None:
+        if name in self.arguments:
+            raise InputError(f"{self.where}: {_called(name)} is given twice")
+        self.arguments[name] = value
+
+    def take_word(self) -> None:
+        """The word itself is the value (`n=5`), so another value after it is one too many."""
+        self.set("", self.word)
+
+    def word_among(self, what: str, known: tuple[str, ...]) -> None:
+        if self.word not in known:
+            suggestion = nearest(self.word, known)
+            raise InputError(f'{self.where}: unknown {what} "{self.word}"{suggestion}; known: {", ".join(known)}')
+
+    def alone_integer(self, low: int, high: int) -> int:
+        self.take_word()
+        value = self.integer("", low, high)
+        self.done()
+        return value
+
+    def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
+        value = self._take(name, default)
+        try:
+            number = int(value)
+        except ValueError:
+            number = low - 1
+        if not low <= number <= high:
+            raise InputError(f"{self.where}: {_called(name)} is {value}, but must be an integer from {low} to {high}")
+        return number
+
+    def positive(self, name: str, default: float | None = None, *, most: float = 1e12) -> float:
+        value = self._take(name, default)
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not 0 < number <= most:
+            wanted = f"must be a number above 0, at most {most:g}"
+            raise InputError(f"{self.where}: {_called(name)} is {value}, but {wanted}")
+        return number
+
+    def _take(self, name: str, default: object) -> str:
+        value = self.arguments.pop(name, None)
+        if value is None and default is None:
+            raise InputError(f"{self.where}: {_called(name)} is missing")
+        return str(default) if value is None else value
+
+    def done(self) -> None:
+        if self.arguments:
+            name, value = next(iter(self.arguments.items()))
+            raise InputError(f'{self.where}: "{name + "=" if name else ""}{value}" means nothing here')
+
+
+def _called(name: str) -> str:
+    return f'"{name}"' if name else "the value"
+
+
+def _arrivals(text: str, fields: dict[str, _Field]) -> Arrivals:
+    field = fields.get("arrivals") or _Field(text, "arrivals", "poisson")
+    field.word_among("arrivals", ("poisson", "gamma", "fixed", "burst"))
+    if field.word == "burst":
+        if "rate" in fields:
+            raise InputError(f"{field.where}: bursts have size= and every_s=, so leave rate= out")
+        bursts = Bursts(field.integer("size", 1, MAX_REQUESTS), field.positive("every_s"))
+        field.done()
+        return bursts
+    if "rate" not in fields:
+        raise InputError(f'{text}: "rate" is missing: requests per second, for example rate=10')
+    rate = fields["rate"]
+    rate.take_word()
+    rate_per_s = rate.positive("")
+    rate.done()
+    arrivals: Arrivals = Poisson(rate_per_s)
+    if field.word == "gamma":
+        arrivals = Gamma(rate_per_s, field.positive("cv", most=100))
+    elif field.word == "fixed":
+        arrivals = FixedInterval(rate_per_s)
+    field.done()
+    return arrivals
+
+
+def _lengths(field: _Field, smallest: int) -> Lengths:
+    makers: dict[str, Callable[[_Field, int], Lengths]] = {
+        "lognormal": _lognormal, "zipf": _zipf, "uniform": _uniform, "fixed": _fixed,
+    }  # fmt: skip
+    if field.word.isdigit() and not field.arguments:
+        field.arguments[""], field.word = field.word, "fixed"
+    field.word_among("distribution", tuple(makers))
+    lengths = makers[field.word](field, smallest)
+    field.done()
+    return lengths
+
+
+def _range(field: _Field, smallest: int, *, lowest: int | None, highest: int | None) -> tuple[int, int]:
+    minimum = field.integer("min", smallest, MAX_TOKENS, lowest)
+    maximum = field.integer("max", smallest, MAX_TOKENS, highest)
+    if minimum > maximum:
+        raise InputError(f'{field.where}: "min" is {minimum}, above "max", {maximum}')
+    return minimum, maximum
+
+
+def _lognormal(field: _Field, smallest: int) -> Lengths:
+    mean = field.positive("", most=MAX_TOKENS)
+    minimum, maximum = _range(field, smallest, lowest=smallest, highest=MAX_TOKENS)
+    if "sigma" in field.arguments:
+        return LogNormal(mean, field.positive("sigma", most=10), minimum, maximum)
+    return LogNormal.with_cv(mean, field.positive("cv", 1.0, most=100), minimum, maximum)
+
+
+def _zipf(field: _Field, smallest: int) -> Lengths:
+    exponent = field.positive("", most=100)
+    minimum, maximum = _range(field, max(smallest, 1), lowest=1, highest=None)
+    if maximum - minimum >= MAX_ZIPF_VALUES:
+        count = maximum - minimum + 1
+        raise InputError(
+            f"{field.where}: min= to max= holds {count} values, but at most {MAX_ZIPF_VALUES} are possible"
+        )
+    return Zipf(exponent, minimum, maximum)
+
+
+def _uniform(field: _Field, smallest: int) -> Lengths:
+    if "" in field.arguments:
+        low, _, high = field.arguments.pop("").partition("-")
+        field.set("min", low)
+        field.set("max", high)
+    return Uniform(*_range(field, smallest, lowest=None, highest=None))
+
+
+def _fixed(field: _Field, smallest: int) -> Lengths:
+    return Fixed(field.integer("", smallest, MAX_TOKENS))
+
+
+def _prefixes(fields: dict[str, _Field]) -> SharedPrefixes | None:
+    field = fields.get("prefixes")
+    if field is None:
+        return None
+    tokens = field.integer("tokens", 1, MAX_TOKENS)
+    share = field.positive("share", 1.0, most=1)
+    return SharedPrefixes(field.alone_integer(1, MAX_REQUESTS), tokens, share)
+
+
+def _sessions(text: str, fields: dict[str, _Field]) -> Sessions | None:
+    if "calls" not in fields:
+        if "tool_ms" in fields:
+            raise InputError(f'{text}: "tool_ms" needs "calls", the number of calls of a session')
+        return None
+    tool = fields.get("tool_ms") or _Field(text, "tool_ms", "0")
+    return Sessions(_lengths(fields["calls"], 1), _lengths(tool, 0))

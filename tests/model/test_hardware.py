@@ -1,0 +1,97 @@
+"""Data sheets: names, physical plausibility, and a source for every number."""
+
+import json
+
+import pytest
+
+from llmsim.model import DTYPES, hardware_names, load_hardware
+from llmsim.model.hardware import HARDWARE_DIR
+from tests.shared_data import shared
+
+EXPECTED = {
+    "A100": "A100-80GB-SXM",
+    "A100-40GB": "A100-40GB-SXM",
+    "A100-PCIe": "A100-80GB-PCIe",
+    "A30": "A30",
+    "a40": "A40",
+    "A6000": "RTX-A6000",
+    "RTX3090": "RTX-3090",
+    "RTX4090": "RTX-4090",
+    "RTXPRO6000": "RTX-PRO-6000",
+    "rtx_pro_6000_server": "RTX-PRO-6000",
+    "H100": "H100-SXM",
+    "H100-SXM": "H100-SXM",
+    "h100_sxm": "H100-SXM",
+    "NVIDIA H100 80GB HBM3": "H100-SXM",
+    "H100 PCIe": "H100-PCIe",
+    "H200": "H200",
+    "B200": "B200",
+    "B300": "B300",
+    "GB200": "GB200",
+    "GB300": "GB300",
+    "L4": "L4",
+    "l40s": "L40S",
+    "TPU-v5e": "TPU-v5e",
+    "TPU-v6e": "TPU-v6e",
+    "AMD MI300X": "MI300X",
+}
+
+
+@pytest.mark.parametrize(("spelling", "name"), EXPECTED.items())
+def test_names_and_aliases(spelling: str, name: str) -> None:
+    hardware = load_hardware(spelling)
+    assert hardware is not None
+    assert hardware.name == name
+
+
+@pytest.mark.parametrize("name", ["", "H1000", "gaudi", "-", "NVIDIA"])
+def test_unknown_device_has_no_sheet(name: str) -> None:
+    assert load_hardware(name) is None
+
+
+def test_no_spelling_means_two_devices() -> None:
+    seen: dict[str, str] = {}
+    for path in HARDWARE_DIR.glob("*.json"):
+        fields = json.loads(path.read_text())
+        for word in {"".join(filter(str.isalnum, w.lower())) for w in (fields["name"], path.stem, *fields["aliases"])}:
+            assert seen.setdefault(word, path.stem) == path.stem
+
+
+@pytest.mark.parametrize("name", hardware_names())
+def test_figures_are_plausible_and_sourced(name: str) -> None:
+    hardware = load_hardware(name)
+    assert hardware is not None
+    assert hardware.source
+    assert 10 << 30 <= hardware.memory_bytes <= 400 << 30
+    assert 10**11 < hardware.memory_bandwidth_bytes_per_s < 10**13
+    assert 10**10 < hardware.intra_node_link_bytes_per_s < hardware.memory_bandwidth_bytes_per_s
+    assert 1 << 22 < hardware.last_level_cache_bytes < 1 << 29
+    assert set(hardware.flops) <= set(DTYPES)
+    assert hardware.flops["bf16"] <= hardware.flops["int8"] or name in ("B300", "GB300")
+    # Every device is bandwidth-bound at one token: flops per byte far above the 1 that a decode step needs.
+    assert 50 < hardware.flops["bf16"] / hardware.memory_bandwidth_bytes_per_s < 1000
+    assert hardware.attention_kernel in ("fa2", "fa3", "flashinfer", "triton", "pallas")
+    assert set(hardware.sources) <= set(vars(hardware))
+    for constant in ("decode_skew_stream_bytes_per_s", "l2_bandwidth_bytes_per_s"):
+        assert (getattr(hardware, constant) is None) == (constant not in hardware.sources)
+    if hardware.tdp_w is None:
+        assert "not published" in hardware.sources["tdp_w"]
+
+
+def test_measured_constants() -> None:
+    pro, consumer = load_hardware("RTXPRO6000"), load_hardware("RTX4090")
+    assert pro is not None
+    assert consumer is not None
+    assert (pro.decode_skew_stream_bytes_per_s, pro.l2_bandwidth_bytes_per_s) == (32 * 10**9, 3 * 10**12)
+    assert (consumer.decode_skew_stream_bytes_per_s, consumer.l2_bandwidth_bytes_per_s) == (24 * 10**9, 14 * 10**11)
+    assert "skew.csv" in pro.sources["decode_skew_stream_bytes_per_s"]
+
+
+def test_bandwidth_of_the_server_card_agrees_with_a_recorded_profile() -> None:
+    """The profile's lm_head streams 1.05 GB, eight times the cache: close to the data sheet, never above it."""
+    path = shared("groundtruth/profiler/perf/RTXPRO6000/meta-llama/Llama-3.1-8B/bf16/tp1/per_sequence.csv")
+    row = next(line for line in path.read_text().splitlines() if line.startswith("lm_head,1,"))
+    achieved = 128_256 * 4096 * 2 / (float(row.split(",")[2]) * 1e-6)
+    hardware = load_hardware("RTXPRO6000")
+    assert hardware is not None
+    assert 0.85 < achieved / hardware.memory_bandwidth_bytes_per_s < 1
