@@ -69,7 +69,9 @@ def _native_simulation(
         series_interval_ps=options.series_interval_ps,
     )
     for group in deployment.groups:
-        simulation.add_group(group.native, group.scheduler, group.program, record_steps=options.record_steps)
+        simulation.add_group(
+            group.native, group.scheduler, group.program, group.expanded, record_steps=options.record_steps
+        )
     simulation.set_router(options.router, options.seed, len(deployment.models))
     return simulation
 
@@ -96,7 +98,7 @@ def _results(
         series=simulation.series(),
         counters=simulation.counters(),
         time_shares=tuple(
-            TimeShare(group, *deployment.groups[group].program_operators[op], ps)
+            TimeShare(group, *deployment.operator(group, op), ps)
             for group, op, ps in simulation.busy_time()
         ),
         interrupted=interrupted,

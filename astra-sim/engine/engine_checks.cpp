@@ -65,6 +65,10 @@ void Engine::check_submission(const ExecutionGraph& graph, Ps at_ps, std::span<c
         throw InvalidGraph("the graph is submitted for " + std::to_string(at_ps) + " ps, but the engine's clock is at " +
                            std::to_string(now_) + " ps already");
     }
+    if (at_ps > model::kHorizon) {
+        throw model::OutOfRange("the graph is submitted for " + std::to_string(at_ps) +
+                                " ps, beyond the engine's horizon of 2^62 ps (53 days)");
+    }
     if (graph.memory_node != model::kNone) {
         throw InvalidGraph(graph.describe(graph.memory_node) +
                            " needs a memory tier: this version of the engine has none");

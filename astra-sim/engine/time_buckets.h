@@ -1,8 +1,8 @@
-// TimeBuckets: pending events by time; one heap entry per distinct time, so that lock-step traffic costs no heap work.
+// TimeBuckets: pending events by time, as a radix heap; no comparison of times, and one copy each in lock-step traffic.
 #pragma once
 
-#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -11,85 +11,80 @@
 
 namespace astra_sim::engine {
 
-// `pop` takes everything that is pending for the earliest time, in the order it was pushed; what is pushed for that
-// same time afterwards forms the next batch (the next delta cycle). A small cache finds the bucket of a time; when it
-// misses, a second bucket of that time is opened, and `pop` joins them in the order of their making.
+// Time only goes forward: nothing is pushed before the time of the last batch. Bucket k > 0 holds the events whose time
+// differs from that time in bit k - 1 and in no higher one; the first non-empty bucket holds the earliest, and taking
+// them spreads the rest of it over lower buckets. Equal times always share a bucket, in the order they were pushed, so
+// a batch is everything pending for one time, first in first out; what is pushed for that same time while it is
+// served forms the next batch (the next delta cycle).
 template <class Event>
 class TimeBuckets {
 public:
+    // Needs time >= the time of the last batch.
     void push(model::Ps time, const Event& event) {
-        CacheLine& line = cache_[index_of(time)];
-        if (line.time != time) {
-            line = {time, take_bucket()};
-            heap_.push_back({time, next_serial_++, line.bucket});
-            std::push_heap(heap_.begin(), heap_.end(), later);
+        if (time == last_) {
+            current_.push_back(event);
+            return;
         }
-        buckets_[line.bucket].push_back(event);
+        if (filled_ == 0 || time < next_) next_ = time;
+        place({time, event});
     }
 
-    bool empty() const { return heap_.empty(); }
-    // Needs !empty().
-    model::Ps next_time() const { return heap_.front().time; }
+    bool empty() const { return current_.empty() && filled_ == 0; }
+
+    // Needs !empty(). Does not commit: earlier events may still be pushed.
+    model::Ps next_time() const {
+        if (!current_.empty()) return last_;
+        if (next_ == kUnknown) {
+            const std::vector<Item>& first = buckets_[first_filled()];
+            next_ = first[0].time;
+            for (const Item& item : first) next_ = item.time < next_ ? item.time : next_;
+        }
+        return next_;
+    }
 
     // Needs !empty(). The batch may be changed and stays valid until the next pop, also while events are pushed.
     std::vector<Event>& pop() {
         batch_.clear();
-        const model::Ps time = heap_.front().time;
-        take_front();
-        while (!heap_.empty() && heap_.front().time == time) append_front();
-        CacheLine& line = cache_[index_of(time)];
-        if (line.time == time) line = CacheLine{};
+        if (!current_.empty()) {
+            std::swap(batch_, current_);
+            return batch_;
+        }
+        last_ = next_time();
+        next_ = kUnknown;
+        const std::size_t first = first_filled();
+        filled_ &= filled_ - 1;
+        for (const Item& item : buckets_[first]) {
+            if (item.time == last_) {
+                batch_.push_back(item.event);
+            } else {
+                place(item);  // into a lower bucket
+            }
+        }
+        buckets_[first].clear();
         return batch_;
     }
 
 private:
-    struct Entry {
+    struct Item {
         model::Ps time;
-        std::uint64_t serial;
-        std::uint32_t bucket;
+        Event event;
     };
-    struct CacheLine {
-        model::Ps time = -1;  // no event has a negative time
-        std::uint32_t bucket = 0;
-    };
+    static constexpr model::Ps kUnknown = -1;
 
-    static bool later(const Entry& a, const Entry& b) {
-        return a.time != b.time ? a.time > b.time : a.serial > b.serial;
-    }
-    static std::size_t index_of(model::Ps time) {
-        return (static_cast<std::uint64_t>(time) * 0x9e3779b97f4a7c15ULL) >> 56;
+    std::size_t first_filled() const { return static_cast<std::size_t>(std::countr_zero(filled_)); }
+    void place(const Item& item) {
+        const auto difference = static_cast<std::uint64_t>(item.time ^ last_);
+        const auto bucket = static_cast<std::size_t>(63 - std::countl_zero(difference));
+        buckets_[bucket].push_back(item);
+        filled_ |= std::uint64_t{1} << bucket;
     }
 
-    std::uint32_t take_bucket() {
-        if (free_.empty()) {
-            buckets_.emplace_back();
-            return static_cast<std::uint32_t>(buckets_.size() - 1);
-        }
-        const std::uint32_t bucket = free_.back();
-        free_.pop_back();
-        return bucket;
-    }
-
-    std::uint32_t drop_front() {
-        std::pop_heap(heap_.begin(), heap_.end(), later);
-        const std::uint32_t bucket = heap_.back().bucket;
-        heap_.pop_back();
-        free_.push_back(bucket);
-        return bucket;
-    }
-    void take_front() { std::swap(batch_, buckets_[drop_front()]); }
-    void append_front() {
-        std::vector<Event>& bucket = buckets_[drop_front()];
-        batch_.insert(batch_.end(), bucket.begin(), bucket.end());
-        bucket.clear();
-    }
-
-    std::vector<Entry> heap_;
-    std::vector<std::vector<Event>> buckets_;
-    std::vector<std::uint32_t> free_;
+    std::array<std::vector<Item>, 64> buckets_;
+    std::uint64_t filled_ = 0;    // bit k: bucket k is not empty
+    std::vector<Event> current_;  // for the time of the last batch
     std::vector<Event> batch_;
-    std::array<CacheLine, 256> cache_{};
-    std::uint64_t next_serial_ = 0;
+    model::Ps last_ = 0;
+    mutable model::Ps next_ = kUnknown;  // earliest time in the buckets, if known
 };
 
 }  // namespace astra_sim::engine

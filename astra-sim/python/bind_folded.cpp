@@ -47,6 +47,7 @@ void bind_site(nb::module_& module) {
             },
             nb::arg("topology"), nb::arg("group"), nb::arg("kind"), nb::arg("algorithm"), nb::arg("table") = nb::none(),
             nb::arg("network") = engine::NetworkKind::congestion_aware, nb::arg("endpoint_delay_ps") = 0)
+        .def_prop_ro("topology", [](const CollectiveSite& self) { return std::const_pointer_cast<model::Topology>(self.topology); })
         .def_prop_ro("linear", &engine::is_linear);
 }
 

@@ -4,6 +4,7 @@ Exit codes: 0 ok; 1 an unexpected failure; 2 bad input; 3 does not fit or can ne
 130 interrupted (what was done by then is written).
 """
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -28,18 +29,15 @@ def run_main(arguments: Sequence[str] | None = None) -> int:
 
 def _guarded(command: Callable[[], object]) -> int:
     """Runs a command; every error becomes one sentence on stderr and an exit code."""
-    import click
+    import typer
 
+    # Newer releases of typer carry click inside, older ones import it: this is the base of its errors in both.
+    parser_error = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
     try:
         code = command()
     except LlmsimError as error:
         return _fail(str(error), error.exit_code)
-    except click.UsageError as error:
-        place = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
-        return _fail(f"{error.format_message()}{place}", 2)
-    except click.ClickException as error:
-        return _fail(error.format_message(), 2)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted before anything was computed", INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone: nothing to say and nobody to say it to
@@ -48,7 +46,21 @@ def _guarded(command: Callable[[], object]) -> int:
         return _fail("out of memory; simulate fewer requests, or record fewer tables", 3)
     except OSError as error:
         return _fail(f"{error.filename or 'a file'}: {error.strerror or error}", 2)
+    except Exception as error:
+        if isinstance(error, parser_error):
+            return _usage(error)
+        if os.environ.get("LLMSIM_DEBUG"):
+            raise
+        return _fail(f"internal error: {error!r}; this is a defect of llmsim, LLMSIM_DEBUG=1 shows where", 1)
     return code if isinstance(code, int) else 0
+
+
+def _usage(error: Exception) -> int:
+    message = error.format_message()  # type: ignore[attr-defined]
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(message)
+        return 2
+    return _fail(f"{message.rstrip('.')}; --help lists the options", 2)
 
 
 def _fail(sentence: str, code: int) -> int:

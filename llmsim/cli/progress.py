@@ -48,7 +48,7 @@ class Progress:
     def _print_heartbeats(self, simulation: "_native.Simulation") -> None:
         from llmsim.report.text import heartbeat
 
-        series = simulation.series_from(self._printed)
+        series = simulation.series(self._printed)
         count = len(series["time_ps"])
         for i in range(count):
             row = {name: int(column[i]) for name, column in series.items()}

@@ -151,9 +151,9 @@ def placements(cluster: Cluster) -> Iterator[tuple[Location, Placement]]:
             yield (*base, "layers", name), layer
 
 
-def load_cluster(path: Path) -> Cluster:
+def load_cluster(path: Path | str) -> Cluster:
     """Reads a cluster file of either dialect; InputError names file, line, field, value and what would have worked."""
-    return parse_cluster(read_text(path), str(path))
+    return parse_cluster(read_text(Path(path)), str(path))
 
 
 def parse_cluster(text: str, name: str = "<cluster>") -> Cluster:

@@ -48,7 +48,7 @@ class BundleSource:
         if op.name.startswith(INSIDE_MOE) and self._moe_path() is not None:
             self._note(f"{op.name}: its time is inside the bundle's moe rows")
             zero = np.zeros(last + 1, dtype=np.int64)
-            return Curve(zero, np.zeros(last + 1, dtype=np.uint8), f"inside moe of {self._moe_path()}")
+            return Curve(zero, np.zeros(last + 1, dtype=np.uint8), "inside the moe rows of the profile bundle")
         name = "dense.csv" if op.feature == "tokens" else "per_sequence.csv"
         feature = "tokens" if op.feature == "tokens" else "sequences"
         path, rows = self._rows(name, feature, op.name)
@@ -57,7 +57,7 @@ class BundleSource:
             return None
         points, times_us = rows
         self._light.dense(op, path, feature, points, times_us)
-        return curve_from_points(points, times_us, last, str(path))
+        return curve_from_points(points, times_us, last, self._files.label(path))
 
     def attention(self, op: Operator) -> AttentionCost:
         """The measured four-dimensional grid, completed; skew from skew.csv where there is one."""
@@ -68,10 +68,11 @@ class BundleSource:
         if skew_path.is_file():
             sms = self._request.hardware.num_sms if self._request.hardware else 0
             kappa, how = skew_ps_per_token_q20(skew_path, op.kv_heads, sms)
+            how = f"{self._files.label(skew_path)}: {how}"
         else:
-            kappa, how = 0, f"none: there is no {skew_path}"
+            kappa, how = 0, "none: the bundle has no skew.csv"
             self._note(f"{skew_path} does not exist: decode batches of unequal lengths cost as much as equal ones")
-        return AttentionCost(op.repeat, complete_grid(table), None, kappa, str(path), how)
+        return AttentionCost(op.repeat, complete_grid(table), None, kappa, self._files.label(path), how)
 
     def notes(self) -> list[str]:
         """Rows faster than light first, then what was assumed."""
@@ -113,7 +114,7 @@ class BundleSource:
         path = self._moe_path()
         if path is None:
             if self._request.source == "bundle":
-                raise InputError(f"{self._files.folder}: there is no moe.csv; profile the experts, or use cost source auto")
+                raise InputError(f"{self._files.folder}: there is no moe.csv; profile the experts or use source auto")
             self._note(f"the bundle {self._files.folder} has no moe.csv; experts come from the next cost source")
             return None
         table = read_table(path, text=(), numbers=("tokens", "activated_experts", "time_us"))
@@ -128,8 +129,9 @@ class BundleSource:
         ps = to_ps(times)
         ps[0] = 0
         beyond = counts > table.number["tokens"].max() * op.experts_total / max(op.experts_local, 1)
-        provenance = np.where(beyond, Provenance.EXTRAPOLATED, Provenance.SCALED if sharded else Provenance.INTERPOLATED)
-        return Curve(ps, provenance.astype(np.uint8), f"{path}, expected number of active experts")
+        inside = Provenance.SCALED if sharded else Provenance.INTERPOLATED
+        provenance = np.where(beyond, Provenance.EXTRAPOLATED, inside)
+        return Curve(ps, provenance.astype(np.uint8), f"{self._files.label(path)}, expected active experts")
 
 
 def split_layers(table: Table, feature: str) -> dict[str, tuple[Floats, Floats]]:

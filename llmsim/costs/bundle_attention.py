@@ -34,7 +34,8 @@ def read_attention(path: Path) -> Table:
             row = int(broken[0])
             raise InputError(f"{path}:{int(table.line[row])}: {name} is {column[row]}; it must be a whole number")
     refuse_duplicates(table, [table.number[name].astype(np.int64).tolist() for name in AXES])
-    for what, axis, other in (("pure decode", "prefill_chunk", "n_decode"), ("pure prefill", "n_decode", "prefill_chunk")):
+    planes = (("pure decode", "prefill_chunk", "n_decode"), ("pure prefill", "n_decode", "prefill_chunk"))
+    for what, axis, other in planes:
         if not bool(np.any((table.number[axis] == 0) & (table.number[other] > 0))):
             raise InputError(f"{path}:2:1: there is no {what} row ({axis} 0, {other} above 0); profile that plane too")
     return table
@@ -112,6 +113,6 @@ def skew_ps_per_token_q20(path: Path, kv_heads: int, num_sms: int) -> tuple[int,
         unsplit = slope_us > 0
         rule = f"{int(unsplit.sum())} rows with a positive effect, because the number of SMs is not known"
     if not bool(unsplit.any()):
-        return 0, f"none: {path} has no usable row"
+        return 0, "none, no usable row"
     kappa_us = max(0.0, float(np.median(slope_us[unsplit])))
-    return round(kappa_us * 1e6 * (1 << SKEW_FRACTION_BITS)), f"{path}: median of {rule}"
+    return round(kappa_us * 1e6 * (1 << SKEW_FRACTION_BITS)), f"median of {rule}"

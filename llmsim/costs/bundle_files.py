@@ -15,13 +15,19 @@ OPTIONAL = ("moe.csv", "skew.csv")
 class BundleFiles:
     """Folder of one tensor-parallel degree, and that of degree 1 for layers that do not depend on it."""
 
+    root: Path
+    """The profile directory that it was found in."""
     folder: Path
     folder_tp1: Path | None
 
+    def label(self, path: Path) -> str:
+        """A file's name in results: without the place of the profile directory, which differs by machine."""
+        return f"profile bundle {path.relative_to(self.root).as_posix()}"
+
     def paths(self) -> list[Path]:
         """Every file that the bundle source may read, existing ones only, in a fixed order."""
-        folders = [self.folder] + ([self.folder_tp1] if self.folder_tp1 not in (None, self.folder) else [])
-        return [folder / name for folder in folders if folder for name in NEEDED + OPTIONAL if (folder / name).is_file()]
+        folders = dict.fromkeys(folder for folder in (self.folder, self.folder_tp1) if folder is not None)
+        return [folder / name for folder in folders for name in NEEDED + OPTIONAL if (folder / name).is_file()]
 
 
 def variant_name(request: CostRequest) -> str:
@@ -42,17 +48,15 @@ def find_bundle(request: CostRequest) -> tuple[BundleFiles | None, str]:
     looked: list[str] = []
     for root in request.profile_dirs:
         if not root.is_dir():
-            raise InputError(f'the profile directory "{root}" does not exist; give a folder that holds <hardware>/<model>/')
+            raise InputError(f'the profile directory "{root}" does not exist; give one that holds <hardware>/<model>/')
         hardware = _child(root, request.hardware_name)
         model = _model_folder(hardware, request.model.name) if hardware else None
         if model is None:
-            there = ", ".join(sorted(p.name for p in root.iterdir() if p.is_dir())[:12]) or "nothing"
-            looked.append(
-                f'"{root}" has no profile of {request.model.name} on "{request.hardware_name}"'
-                + (f" (models there: {', '.join(_models(hardware)) or 'none'})" if hardware else f" (hardware: {there})")
-            )
+            folders = _models(hardware) if hardware else sorted(p.name for p in root.iterdir() if p.is_dir())[:12]
+            there = f"{'models' if hardware else 'hardware'} there: {', '.join(folders) or 'none'}"
+            looked.append(f'"{root}" has no profile of {request.model.name} on "{request.hardware_name}" ({there})')
             continue
-        found, reason = _in_model_folder(model, request)
+        found, reason = _in_model_folder(root, model, request)
         if found:
             return found, ""
         looked.append(reason)
@@ -61,7 +65,7 @@ def find_bundle(request: CostRequest) -> tuple[BundleFiles | None, str]:
     return None, "; ".join(looked)
 
 
-def _in_model_folder(model: Path, request: CostRequest) -> tuple[BundleFiles | None, str]:
+def _in_model_folder(root: Path, model: Path, request: CostRequest) -> tuple[BundleFiles | None, str]:
     variant = variant_name(request)
     base = model / variant if (model / variant).is_dir() else model
     degrees = _degrees(base)
@@ -81,7 +85,7 @@ def _in_model_folder(model: Path, request: CostRequest) -> tuple[BundleFiles | N
     if missing:
         return None, f'"{folder}" lacks {", ".join(missing)}'
     tp1 = base / "tp1"
-    return BundleFiles(folder, tp1 if (tp1 / "dense.csv").is_file() else None), ""
+    return BundleFiles(root, folder, tp1 if (tp1 / "dense.csv").is_file() else None), ""
 
 
 def _degrees(folder: Path) -> list[int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from llmsim.model import Operator
 
 CODE_VERSION = 1
-"""Raised by hand whenever the same inputs compile to different tables."""
+"""Version of the cached form; raised when old files must not be read any more."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ def _need_silicon(request: CostRequest, database: Database | None) -> None:
 def cache_key(request: CostRequest, available: Available) -> str:
     """Hash of the request, of the bundle's bytes, and of the database's version and tables."""
     digest = hashlib.sha256(f"{CODE_VERSION} {np.__version__}\n{request!r}\n{available!r}\n".encode())
+    for source in sorted(Path(__file__).parent.glob("*.py")):  # tables made by other code are not reused
+        digest.update(f"{source.name} {source.stat().st_size} {source.stat().st_mtime_ns}\n".encode())
     if available.bundle is not None:
         for path in available.bundle.paths():
             data = path.read_bytes()
@@ -127,7 +130,7 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
     origin = dict.fromkeys([*(op.source for op in ops), attention.source])
     floor = floor_of(request, enforce=sources[0].enforce_floor)
     costs = CompiledCosts(tuple(ops), attention, floor, link_collectives, tuple(notes), tuple(origin), "")
-    return replace(costs, table_hash=hashlib.sha256(cache.pack(costs)).hexdigest()[:16])
+    return replace(costs, table_hash=hashlib.sha256(cache.pack(replace(costs, notes=()))).hexdigest()[:16])
 
 
 def _sources(request: CostRequest, available: Available) -> list[CostSource]:
@@ -155,7 +158,7 @@ def _first_answer(op: Operator, sources: list[CostSource], request: CostRequest,
 
 
 def _op_cost(op: Operator, curve: Curve) -> OpCost:
-    feature = "tokens" if op.feature == "tokens" else "sequences"
+    feature: Literal["tokens", "sequences"] = "tokens" if op.feature == "tokens" else "sequences"
     return OpCost(op.name, op.part, op.repeat, feature, curve.ps, curve.provenance, curve.source)
 
 
@@ -183,8 +186,8 @@ def _collective_pricer(request: CostRequest, available: Available) -> Callable[[
         curve = pricer.operator(op, request.counts(op.feature)) if pricer is not None else None
         if curve is None and wanted == "measured":
             raise InputError(
-                f'there is no measured table of {op.name} over {request.layout.tp} devices of "{request.hardware_name}"; '
-                'use collectives "links"'
+                f"there is no measured table of {op.name} over {request.layout.tp} devices of "
+                f'"{request.hardware_name}"; use collectives "links"'
             )
         return curve
 

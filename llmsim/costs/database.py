@@ -14,7 +14,7 @@ from llmsim.costs.source import CostRequest
 
 PACKAGE = "aiconfigurator_core"
 FRAMEWORKS = ("vllm", "sglang", "trtllm")
-"""In this order: vLLM's own kernels are what is simulated; another framework's stand in, labelled, where it has none."""
+"""In this order: vLLM's own kernels are simulated; another framework's stand in, labelled, where it has none."""
 
 TABLES = {
     "gemm": ("gemm", "gemm_perf.parquet"),
@@ -82,7 +82,9 @@ class Database:
 def version_key(text: str) -> tuple[tuple[int, int, str], ...]:
     """Sorts 0.24.0 above 0.9.1 and a release candidate below its release."""
     parts = re.findall(r"\d+|[a-z]+", text.lower())
-    return tuple((1, int(part), "") if part.isdigit() else (0 if part != "post" else 2, 0, part) for part in parts) + ((1, -1, ""),)
+    release_end = (1, -1, "")
+    ranks = [(1, int(part), "") if part.isdigit() else (2 if part == "post" else 0, 0, part) for part in parts]
+    return (*ranks, release_end)
 
 
 def find_database(request: CostRequest) -> Database | None:

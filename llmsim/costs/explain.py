@@ -28,7 +28,8 @@ def explain(compiled: CompiledCosts) -> str:
         cells = [f"{op.ps[size] / PS_PER_US:.1f}" if size < len(op.ps) else "" for size in SIZES]
         lines.append(_row(op.name, str(op.repeat), cells, op.source))
     lines += _attention_lines(compiled.attention)
-    lines.append(f"collectives: {'the links of the cluster' if compiled.link_collectives else 'tables, or none needed'}")
+    where = "the links of the cluster" if compiled.link_collectives else "tables, or none needed"
+    lines.append(f"collectives: {where}")
     lines.append(f"confidence (table cells): {_confidence(compiled)}")
     lines += [f"note: {note}" for note in compiled.notes]
     lines.append(f"table hash: {compiled.table_hash}")
@@ -62,7 +63,8 @@ def _attention_lines(attention: AttentionCost) -> list[str]:
     for n in DECODE_BATCHES:
         lines.append(_row(f"decode of {n}", "", [f"{decode_us(attention, n, kv):.1f}" for kv in CONTEXT_TOKENS], ""))
     for new in SIZES[1:5]:
-        lines.append(_row(f"prefill of {new}", "", [f"{prefill_us(attention, new, kv):.1f}" for kv in CONTEXT_TOKENS], ""))
+        cells = [f"{prefill_us(attention, new, kv):.1f}" for kv in CONTEXT_TOKENS]
+        lines.append(_row(f"prefill of {new}", "", cells, ""))
     kappa_ns = attention.skew_ps_per_token_q20 / (1 << 20) / 1e3
     lines.append(f"skew: {kappa_ns:.2f} ns per token of (longest - mean); {attention.skew_source}")
     return lines

@@ -33,7 +33,13 @@ def fill_line_axis(
 
 
 def _fill_lines(
-    view: Floats, marks: UInt8, lines: tuple[NDArray[np.intp], ...], points: Floats, known: NDArray[np.bool_], *, outside: bool
+    view: Floats,
+    marks: UInt8,
+    lines: tuple[NDArray[np.intp], ...],
+    points: Floats,
+    known: NDArray[np.bool_],
+    *,
+    outside: bool,
 ) -> None:
     have = np.flatnonzero(known)
     rows = view[lines]

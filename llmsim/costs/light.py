@@ -58,7 +58,7 @@ class Light:
 
 
 def least_weight_bytes(op: Operator) -> int:
-    """Weight bytes that any execution must stream: all of a GEMM, top-k experts of a MoE held whole, no table look-up."""
+    """Weight bytes that any execution must stream: all of a GEMM, top-k experts held whole, no table look-up."""
     if op.kind == "embedding":
         return 0
     if op.kind == "moe" and op.experts_local:
@@ -80,7 +80,7 @@ def light_of(request: CostRequest) -> Light | None:
 
 
 def floor_of(request: CostRequest, *, enforce: bool) -> Floor:
-    """The run-time check's numbers for this deployment; bandwidth 0 where nothing is known (then nothing is checked)."""
+    """The run-time check's numbers of a deployment; bandwidth 0 where nothing is known (then nothing is checked)."""
     light = light_of(request)
     body = [op for op in request.operators if op.part != "head"]
     head = sum(op.repeat * least_weight_bytes(op) for op in request.operators if op.part == "head")

@@ -20,15 +20,16 @@ Floats = NDArray[np.float64]
 
 MEMORY_EFFICIENCY = 0.8
 """Share of the data sheet's bandwidth that streaming kernels reach: aiconfigurator-core's systems/*.yaml uses 0.8 for
-every GPU; its measured large weight-streaming GEMMs reach 0.75 to 0.83, large-KV decode attention 0.74 to 0.93."""
+every GPU; in its vLLM tables (A100 to GB200) the median over weight-streaming GEMMs beyond 200 MB is 0.75 to 0.87, over
+decode attention beyond 400 MB of KV 0.74 to 0.86."""
 GEMM_EFFICIENCY = 0.75
-"""Share of the dense peak that large GEMMs reach: medians of its measured tables run from 0.61 (L40S) to 0.88 (A100)."""
+"""Share of the dense peak that large GEMMs reach: medians of the same tables run from 0.61 (L40S) to 0.88 (A100)."""
 ATTENTION_EFFICIENCY = 0.5
-"""Share of the dense peak that causal prefill attention reaches at 4k to 16k tokens: 0.37 to 0.64 in the same tables."""
+"""Share of the dense peak that causal prefill attention reaches at 4k to 16k tokens: 0.34 to 0.67 in those tables."""
 LAUNCH_US = 3.0
 """Fixed part of every kernel, launch included: `mem_empirical_constant_latency` of the same files."""
 ATTENTION_LAUNCH_US = 9.0
-"""Shortest attention call of the same tables (8.2 to 12.5 us on every card): metadata and KV write included."""
+"""Fixed part of an attention call: the shortest ones of the same tables take 8.2 us (L40S) to 12.5 us (A100)."""
 
 
 class RooflineSource:
@@ -48,7 +49,7 @@ class RooflineSource:
         self._notes: list[str] = []
 
     def operator(self, op: Operator, last: int) -> Curve | None:
-        """max(bytes / (0.8 bandwidth), flops / (0.75 peak)) + 3 us; experts read what their tokens are expected to touch."""
+        """max(bytes / (0.8 bandwidth), flops / (0.75 peak)) + 3 us; experts: those that tokens should touch."""
         counts = np.arange(last + 1, dtype=np.float64)
         us = self.operator_us(op, counts)
         us[0] = 0.0
@@ -63,11 +64,11 @@ class RooflineSource:
         peak = self._light.peak(op.weight_dtype or self._request.dtypes.activation)
         compute = counts * op.flops_per_token / (GEMM_EFFICIENCY * peak) if peak else np.zeros_like(counts)
         if not peak:
-            self._note(f'peak flop/s of "{self._request.hardware_name}" are not known: only its memory bandwidth limits')
+            self._note(f'peak flop/s of "{self._request.hardware_name}" are not known: only memory bandwidth limits it')
         return np.asarray(np.maximum(memory, compute) * 1e6 + LAUNCH_US)
 
     def attention(self, op: Operator) -> AttentionCost:
-        """Prefill: causal flops over half the peak; decode: KV bytes over 0.8 bandwidth; whichever limits, plus 9 us."""
+        """max(KV bytes / (0.8 bandwidth), causal flops / (0.5 peak)) + 9 us, for prefills and for decode batches."""
         prefill_q = geometric_axis(1, self._request.table_tokens, 8)
         prefill_k = np.insert(geometric_axis(1, self._request.max_model_len, 4), 0, 0)
         q, k = np.meshgrid(prefill_q.astype(float), prefill_k.astype(float), indexing="ij")
@@ -93,7 +94,8 @@ class RooflineSource:
 
     def _attention_us(self, op: Operator, kv_tokens: Floats, pairs: Floats) -> Floats:
         """`kv_tokens` are read from memory, `pairs` of (new, attended) tokens are computed."""
-        memory = kv_tokens * op.kv_bytes_per_context_token / (MEMORY_EFFICIENCY * self._light.memory_bandwidth_bytes_per_s)
+        rate = MEMORY_EFFICIENCY * self._light.memory_bandwidth_bytes_per_s
+        memory = kv_tokens * op.kv_bytes_per_context_token / rate
         peak = self._light.peak(self._request.dtypes.activation)
         compute = pairs * op.flops_per_context_token / (ATTENTION_EFFICIENCY * peak) if peak else np.zeros_like(pairs)
         return np.asarray(np.maximum(memory, compute) * 1e6 + ATTENTION_LAUNCH_US)
@@ -110,5 +112,3 @@ class RooflineSource:
 def analytic(values: Floats) -> NDArray[np.uint8]:
     """Marks every cell of a grid as computed, not measured."""
     return np.full(values.shape, Provenance.ANALYTIC, dtype=np.uint8)
-
-

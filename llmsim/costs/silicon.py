@@ -26,16 +26,20 @@ Floats = NDArray[np.float64]
 KERNEL_GAP_PS = 0
 """Idle time between two kernels of a replayed graph or a full launch queue, for each kernel.
 
-0: the tables already contain it. Every GEMM row includes its launch (a 1 x 32 x 32 GEMM takes 1.8 us on every recent
-card), the element-wise formula adds 3 us, and kernel profiles of whole layers, which hold no gaps at all, reproduce
-real step times without any (adding 1 us per kernel makes them 0.8 to 1.8 % slow). A positive value becomes the
-operator `kernel_gap`."""
+0, because the tables already hold a fixed part for every kernel: a 1 x 32 x 32 GEMM, which computes next to nothing,
+takes 1.8 us (RTX PRO 6000) to 2.6 us (H100) there, the shortest attention call 8 to 12 us, and the element-wise formula
+adds 3 us. Another microsecond would count that twice, and nothing but an end-to-end log argues for it. A positive
+value becomes the operator `kernel_gap`, so that it is seen."""
 ELEMENTWISE_EFFICIENCY = 0.8
 ELEMENTWISE_LAUNCH_S = 3e-6
 """Used where the system's YAML does not say (`mem_bw_empirical_scaling_factor`, `mem_empirical_constant_latency`)."""
-GEMM_DTYPES = {"bf16": ("bfloat16",), "fp16": ("bfloat16",), "fp8": ("fp8", "fp8_block"), "int8": ("int8_wo",), "fp32": ()}
-
-
+GEMM_DTYPES = {
+    "bf16": ("bfloat16",),
+    "fp16": ("bfloat16",),
+    "fp8": ("fp8", "fp8_block"),
+    "int8": ("int8_wo",),
+    "fp32": (),
+}
 
 
 class SiliconSource:
@@ -67,7 +71,7 @@ class SiliconSource:
         return self._lit(op, self._elementwise(op, last))
 
     def attention(self, op: Operator) -> AttentionCost:
-        """Prefill and decode tables of the head shape; mixed steps and unequal lengths by the card's measured constants."""
+        """Prefill and decode of the head shape; mixed steps and unequal lengths by the card's measured constants."""
         context = find_rows(self._database.tables("context_attention"), op, self._request.dtypes.kv)
         generation = find_rows(self._database.tables("generation_attention"), op, self._request.dtypes.kv)
         prefill = prefill_grid(context, self._request, op, self._light)
@@ -132,4 +136,6 @@ class SiliconSource:
         if not bool(low.any()):
             return curve
         marks = np.where(low, np.uint8(Provenance.ANALYTIC), curve.provenance)
-        return Curve(np.maximum(curve.ps, least), marks.astype(np.uint8), f"{curve.source}, raised to the speed of light")
+        return Curve(
+            np.maximum(curve.ps, least), marks.astype(np.uint8), f"{curve.source}, raised to the speed of light"
+        )

@@ -40,7 +40,7 @@ class CollectiveTables:
         return _curve(_lookup(points, times_us, sizes), points, sizes, label)
 
     def _all_reduce(self, sizes: Floats, last: int) -> Curve | None:
-        """Steps that replay a CUDA graph use the graph rows; larger ones the eager rows, copy into the buffer included."""
+        """Steps that replay a CUDA graph use the graph rows; larger ones the eager rows, as vLLM runs them."""
         graph = self._custom(eager=False)
         eager = self._custom(eager=True)
         fallback = self._nccl("all_reduce")

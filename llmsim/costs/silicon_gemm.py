@@ -112,7 +112,9 @@ def _neighbours(axis: Floats, value: float) -> tuple[int, int, float]:
     return right - 1, right, float(np.log(value / low) / np.log(high / low))
 
 
-def load_gemm(tables: list[TablePath], dtypes: tuple[str, ...], weight_bytes: float, peak: int, light: Light) -> GemmTable | None:
+def load_gemm(
+    tables: list[TablePath], dtypes: tuple[str, ...], weight_bytes: float, peak: int, light: Light
+) -> GemmTable | None:
     """The first table that has one of `dtypes` (tried in order), or None; the fastest kernel where several were run."""
     for table in tables:
         rows = read_columns(table.path, ["gemm_dtype", "m", "n", "k", "latency"])

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-TILE_ROWS = {"fa2": 64, "fa3": 128, "flashinfer": 128}
-"""Query rows of one thread block in causal prefill at head size 128 (FlashAttention's kernel traits; 128 for FA2 on
-A100 as well, where the difference is below the wave's rounding)."""
+TILE_ROWS = {"fa2": 64, "fa3": 128}
+DEFAULT_TILE_ROWS = 128
+"""Query rows of one prefill thread block. FA2: a paged KV cache forces its split kernel, whose block has 64 rows at
+every head size (flash_fwd_launch_template.h, run_mha_fwd_splitkv_dispatch). FA3: 128 at head size 128
+(hopper/ templates of the same repository). FlashInfer and others: assumed 128."""
 COLD_FACTOR = 2
 """A KV cache this many times the last-level cache is certainly read from memory."""
 
@@ -78,7 +80,7 @@ def _cached_part_us(lengths: Floats, times_us: Floats, request: CostRequest, op:
     pairs_per_us = (lengths[-1] ** 2 - lengths[-2] ** 2) / 2 / (times_us[-1] - times_us[-2])
     if sheet is None or not sheet.num_sms:
         return np.asarray(q / pairs_per_us)
-    tile = TILE_ROWS.get(sheet.attention_kernel, 128)
+    tile = TILE_ROWS.get(sheet.attention_kernel, DEFAULT_TILE_ROWS)
     blocks = op.heads * np.ceil(q / tile)
     waves = np.ceil(blocks / sheet.num_sms) if sheet.attention_kernel == "fa2" else blocks / sheet.num_sms
     per_block_us = tile * sheet.num_sms / (op.heads * pairs_per_us)

@@ -1,4 +1,4 @@
-"""Grouped-expert times from the silicon database: the model's own shape where measured, the nearest one scaled elsewhere."""
+"""Grouped-expert times from the silicon database: the model's own shape where measured, else the nearest one scaled."""
 
 from __future__ import annotations
 
@@ -84,7 +84,9 @@ def _from_rows(
     shapes = [MoeShape(*(int(value) for value in row)) for row in np.unique(table, axis=0)]
     shape = min(shapes, key=lambda candidate: (_distance(candidate, wanted), str(candidate)))
     keep = np.all(table == np.array([shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep]), axis=1)
-    distribution = next(name for name in (*DISTRIBUTIONS, *rows["distribution"][keep]) if name in rows["distribution"][keep])
+    distribution = next(
+        name for name in (*DISTRIBUTIONS, *rows["distribution"][keep]) if name in rows["distribution"][keep]
+    )
     keep &= rows["distribution"] == distribution
     points, owner = np.unique(rows["num_tokens"][keep].astype(np.float64), return_inverse=True)
     measured = np.full(len(points), np.inf)

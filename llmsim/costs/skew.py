@@ -30,8 +30,8 @@ def skew_q20(request: CostRequest, op: Operator) -> tuple[int, str]:
 def mixed_decode_q20(request: CostRequest, op: Operator) -> int:
     """Least decode time per KV token in a step that also prefills, 2^-20 ps per layer; 0 where the effect is unknown.
 
-    The mixed kernel of FlashAttention-2 does not pack the query heads of a KV head, so K and V are read from L2 once per
-    query head: heads * head_dim * 2 elements per token, over the measured L2 bandwidth.
+    The mixed kernel of FlashAttention-2 does not pack the query heads of a KV head: K and V are read from L2 once
+    per query head: heads * head_dim * 2 elements per token, over the measured L2 bandwidth.
     """
     sheet = request.hardware
     if sheet is None or sheet.attention_kernel != "fa2" or not sheet.l2_bandwidth_bytes_per_s:

@@ -78,7 +78,7 @@ class MixedGrid:
     """Attention of one layer over (prefill chunk, its cached tokens, decodes, their mean cached tokens), complete.
 
     Shapes: axes int64 ascending, ps and provenance [chunk, kv_prefill, n, kv]. The plane chunk == 0 is pure decode,
-    n == 0 pure prefill. Any step with a prefill has chunk >= 1, so planes 0 and 1 are never blended by an integer chunk.
+    n == 0 pure prefill. A step with a prefill has chunk >= 1, so no integer chunk blends the planes 0 and 1.
     """
 
     chunk_axis: Int64

@@ -8,8 +8,9 @@ from typing import Literal
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group, LinkSpec, with_model_limits
 from llmsim.core import GroupInfo
-from llmsim.costs import CollectiveSource, CompiledCosts, CostRequest, SourceName, compile_costs
-from llmsim.lowering.collectives import link_collective_costs
+from llmsim.costs import CompiledCosts, CostRequest, OpCost, compile_costs
+from llmsim.costs.source import CollectiveSource, SourceName
+from llmsim.lowering.collectives import expanded_config, group_topology, link_collective_costs
 from llmsim.lowering.program import build_program, padded_tokens
 from llmsim.model import (
     Dtypes,
@@ -36,6 +37,8 @@ class LoweringOptions:
     collectives: CollectiveSource = "auto"
     profile_dirs: tuple[Path, ...] = ()
     network: Literal["congestion-unaware", "congestion-aware"] = "congestion-unaware"
+    exact: bool = False
+    """Evaluate every rank's nodes in the engine instead of the folded program."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +53,10 @@ class LoweredGroup:
     ledger: MemoryLedger
     costs: CompiledCosts
     program: "_native.Program"
-    program_operators: tuple[tuple[str, str], ...]
-    """(operator, source) of each operator of the program, in its order."""
+    program_costs: tuple[OpCost | None, ...]
+    """The cost of each operator of the program, in its order; None: attention."""
+    expanded: "_native.ExpandedConfig | None"
+    """How to run every rank's nodes in the engine; None: the folded program."""
     scheduler: "_native.VllmV1Config"
     native: "_native.GroupConfig"
     engine: EngineArgs
@@ -64,6 +69,12 @@ class LoweredDeployment:
     groups: tuple[LoweredGroup, ...]
     models: tuple[str, ...]
     notes: tuple[str, ...] = field(default=())
+
+    def operator(self, group: int, index: int) -> tuple[str, str]:
+        """(name, source) of an operator of a group's program."""
+        lowered = self.groups[group]
+        cost = lowered.program_costs[index]
+        return ("attention", lowered.costs.attention.source) if cost is None else (cost.name, cost.source)
 
     @property
     def enforces_light(self) -> tuple[bool, ...]:
@@ -140,8 +151,12 @@ def _lower_group(group: Group, link: LinkSpec, options: LoweringOptions, model_i
         collectives=options.collectives,
     )
     costs = compile_costs(request)
-    linked = link_collective_costs(ops, request, group, link, options.network) if costs.link_collectives else ()
-    program, names = build_program(costs, linked, padded_tokens(request), engine.host_gap_ps)
+    on_links = costs.link_collectives
+    linked = link_collective_costs(ops, request, group.tp, link, options.network) if on_links else ()
+    program, program_costs = build_program(ops, costs, linked, padded_tokens(request), engine.host_gap_ps)
+    expanded = None
+    if options.exact:
+        expanded = expanded_config(ops, program_costs, on_links, group_topology(group.tp, link), options.network)
     return LoweredGroup(
         info=GroupInfo(
             index=group.index,
@@ -159,7 +174,8 @@ def _lower_group(group: Group, link: LinkSpec, options: LoweringOptions, model_i
         ledger=ledger,
         costs=costs,
         program=program,
-        program_operators=names,
+        program_costs=program_costs,
+        expanded=expanded,
         scheduler=_scheduler(engine, ledger.num_blocks, request.max_model_len),
         native=_native_group(group, model_index),
         engine=engine,

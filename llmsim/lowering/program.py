@@ -8,9 +8,11 @@ import numpy as np
 from llmsim import _native
 from llmsim.core import Int32
 from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost
+from llmsim.model import Operator
 
 FEATURES = {"tokens": _native.Feature.TOKENS, "sequences": _native.Feature.SEQUENCES}
 PARTS = {"prologue": 0, "layer": 1, "head": 2}
+COLLECTIVES = ("all_reduce", "logits_gather")
 
 
 def padded_tokens(request: CostRequest) -> Int32:
@@ -27,26 +29,26 @@ def padded_tokens(request: CostRequest) -> Int32:
 
 
 def build_program(
-    costs: CompiledCosts, linked: Sequence[OpCost], padded: Int32, host_gap_ps: int
-) -> tuple["_native.Program", tuple[tuple[str, str], ...]]:
-    """The program and the (name, source) of its operators; `linked` are the collectives priced on links."""
-    ops = [*costs.ops, *linked]
-    native = [_operator(op) for op in ops]
-    none = np.empty(0, np.int64), np.empty(0, np.uint8)
-    native.append(
-        _native.Operator(
-            "attention",
-            _native.NodeKind.ATTENTION,
-            _native.Feature.TOKENS,
-            PARTS["layer"],
-            costs.attention.repeat,
-            *none,
-        )
+    operators: Sequence[Operator], costs: CompiledCosts, linked: Sequence[OpCost], padded: Int32, host_gap_ps: int
+) -> tuple["_native.Program", tuple[OpCost | None, ...]]:
+    """The program and the cost of each of its operators, in order (None: attention).
+
+    `linked` are the collectives priced on links. Costs that no operator of the model stands for (the launch gap of a
+    source) come last.
+    """
+    ordered = _in_execution_order(operators, [*costs.ops, *linked])
+    attention = _native.Operator(
+        "attention",
+        _native.NodeKind.ATTENTION,
+        _native.Feature.TOKENS,
+        PARTS["layer"],
+        costs.attention.repeat,
+        np.empty(0, np.int64),
+        np.empty(0, np.uint8),
     )
-    names = [(op.name, op.source) for op in ops] + [("attention", costs.attention.source)]
     floor = costs.floor
     program = _native.Program(
-        native,
+        [attention if cost is None else _operator(cost) for cost in ordered],
         _attention(costs.attention),
         padded,
         floor.weight_bytes_read,
@@ -54,13 +56,23 @@ def build_program(
         floor.memory_bandwidth_bytes_per_s,
         host_gap_ps,
     )
-    return program, tuple(names)
+    return program, tuple(ordered)
 
 
+def _in_execution_order(operators: Sequence[Operator], costs: Sequence[OpCost]) -> list[OpCost | None]:
+    """Costs in the order of the model's operators; operators of one name take their costs in turn."""
+    by_name: dict[str, list[OpCost]] = {}
+    for cost in costs:
+        by_name.setdefault(cost.name, []).append(cost)
+    ordered: list[OpCost | None] = []
+    for op in operators:
+        ordered.append(None if op.kind == "attention" else by_name[op.name].pop(0))
+    extra = [cost for rest in by_name.values() for cost in rest]
+    return sorted([*ordered, *extra], key=lambda cost: PARTS["layer" if cost is None else cost.part])
 
 
 def _operator(op: OpCost) -> "_native.Operator":
-    kind = _native.NodeKind.COLLECTIVE if op.name in ("all_reduce", "logits_gather") else _native.NodeKind.COMPUTE
+    kind = _native.NodeKind.COLLECTIVE if op.name in COLLECTIVES else _native.NodeKind.COMPUTE
     return _native.Operator(op.name, kind, FEATURES[op.feature], PARTS[op.part], op.repeat, op.ps, op.provenance)
 
 

@@ -7,13 +7,11 @@
 #include <nanobind/stl/vector.h>
 
 #include "content_hasher.h"
+#include "python/bindings.h"
 #include "emissions.h"
+#include "expanded.h"
 #include "simulation.h"
 #include "vllm_v1.h"
-
-#ifdef LLMSIM_WITH_ENGINE
-void bind_engine(nanobind::module_& m);
-#endif
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -237,20 +235,25 @@ nb::dict step_columns(const Simulation& s) {
   return d;
 }
 
-nb::dict series_columns(const Simulation& s) {
+// Rows from `first` on, so that heartbeats can be printed while the run goes on.
+nb::dict series_columns(const Simulation& s, std::size_t first) {
   const Series& r = s.series();
+  const auto tail = [first](const auto& column) {
+    using Column = std::decay_t<decltype(column)>;
+    return to_array(Column(column.begin() + static_cast<std::ptrdiff_t>(std::min(first, column.size())), column.end()));
+  };
   nb::dict d;
-  d["time_ps"] = to_array(r.time_ps);
-  d["group"] = to_array(r.group);
-  d["running"] = to_array(r.running);
-  d["waiting"] = to_array(r.waiting);
-  d["kv_blocks_used"] = to_array(r.kv_blocks_used);
-  d["kv_blocks_cached"] = to_array(r.kv_blocks_cached);
-  d["prompt_tokens"] = to_array(r.prompt_tokens);
-  d["generation_tokens"] = to_array(r.generation_tokens);
-  d["hit_tokens"] = to_array(r.hit_tokens);
-  d["queried_tokens"] = to_array(r.queried_tokens);
-  d["preemptions"] = to_array(r.preemptions);
+  d["time_ps"] = tail(r.time_ps);
+  d["group"] = tail(r.group);
+  d["running"] = tail(r.running);
+  d["waiting"] = tail(r.waiting);
+  d["kv_blocks_used"] = tail(r.kv_blocks_used);
+  d["kv_blocks_cached"] = tail(r.kv_blocks_cached);
+  d["prompt_tokens"] = tail(r.prompt_tokens);
+  d["generation_tokens"] = tail(r.generation_tokens);
+  d["hit_tokens"] = tail(r.hit_tokens);
+  d["queried_tokens"] = tail(r.queried_tokens);
+  d["preemptions"] = tail(r.preemptions);
   return d;
 }
 
@@ -297,6 +300,7 @@ nb::dict counter_columns(const Simulation& s) {
   column("pool_consistent", [](const Group& g) { return std::int64_t{g.builder().kv_cache().pool().consistent()}; });
   column("running", [](const Group& g) { return std::int64_t{g.num_running()}; });
   column("waiting", [](const Group& g) { return std::int64_t{g.num_waiting()}; });
+  column("idle_with_work", [](const Group& g) { return g.idle_with_work(); });
   column("finished", [](const Group& g) { return g.builder().counters().finished; });
   column("rejected", [](const Group& g) { return static_cast<std::int64_t>(g.rejected().size()); });
   return d;
@@ -316,14 +320,39 @@ nb::list busy_time(const Simulation& s) {
 }
 
 void add_group(Simulation& s, const GroupConfig& config, const VllmV1Config& scheduler,
-               const std::shared_ptr<Program>& program, bool record_steps, bool record_schedule) {
+               const std::shared_ptr<Program>& program, const ExpandedConfig* expanded, bool record_steps,
+               bool record_schedule) {
   if (config.depth < 1) throw std::invalid_argument("depth must be at least 1");
   if (scheduler.kv.num_blocks < 2) throw std::invalid_argument("a pool needs at least 2 blocks");
+  std::unique_ptr<Evaluator> evaluator;
+  if (expanded != nullptr) {
+    evaluator = std::make_unique<ExpandedEvaluator>(program, *expanded);
+  } else {
+    evaluator = std::make_unique<FoldedEvaluator>(program);
+  }
   auto group = std::make_unique<Group>(config, std::make_unique<VllmV1>(scheduler, s.sequences(), s.log()),
-                                       std::make_unique<FoldedEvaluator>(program), s.sequences(), s.log());
+                                       std::move(evaluator), s.sequences(), s.log());
   if (record_steps) group->steps = std::make_unique<StepRecorder>();
   if (record_schedule) group->schedule = std::make_unique<ScheduleRecorder>();
   s.add_group(std::move(group));
+}
+
+void bind_expanded(nb::module_& m) {
+  nb::class_<CollectiveSpec>(m, "CollectiveSpec", "How one collective operator runs; 0 bytes: by its own table.")
+      .def(
+          "__init__",
+          [](CollectiveSpec* spec, std::int32_t op, astra_sim::model::CollectiveKind kind, std::int64_t bytes_per_unit) {
+            new (spec) CollectiveSpec{op, kind, bytes_per_unit};
+          },
+          "op"_a, "kind"_a, "bytes_per_unit"_a);
+  nb::class_<ExpandedConfig>(m, "ExpandedConfig", "A group's own links and the collectives that run on them.")
+      .def(
+          "__init__",
+          [](ExpandedConfig* config, std::shared_ptr<astra_sim::model::Topology> topology,
+             astra_sim::engine::NetworkKind network, std::vector<CollectiveSpec> collectives) {
+            new (config) ExpandedConfig{std::move(topology), network, std::move(collectives)};
+          },
+          "topology"_a, "network"_a, "collectives"_a);
 }
 
 void bind_simulation(nb::module_& m) {
@@ -343,8 +372,9 @@ void bind_simulation(nb::module_& m) {
           },
           "arrival_ps"_a, "input_tokens"_a, "output_tokens"_a, "model"_a, "next_call"_a, "tool_delay_ps"_a,
           "priority"_a, "key_offsets"_a, "keys"_a, "granularity"_a, "series_interval_ps"_a)
-      .def("add_group", &add_group, "config"_a, "scheduler"_a, "program"_a, "record_steps"_a = false,
-           "record_schedule"_a = false)
+      .def("add_group", &add_group, "config"_a, "scheduler"_a, "program"_a,
+           "expanded"_a.none() = nb::none(), "record_steps"_a = false, "record_schedule"_a = false,
+           "With `expanded`, every rank's nodes run in the engine instead of the folded program.")
       .def(
           "set_router",
           [](Simulation& s, const std::string& name, std::uint64_t seed, std::size_t num_models) {
@@ -358,7 +388,7 @@ void bind_simulation(nb::module_& m) {
       .def_prop_ro("num_rejected", &Simulation::num_rejected)
       .def("requests", &request_columns)
       .def("steps", &step_columns)
-      .def("series", &series_columns)
+      .def("series", &series_columns, "first"_a = 0)
       .def("counters", &counter_columns)
       .def("busy_time", &busy_time)
       .def("schedule", [](const Simulation& s, std::size_t group) { return schedule_columns(*s.groups().at(group)->schedule); });
@@ -379,12 +409,11 @@ void bind_simulation(nb::module_& m) {
 
 NB_MODULE(_native, m) {
   m.doc() = "llmsim's serving core: scheduler, KV cache, step programs and the event loop.";
+  nb::module_ engine = m.def_submodule("engine", "The network and execution-graph engine (astra-sim/).");
+  astra_sim::python::bind_engine(engine);
   llmsim::bind_content_hasher(m);
   llmsim::bind_program(m);
   llmsim::bind_configs(m);
+  llmsim::bind_expanded(m);
   llmsim::bind_simulation(m);
-#ifdef LLMSIM_WITH_ENGINE
-  nb::module_ engine = m.def_submodule("engine", "The network and execution-graph engine.");
-  bind_engine(engine);
-#endif
 }

@@ -38,7 +38,7 @@ WeightedValues Emissions::inter_token_latencies() const {
   std::vector<std::pair<Ps, std::int64_t>> pairs;
   for (std::size_t i = 0; i + 1 < runs_.offsets.size(); ++i) {
     const std::int64_t begin = runs_.offsets[i], end = runs_.offsets[i + 1];
-    if (begin == end) continue;
+    if (begin == end || log.finish[i] == kNever) continue;
     const auto& times = times_of(static_cast<RequestId>(i));
     auto& weight = weights[static_cast<std::size_t>(log.group[i])];
     for (std::int64_t r = begin; r < end; ++r) {
@@ -57,7 +57,8 @@ WeightedValues Emissions::inter_token_latencies() const {
     }
   }
   std::int64_t together = 0;
-  for (const auto& burst : log.bursts) together += burst.extra;
+  for (const auto& burst : log.bursts)
+    if (log.finish[burst.request] != kNever) together += burst.extra;
   if (together > 0) pairs.emplace_back(0, together);
 
   std::sort(pairs.begin(), pairs.end());

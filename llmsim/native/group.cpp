@@ -38,6 +38,11 @@ void Group::drain_inbox(Ps now) {
 
 void Group::pump(Ps now) {
   drain_inbox(now);
+  fill_slots(now);
+  if (idle() && builder_->has_requests()) ++idle_with_work_;
+}
+
+void Group::fill_slots(Ps now) {
   while (num_in_flight_ < slots_.size() && !nothing_to_build_ && builder_->has_requests()) {
     Slot& slot = slots_[(oldest_ + num_in_flight_) % slots_.size()];
     builder_->build(now, slot.batch);

@@ -39,7 +39,7 @@ class Group {
 
   // A request is on its way from the API server; the engine sees it api_latency later.
   void receive(RequestId request, Ps now);
-  // Fills the free slots; returns whether a batch is in flight afterwards.
+  // Fills the free slots with batches.
   void pump(Ps now);
   // The oldest batch in flight has ended at `now`; finished requests are appended.
   void outputs(Ps now, std::vector<RequestId>& finished);
@@ -55,6 +55,8 @@ class Group {
   const std::vector<Ps>& output_times() const { return output_times_; }
   Ps busy() const { return busy_; }
   std::int64_t scheduled_tokens() const { return scheduled_tokens_; }
+  // How often it was left idle although its scheduler held requests (invariant 7: never).
+  std::int64_t idle_with_work() const { return idle_with_work_; }
   const std::vector<RequestId>& rejected() const { return rejected_; }
 
   std::unique_ptr<StepRecorder> steps;         // null: not recorded
@@ -66,6 +68,7 @@ class Group {
     RequestId request;
   };
   void drain_inbox(Ps now);
+  void fill_slots(Ps now);
   bool can_ever_run(const Sequence& sequence, std::int32_t max_tokens) const;
 
   GroupConfig config_;
@@ -78,7 +81,7 @@ class Group {
   std::size_t oldest_ = 0, num_in_flight_ = 0;
   bool nothing_to_build_ = false;  // until the next output: an empty schedule occupies its slot, as in vLLM
   Ps device_free_ = 0, busy_ = 0;
-  std::int64_t scheduled_tokens_ = 0;
+  std::int64_t scheduled_tokens_ = 0, idle_with_work_ = 0;
   std::vector<Ps> output_times_;
   std::vector<RequestId> rejected_;
 };

@@ -48,6 +48,11 @@ class Program {
 
   const std::vector<Operator>& operators() const { return operators_; }
   std::int64_t padded(std::int64_t tokens) const { return padded_tokens_[static_cast<std::size_t>(tokens)]; }
+  // The feature value at which an operator's table is read.
+  std::int64_t units(const Operator& op, const Features& features) const {
+    if (op.feature == Feature::kTokens) return padded(features.tokens);
+    return std::min(features.sequences, static_cast<std::int64_t>(fused_sequences_.size()) - 1);
+  }
   Ps attention_layer_ps(const Batch& batch) const { return attention_->price(batch).ps; }
   Ps host_gap() const { return host_gap_; }
   // The least time that the step's reads of weights and KV take at the data sheet's bandwidth.

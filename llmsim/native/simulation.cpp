@@ -32,6 +32,7 @@ bool Simulation::run(std::int64_t max_events) {
     const Event event = events_.top();
     events_.pop();
     while (series_interval_ > 0 && next_sample_ < event.time) record_series();
+    if (event.time < now_) throw std::logic_error("invariant 3: the clock went back");
     now_ = event.time;
     handle(event);
   }

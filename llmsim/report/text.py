@@ -1,6 +1,7 @@
 """The summary as text, one screen of it, and the heartbeat line of a running simulation."""
 
 import io
+import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ _LATENCIES = (
     ("Queueing delay", "queueing_delay"),
 )
 _STATISTICS = ("mean", "median", "p90", "p95", "p99", "std")
-_LABEL_WIDTH = 26
+_LABEL_WIDTH = 27
 _MAX_GROUPS = 8
 _MAX_NOTES = 8
 
@@ -63,13 +64,15 @@ def _rich(summary: Mapping[str, Any]) -> str:
             table.add_row(Text(label), Text(value))
         return table
 
-    latency = Table(box=None, padding=(0, 2), pad_edge=False)
-    latency.add_column("Latency (ms)", style="dim", min_width=_LABEL_WIDTH)
+    latency = Table(box=None, padding=(0, 1), pad_edge=False)
+    latency.add_column("Latency (ms)", style="dim", min_width=16)
     for name in _STATISTICS:
-        latency.add_column(name, justify="right", style="bold" if name == "mean" else "")
+        latency.add_column(name, justify="right", no_wrap=True, style="bold" if name == "mean" else "")
     for label, values in _latency_rows(summary):
         latency.add_row(label, *values)
-    console = Console(file=io.StringIO(), force_terminal=True, highlight=False)
+    # A figure that is cut short is worse than a line that wraps.
+    width = max(shutil.get_terminal_size().columns, 80)
+    console = Console(file=io.StringIO(), force_terminal=True, highlight=False, width=width)
     console.print(grid(_facts(summary), "bold"), latency, grid(_machine_facts(summary)), sep="\n")
     warnings = list(_warnings(summary))
     if warnings:

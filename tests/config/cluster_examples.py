@@ -1,0 +1,107 @@
+"""Cluster documents that the tests of the configuration start from."""
+
+import json
+from typing import Any
+
+from llmsim.config import Cluster, parse_cluster
+
+Json = dict[str, Any]
+
+
+def small() -> Json:
+    """The smallest cluster that runs: one device, one model."""
+    return {
+        "num_nodes": 1,
+        "link_bw": 450,
+        "link_latency": 1000,
+        "nodes": [
+            {
+                "num_instances": 1,
+                "cpu_mem": {"mem_size": 512, "mem_bw": 256, "mem_latency": 0},
+                "instances": [
+                    {
+                        "model_name": "meta-llama/Llama-3.1-8B",
+                        "hardware": "H100",
+                        "npu_mem": {"mem_size": 80, "mem_bw": 3350, "mem_latency": 0},
+                        "pd_type": None,
+                    }
+                ],
+            }
+        ],
+    }
+
+
+def instance(document: Json, index: int = 0) -> Json:
+    """An instance of the first node, to edit."""
+    found: Json = document["nodes"][0]["instances"][index]
+    return found
+
+
+def with_instance(**fields: Any) -> Json:
+    """The small cluster with keys added to its instance."""
+    document = small()
+    instance(document).update(fields)
+    return document
+
+
+def parsed(document: Any) -> Cluster:
+    """The cluster of a document, as read from a file called c.json."""
+    return parse_cluster(json.dumps(document, indent=2), "c.json")
+
+
+def full() -> Json:
+    """A valid cluster that gives every key of the schema, the older layout keys in a second instance."""
+    document = small()
+    options = {
+        "engine_profile": "vllm-0.24",
+        "max_num_seqs": 128,
+        "max_num_batched_tokens": 2048,
+        "long_prefill_token_threshold": 512,
+        "enable_chunked_prefill": True,
+        "enable_prefix_caching": True,
+        "reserve_full_isl": True,
+        "scheduler_reserve_full_isl": True,
+        "watermark": 0.01,
+        "block_size": 16,
+        "gpu_memory_utilization": 0.9,
+        "npu_memory_utilization": 0.9,
+        "num_gpu_blocks_override": 1000,
+        "max_model_len": 4096,
+        "dtype": "bfloat16",
+        "kv_cache_dtype": "fp8",
+        "scheduling_policy": "fcfs",
+        "async_scheduling": True,
+        "cuda_graph_sizes": [1, 2, 4],
+        "api_latency_ns": 1500000,
+        "host_gap_ns": 0.5,
+    }
+    where = {"weights": "cxl:1", "kv_loc": "npu", "kv_evict_loc": "cpu"}
+    first = instance(document)
+    older = {**first, "npu_mem": dict(first["npu_mem"]), "npu_num": 4, "npu_group": 2}
+    first["npu_mem"]["mem_util"] = 0.9
+    first.update(options, num_npus=2, tp_size=2, pp_size=1, ep_size=2, dp_group="a", pd_type="prefill")
+    first["placement"] = {
+        "default": dict(where),
+        "blocks": [{"blocks": "0-3,7", **where}],
+        "layers": {"lm_head": dict(where)},
+    }
+    for switch in ("block_copy", "local_offloading", "attn_offloading", "sub_batch_interleaving"):
+        first[f"enable_{switch}"] = False
+    node = document["nodes"][0]
+    node["instances"].append(older)
+    node["num_instances"] = 2
+    node["cpu_mem"]["pim_config"] = "DDR4_8GB_3200_pim"
+    node["power"] = {
+        "base_node_power": 60,
+        "npu": {"H100": {"idle_power": 70, "standby_power": 115, "active_power": 700, "standby_duration": 18}},
+        "cpu": {"idle_power": 10, "active_power": 200, "util": 0.15},
+        "dram": {"dimm_size": 32, "idle_power": 2.0, "energy_per_bit": 6.0},
+        "link": {"num_links": 1, "idle_power": 5, "energy_per_bit": 4.0},
+        "nic": {"num_nics": 1, "idle_power": 20},
+        "storage": {"num_devices": 2, "idle_power": 5},
+    }
+    document.update(link_bw=[450, 50], link_latency=[1000, 5000], description="all keys", engine=dict(options))
+    document["$schema"] = "cluster.schema.json"
+    document["cxl_mem"] = {"mem_size": 1024, "mem_bw": 60, "mem_latency": 250, "num_devices": 4}
+    unshared: Json = json.loads(json.dumps(document))
+    return unshared

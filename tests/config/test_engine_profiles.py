@@ -1,0 +1,123 @@
+"""Defaults by card, graph sizes, and the limits that need the model's context length."""
+
+from typing import Any
+
+import pytest
+from cluster_examples import instance, parsed, small
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmsim.config import EngineArgs, EngineOverrides, load_profile, profile_names, resolve, with_model_limits
+from llmsim.config.errors import InputError
+
+PROFILES = ("vllm-0.19", "vllm-0.24")
+
+
+def engine(hardware: str = "H100", mem_size: float = 80, **overrides: Any) -> EngineArgs:
+    document = small()
+    instance(document)["hardware"] = hardware
+    instance(document)["npu_mem"]["mem_size"] = mem_size
+    return resolve(parsed(document), EngineOverrides(**overrides)).groups[0].engine
+
+
+def test_the_profiles_that_come_with_the_package() -> None:
+    assert profile_names() == PROFILES
+    assert engine().engine_profile == "vllm-0.24"
+    for name in PROFILES:
+        assert load_profile(name).name == name
+        assert name.removeprefix("vllm-") in load_profile(name).source
+    with pytest.raises(InputError, match=r'engine profile "vllm-0\.25" is not known'):
+        load_profile("vllm-0.25")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(
+    ("hardware", "mem_size", "tokens", "seqs"),
+    [
+        ("H100", 80, 8192, 1024),
+        ("H100", 79.1, 8192, 1024),  # what the driver of an "80 GB" card reports
+        ("H200", 141, 8192, 1024),
+        ("B200", 180, 8192, 1024),  # the class from 160 GiB on is newer than both profiles
+        ("RTXPRO6000", 96, 8192, 1024),
+        ("H20", 70, 8192, 1024),
+        ("H20", 69.99, 2048, 256),
+        ("A100", 80, 2048, 256),
+        ("a100-sxm-80gb", 80, 2048, 256),
+        ("NVIDIA A100-SXM4-80GB", 79.1, 2048, 256),
+        ("A6000", 48, 2048, 256),
+        ("RTX4090", 24, 2048, 256),
+        ("H100", 40, 2048, 256),
+        ("TPU-v6e", 32, 1024, 256),
+        ("TPU-v5e", 16, 512, 256),
+        ("TPU-v5p", 95, 256, 256),
+    ],
+)
+def test_batch_defaults_by_card(profile: str, hardware: str, mem_size: float, tokens: int, seqs: int) -> None:
+    args = engine(hardware, mem_size, engine_profile=profile)
+    assert (args.max_num_batched_tokens, args.max_num_seqs) == (tokens, seqs)
+
+
+def test_other_defaults() -> None:
+    old, new = engine(engine_profile="vllm-0.19"), engine()
+    assert (old.gpu_memory_utilization, new.gpu_memory_utilization) == (0.9, 0.92)
+    for args in (old, new):
+        assert (args.block_size, args.watermark, args.long_prefill_token_threshold) == (16, 0.0, 0)
+        assert args.enable_chunked_prefill and args.enable_prefix_caching and args.reserve_full_isl
+        assert args.async_scheduling
+        assert (args.scheduling_policy, args.dtype, args.kv_cache_dtype) == ("fcfs", None, "auto")
+        assert (args.api_latency_ps, args.host_gap_ps) == (1_500_000_000, 0)
+
+
+FULL_GRAPHS = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
+
+
+def test_graph_sizes_of_a_default_engine() -> None:
+    assert engine().cuda_graph_sizes == FULL_GRAPHS
+    assert len(FULL_GRAPHS) == 51
+    assert engine(max_num_seqs=128).cuda_graph_sizes[-1] == 256
+    assert engine(max_num_seqs=1).cuda_graph_sizes == (1, 2)
+    assert engine(max_num_seqs=4).cuda_graph_sizes == (1, 2, 4, 8)
+    # The token budget is captured too, off the grid, in the newer version only.
+    assert engine(max_num_seqs=50, max_num_batched_tokens=50).cuda_graph_sizes[-2:] == (48, 50)
+    old = engine(max_num_seqs=50, max_num_batched_tokens=50, engine_profile="vllm-0.19")
+    assert old.cuda_graph_sizes[-1] == 48
+
+
+def test_given_graph_sizes_are_sorted_and_cut_to_the_budget() -> None:
+    args = engine(max_num_batched_tokens=64, cuda_graph_sizes=(64, 8, 8, 128))
+    assert args.cuda_graph_sizes == (8, 64)
+    assert args.origin["cuda_graph_sizes"] == "command line"
+
+
+@given(st.integers(1, 5000), st.integers(1, 20000), st.sampled_from(PROFILES))
+def test_graph_sizes_ascend_within_their_bounds(seqs: int, tokens: int, profile: str) -> None:
+    sizes = load_profile(profile).cuda_graphs.sizes(seqs, tokens)
+    assert sizes[0] == 1
+    assert list(sizes) == sorted(set(sizes))
+    assert sizes[-1] <= min(2 * seqs, 512, tokens)
+    off_grid = set(sizes) - set(FULL_GRAPHS)
+    assert off_grid <= {tokens}
+
+
+def test_model_limits_without_chunked_prefill() -> None:
+    args = engine(enable_chunked_prefill=False)
+    limited = with_model_limits(args, 32_768, "nodes[0].instances[0]")
+    assert (limited.max_num_batched_tokens, limited.max_model_len) == (32_768, 32_768)
+    assert limited.origin["max_num_batched_tokens"].endswith("adjusted to max_model_len")
+    given_budget = engine(enable_chunked_prefill=False, max_num_batched_tokens=4096)
+    with pytest.raises(
+        InputError, match=r"nodes\[0\]: max_num_batched_tokens is 4096 \(command line\), below max_model_len"
+    ):
+        with_model_limits(given_budget, 32_768, "nodes[0]")
+    assert with_model_limits(given_budget, 4096, "g").max_num_batched_tokens == 4096
+
+
+def test_model_limits_with_chunked_prefill() -> None:
+    args = with_model_limits(engine(), 131_072, "g")
+    assert (args.max_num_batched_tokens, args.max_model_len) == (8192, 131_072)
+    assert args.origin["max_model_len"] == "model"
+    small_model = with_model_limits(engine(max_num_seqs=4), 512, "g")
+    assert small_model.max_num_batched_tokens == 2048
+    assert with_model_limits(engine(max_model_len=1000), 4096, "g").max_model_len == 1000
+    with pytest.raises(InputError, match=r"g: max_model_len is 5000 \(command line\), beyond the model's 4096"):
+        with_model_limits(engine(max_model_len=5000), 4096, "g")

@@ -1,0 +1,206 @@
+"""The silicon database: measured rows verbatim, everything else within light and near an independent profile."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmsim.config.errors import InputError
+from llmsim.core import Provenance
+from llmsim.costs import CompiledCosts, compile_costs
+from llmsim.costs.database import Database, find_database, read_columns, version_key
+from llmsim.costs.explain import decode_us, prefill_us
+from llmsim.costs.light import light_of
+from llmsim.costs.silicon_gemm import GemmTable, load_gemm
+from llmsim.model import Dtypes
+from tests.costs.builders import PERF, needs_database, request
+from tests.shared_data import shared
+
+pytestmark = needs_database
+
+SYSTEMS = ("A100", "H100", "H200", "B200", "GB200", "L40S", "RTXPRO6000")
+
+
+def database(hardware: str) -> Database:
+    found = find_database(request(hardware=hardware))
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def pro() -> CompiledCosts:
+    return compile_costs(request(source="silicon"))
+
+
+@pytest.fixture(scope="module")
+def gemms() -> GemmTable:
+    light = light_of(request())
+    assert light is not None
+    table = load_gemm(database("RTXPRO6000").tables("gemm"), ("bfloat16",), 2.0, light.peak("bf16"), light)
+    assert table is not None
+    return table
+
+
+@pytest.mark.parametrize("hardware", SYSTEMS)
+def test_every_card_of_the_list_compiles_from_its_own_tables(hardware: str) -> None:
+    costs = compile_costs(request(hardware=hardware, source="silicon"))
+    assert costs.floor.enforce and not costs.link_collectives
+    assert all("aiconfigurator-core" in source and database(hardware).system in source for source in costs.sources)
+    assert {"qkv_proj", "lm_head", "sampler"} <= {op.name for op in costs.ops}
+    for op in costs.ops:
+        assert op.ps[0] == 0 and (op.ps[1:] > 0).all() and len(op.ps) == len(op.provenance)
+
+
+def test_the_newest_version_of_vllm_comes_first() -> None:
+    labels = [table.label for table in database("H200").tables("moe")]
+    assert labels[0].endswith("vllm 0.24.0 moe") and labels[1].endswith("vllm 0.19.0 moe")
+    assert version_key("0.24.0") > version_key("0.9.1") > version_key("0.9.0")
+    assert version_key("1.3.0") > version_key("1.3.0rc20") > version_key("1.3.0rc5")
+    assert version_key("0.5.6.post2") > version_key("0.5.6")
+
+
+def test_a_measured_gemm_is_its_row(pro: CompiledCosts) -> None:
+    rows = read_columns(database("RTXPRO6000").tables("gemm")[0].path, ["gemm_dtype", "m", "n", "k", "latency"])
+    shape = (rows["gemm_dtype"] == "bfloat16") & (rows["n"] == 4096) & (rows["k"] == 4096)
+    op = next(op for op in pro.ops if op.name == "o_proj")
+    checked = 0
+    for m, latency_ms in zip(rows["m"][shape], rows["latency"][shape], strict=True):
+        if m <= 2048 and op.provenance[m] == Provenance.MEASURED:
+            assert op.ps[m] == round(float(latency_ms) * 1e9)
+            checked += 1
+    assert checked > 40
+
+
+def test_shapes_between_measured_ones_are_predicted_within_ten_percent(gemms: GemmTable) -> None:
+    """Leave one out: every inner (n, k) is predicted from its neighbours and compared with its own row."""
+    counts = np.array([1.0, 16.0, 128.0, 512.0, 2048.0])
+    errors = []
+    for i in range(8, 19, 2):
+        for j in range(8, 19, 2):
+            keep_n = np.arange(len(gemms.n_axis)) != i
+            keep_k = np.arange(len(gemms.k_axis)) != j
+            without = dataclasses.replace(
+                gemms, n_axis=gemms.n_axis[keep_n], k_axis=gemms.k_axis[keep_k], us=gemms.us[:, keep_n][:, :, keep_k]
+            )
+            n, k = int(gemms.n_axis[i]), int(gemms.k_axis[j])
+            predicted, _, _ = without.curve_us(n, k, counts)
+            measured, _, _ = gemms.curve_us(n, k, counts)
+            errors.append(np.abs(predicted / measured - 1))
+    assert float(np.median(errors)) < 0.05 and float(np.quantile(errors, 0.9)) < 0.20
+
+
+@settings(max_examples=200, deadline=None)
+@given(n=st.integers(8, 300_000), k=st.integers(8, 60_000), m=st.integers(1, 40_000))
+def test_no_gemm_of_any_shape_beats_the_data_sheet(gemms: GemmTable, n: int, k: int, m: int) -> None:
+    us, marks, _ = gemms.curve_us(n, k, np.array([0.0, float(m)]))
+    weights_us = 2.0 * n * k / gemms.light.memory_bandwidth_bytes_per_s * 1e6
+    assert us[1] >= weights_us * (1 - 1e-9)
+    assert marks[1] in set(Provenance)
+
+
+def test_silicon_agrees_with_an_independent_profile_of_the_same_card(pro: CompiledCosts) -> None:
+    """Nothing of the profile enters the silicon source but the card's two measured constants, which are not used here."""
+    bundle = compile_costs(request(source="bundle", profile_dirs=(shared(PERF),)))
+    names = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
+    for tokens in (1, 16, 128, 512, 2048):
+        ours, theirs = (sum(int(op.ps[tokens]) for op in c.ops if op.name in names) for c in (pro, bundle))
+        assert ours == pytest.approx(theirs, rel=0.04), tokens
+    for n, kv in ((1, 1024), (8, 1024), (32, 512), (32, 1200), (64, 512), (128, 1300), (128, 4096)):
+        ours_us, theirs_us = decode_us(pro.attention, n, kv), decode_us(bundle.attention, n, kv)
+        assert ours_us == pytest.approx(theirs_us, rel=0.16), (n, kv)
+    for new, cached in ((512, 0), (2048, 0), (128, 4096), (512, 2048), (1024, 16384), (2048, 2048)):
+        ours_us, theirs_us = prefill_us(pro.attention, new, cached), prefill_us(bundle.attention, new, cached)
+        assert ours_us == pytest.approx(theirs_us, rel=0.12), (new, cached)
+
+
+def test_decode_is_never_faster_than_reading_cold_kv(pro: CompiledCosts) -> None:
+    split = pro.attention.split
+    assert split is not None
+    n, kv = np.meshgrid(split.n_axis, split.kv_axis, indexing="ij")
+    kv_bytes = n * (kv + 1) * 4096
+    assert (split.decode_ps >= kv_bytes * 1e12 / 1_597e9).all()  # data sheet; the measured cold rate is lower still
+    assert (np.diff(split.decode_ps, axis=0) >= 0).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    hardware=st.sampled_from(("A100", "H100", "B200", "L40S", "RTXPRO6000", "RTX4090", "TPU-v6e")),
+    tp=st.sampled_from((1, 2, 4)), heads=st.sampled_from((8, 16, 20, 28, 40)), group=st.sampled_from((1, 2, 4)),
+    head_dim=st.sampled_from((64, 96, 128)), hidden=st.integers(8, 80).map(lambda x: x * 128),
+    inter=st.integers(8, 200).map(lambda x: x * 128), vocab=st.integers(100, 2000).map(lambda x: x * 128),
+    kv=st.sampled_from(("bf16", "fp8")),
+)  # fmt: skip
+def test_no_model_of_any_shape_beats_the_data_sheet(
+    hardware: str, tp: int, heads: int, group: int, head_dim: int, hidden: int, inter: int, vocab: int, kv: str
+) -> None:
+    model = dataclasses.replace(
+        request().model, num_attention_heads=heads, num_key_value_heads=heads // group, head_dim=head_dim,
+        hidden_size=hidden, intermediate_size=inter, vocab_size=vocab,
+    )  # fmt: skip
+    try:
+        asked = request(model, hardware, tp=tp, dtypes=Dtypes(kv=kv), max_tokens=1024, max_seqs=64)
+    except InputError:  # a head count that this tp cannot split
+        return
+    costs = compile_costs(asked)
+    floor = costs.floor
+    assert floor.enforce
+    body = sum(op.repeat * op.ps.astype(object) for op in costs.ops if op.feature == "tokens")
+    head = sum(op.repeat * op.ps.astype(object) for op in costs.ops if op.feature == "sequences")
+    split = costs.attention.split
+    assert split is not None
+    for tokens in (1, 7, 64, 1000):
+        attention_ps = int(decode_us(costs.attention, min(tokens, 64), 5000) * 1e6) * costs.attention.repeat
+        kv_tokens = min(tokens, 64) * 5000
+        one_layer = kv_tokens * floor.kv_bytes_per_token // costs.attention.repeat
+        kv_bytes = kv_tokens * floor.kv_bytes_per_token if one_layer > floor.last_level_cache_bytes else 0
+        least = (floor.weight_bytes_read + kv_bytes) * 10**12 // floor.memory_bandwidth_bytes_per_s
+        assert body[tokens] + head[min(tokens, 64)] + attention_ps >= least
+        assert body[tokens] >= tokens * floor.flops_per_token * 10**12 // max(floor.peak_flops_per_s, 1)
+    assert (split.prefill_ps > 0).all() and (np.diff(split.prefill_ps, axis=1) >= 0).all()
+
+
+def test_an_unmeasured_head_shape_is_scaled_and_says_so() -> None:
+    model = dataclasses.replace(request().model, num_attention_heads=56, num_key_value_heads=8, head_dim=128)
+    costs = compile_costs(request(model, "H100", source="silicon"))
+    assert "scaled from heads=" in costs.attention.source
+    split = costs.attention.split
+    assert split is not None and set(np.unique(split.prefill_provenance[:, 0])) <= {
+        Provenance.SCALED, Provenance.EXTRAPOLATED, Provenance.ANALYTIC
+    }  # fmt: skip
+
+
+def test_experts_and_their_routing_are_named() -> None:
+    costs = compile_costs(request("Qwen/Qwen3-30B-A3B", "H100", tp=2, ep=2, source="silicon"))
+    moe = next(op for op in costs.ops if op.name == "moe")
+    assert "power_law_1.2 routing" in moe.source and moe.provenance[128] == Provenance.MEASURED
+    scaled = dataclasses.replace(request("Qwen/Qwen3-30B-A3B").model, moe_intermediate_size=1000)
+    costs = compile_costs(request(scaled, "H100", source="silicon"))
+    assert "scaled from MoeShape" in next(op for op in costs.ops if op.name == "moe").source
+
+
+def test_collectives_use_graph_rows_then_eager_rows_and_count_elements() -> None:
+    costs = compile_costs(request("meta-llama/Llama-3.1-70B", "H100", tp=4, source="silicon"))
+    op = next(op for op in costs.ops if op.name == "all_reduce")
+    assert "graph up to 512 tokens" in op.source and op.ps[513] > op.ps[512]
+    rows = read_columns(database("H100").tables("all_reduce")[0].path,
+                        ["num_gpus", "message_size", "latency", "backend"])  # fmt: skip
+    row = (rows["num_gpus"] == 4) & (rows["message_size"] == 8192 * 64) & (rows["backend"] == "vllm_graph")
+    assert op.ps[64] == round(float(rows["latency"][row][0]) * 1e9)  # 64 tokens x 8192 elements
+
+
+def test_collectives_without_a_table_go_to_the_links() -> None:
+    assert compile_costs(request(hardware="H100", tp=2, collectives="links")).link_collectives
+    assert compile_costs(request(hardware="RTX4090", tp=2)).link_collectives
+    assert compile_costs(request(hardware="H100", tp=2, source="roofline")).link_collectives
+    assert not compile_costs(request(hardware="H100", tp=2)).link_collectives
+    with pytest.raises(InputError, match='use collectives "links"'):
+        compile_costs(request(hardware="RTX4090", tp=2, collectives="measured"))
+
+
+def test_what_the_database_lacks_is_an_error_or_comes_from_elsewhere() -> None:
+    with pytest.raises(InputError, match='no tables for the hardware "RTX4090"'):
+        compile_costs(request(hardware="RTX4090", source="silicon"))
+    costs = compile_costs(request(hardware="A100", dtypes=Dtypes(weight="fp8"), source="silicon"))
+    assert any("qkv_proj is not in the silicon source; its time is from data sheet" in note for note in costs.notes)
