@@ -13,13 +13,11 @@ Ps serialisation_ps(Bytes bytes, BytesPerSecond bandwidth);
 Ps repeated_ps(std::int64_t count, Ps span);
 
 // Timing uses equal chunks ceil(bytes / parts); unequal ones would let ranks drift apart by a few ps.
-constexpr Bytes timing_chunk(Bytes bytes, std::int64_t parts) {
-    return bytes / parts + (bytes % parts != 0 ? 1 : 0);
-}
+constexpr Bytes timing_chunk(Bytes bytes, std::int64_t parts) { return bytes / parts + (bytes % parts != 0 ? 1 : 0); }
 
 // Counters use exact chunks: the first (bytes % parts) chunks carry one byte more.
 constexpr Bytes exact_chunk(Bytes bytes, std::int64_t parts, std::int64_t index) {
-    return bytes / parts + (index < bytes % parts ? 1 : 0);
+  return bytes / parts + (index < bytes % parts ? 1 : 0);
 }
 
 }  // namespace astra_sim::model

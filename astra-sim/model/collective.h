@@ -24,23 +24,23 @@ const char* name_of(Algorithm algorithm);
 // Durations measured at some sizes; integer linear interpolation between them, rounded half up, clamped below the
 // first size, extrapolated above the last from the last two. Immutable.
 class MeasuredTable {
-public:
-    // Throws InvalidTopology unless sizes ascend strictly, durations are >= 0 and both have the same length >= 1.
-    MeasuredTable(std::vector<Bytes> bytes, std::vector<Ps> ps);
-    // Throws OutOfRange above kMaxSpan.
-    Ps at(Bytes bytes) const;
+ public:
+  // Throws InvalidTopology unless sizes ascend strictly, durations are >= 0 and both have the same length >= 1.
+  MeasuredTable(std::vector<Bytes> bytes, std::vector<Ps> ps);
+  // Throws OutOfRange above kMaxSpan.
+  Ps at(Bytes bytes) const;
 
-private:
-    std::vector<Bytes> bytes_;
-    std::vector<Ps> ps_;
+ private:
+  std::vector<Bytes> bytes_;
+  std::vector<Ps> ps_;
 };
 
 // How the calls of one communicator run; `group` indexes the graph's groups.
 struct CollectivePlan {
-    CollectiveKind kind;
-    Algorithm algorithm;
-    GroupId group;
-    std::shared_ptr<const MeasuredTable> table;  // for Algorithm::measured, else null
+  CollectiveKind kind;
+  Algorithm algorithm;
+  GroupId group;
+  std::shared_ptr<const MeasuredTable> table;  // for Algorithm::measured, else null
 };
 
 // Messages that each rank sends one after the other under the ring algorithm (n >= 1 ranks).

@@ -13,6 +13,7 @@ def _new(help_text: str) -> typer.Typer:
         add_completion=False,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # panels cut long option names at 80 columns
         context_settings=SETTINGS,
     )
 

@@ -18,6 +18,7 @@ from llmsim.costs.database import Database, find_database
 from llmsim.costs.light import floor_of, light_of
 from llmsim.costs.roofline import RooflineSource
 from llmsim.costs.source import CompiledCosts, CostRequest, CostSource, Curve, OpCost
+from llmsim.costs.tables import read_content
 
 if TYPE_CHECKING:
     from llmsim.model import Operator
@@ -56,7 +57,10 @@ def look(request: CostRequest) -> Available:
     notes: list[str] = []
     bundle, reason = (None, "")
     if request.source in ("auto", "bundle"):
-        bundle, reason = find_bundle(request)
+        try:
+            bundle, reason = find_bundle(request)
+        except OSError as error:
+            raise InputError(f'the profile directory "{error.filename}" cannot be read ({error.strerror})') from None
         if bundle is None and request.source == "bundle":
             raise InputError(f"no profile bundle: {reason}")
         if bundle is None and request.profile_dirs:
@@ -94,7 +98,7 @@ def cache_key(request: CostRequest, available: Available) -> str:
         digest.update(f"{source.name} {source.stat().st_size} {source.stat().st_mtime_ns}\n".encode())
     if available.bundle is not None:
         for path in available.bundle.paths():
-            data = path.read_bytes()
+            data = read_content(path)
             digest.update(f"{path} {len(data)}\n".encode())
             digest.update(data)
     if available.database is not None:

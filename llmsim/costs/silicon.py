@@ -74,11 +74,13 @@ class SiliconSource:
         """Prefill and decode of the head shape; mixed steps and unequal lengths by the card's measured constants."""
         context = find_rows(self._database.tables("context_attention"), op, self._request.dtypes.kv)
         generation = find_rows(self._database.tables("generation_attention"), op, self._request.dtypes.kv)
-        prefill = prefill_grid(context, self._request, op, self._light)
         decode = decode_grid(generation, self._request, op, self._light)
+        prefill = prefill_grid(context, decode, self._request, op, self._light)
         kappa, how = skew_q20(self._request, op)
         if not kappa:
-            self._notes.append(f"decode batches of unequal lengths cost as much as equal ones; skew: {how}")
+            self._notes.append(
+                f"decode batches of unequal lengths cost as much as equal ones ({how.removeprefix('none: ')})"
+            )
         split = SplitGrid(
             prefill.q_axis, prefill.k_axis, prefill.ps, prefill.provenance,
             decode.n_axis, decode.kv_axis, decode.ps, decode.provenance, mixed_decode_q20(self._request, op),

@@ -37,8 +37,9 @@ class GemmTable:
         """Microseconds of (m x k) by (k x n) for every m in `counts`, provenance, and the method in words.
 
         Between measured m: linear. A shape that was not run: t = roofline(m, n, k) / u, u = roofline / measured time,
-        log u bilinear in (log n, log k) between the four neighbours, that of the edge beyond the table. Never faster
-        than streaming the weights at the rate of matrices too large for the cache: in a model they are always cold.
+        log u bilinear in (log n, log k) between the four neighbours, that of the edge beyond the table. In a model
+        weights are always cold; where a card's rows were measured warm (see `measured_warm`), matrices that the cache
+        may have held are raised to streaming at the rate of those that it cannot hold.
         """
         column, exact = self._column(n, k)
         times = np.interp(counts, self.m_axis, column)
@@ -48,13 +49,21 @@ class GemmTable:
         marks = np.where(np.isin(counts, self.m_axis) & exact, Provenance.MEASURED, Provenance.INTERPOLATED)
         beyond = n > self.n_axis[-1] or k > self.k_axis[-1]
         marks = np.where((counts > self.m_axis[-1]) | beyond, Provenance.EXTRAPOLATED, marks)
-        cold_us = n * k * self.weight_bytes_per_element / self.stream_bytes_per_s() * 1e6
+        weight_bytes = n * k * self.weight_bytes_per_element
+        may_be_warm = self.measured_warm() and weight_bytes < COLD_FACTOR * self.light.last_level_cache_bytes
+        cold_us = weight_bytes / self.stream_bytes_per_s() * 1e6 if may_be_warm else 0.0
         warm = times < cold_us
         marks = np.where(warm, Provenance.SCALED, marks).astype(np.uint8)
         method = "" if exact else f", n={n} k={k} {'extrapolated' if beyond else 'interpolated'} in efficiency"
         if bool(warm[1:].any()):
             method += ", weights at the streaming rate"
         return np.maximum(times, cold_us), marks, self.label + method
+
+    def measured_warm(self) -> bool:
+        """Some row beats the data sheet's bandwidth: its weights came from the cache (L40S, RTX PRO 6000; not H100)."""
+        weight_bytes = self.n_axis[:, None] * self.k_axis[None, :] * self.weight_bytes_per_element
+        light_us = weight_bytes / self.light.memory_bandwidth_bytes_per_s * 1e6
+        return bool((self.us < light_us[None]).any())
 
     def stream_bytes_per_s(self) -> float:
         """Median rate at which small batches stream matrices that no cache holds; at most the data sheet's."""
@@ -89,10 +98,21 @@ class GemmTable:
             have = ~np.isnan(use) & (weight > 0)
             total += np.where(have, weight * np.nan_to_num(use), 0.0)
             mass += np.where(have, weight, 0.0)
+        if not bool((mass > 0).any()):
+            return self._roofline_us(float(n), float(k)) / self._nearest_efficiency(n, k), False
         efficiency = np.exp(np.where(mass > 0, total / np.maximum(mass, 1e-12), np.nan))
         known = ~np.isnan(efficiency)
         efficiency = np.interp(self.m_axis, self.m_axis[known], efficiency[known])
         return self._roofline_us(float(n), float(k)) / efficiency, False
+
+    def _nearest_efficiency(self, n: int, k: int) -> Floats:
+        """Efficiency of the nearest shape that was run at all, over m; for holes at the table's edge."""
+        run = np.argwhere(~np.isnan(self.us).all(axis=0))
+        away = np.abs(np.log(self.n_axis[run[:, 0]] / n)) + np.abs(np.log(self.k_axis[run[:, 1]] / k))
+        i, j = run[int(np.argmin(away))]
+        have = ~np.isnan(self.us[:, i, j])
+        efficiency = (self._roofline_us(self.n_axis[i], self.k_axis[j]) / self.us[:, i, j])[have]
+        return np.asarray(np.interp(self.m_axis, self.m_axis[have], efficiency))
 
     def _roofline_us(self, n: float, k: float) -> Floats:
         moved = n * k * self.weight_bytes_per_element + self.m_axis * (n + k) * ACTIVATION_BYTES

@@ -26,6 +26,7 @@ every head size (flash_fwd_launch_template.h, run_mha_fwd_splitkv_dispatch). FA3
 (hopper/ templates of the same repository). FlashInfer and others: assumed 128."""
 COLD_FACTOR = 2
 """A KV cache this many times the last-level cache is certainly read from memory."""
+PS_PER_US = 1e6
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,13 +49,14 @@ class DecodeGrid:
     provenance: UInt8
 
 
-def prefill_grid(rows: AttentionRows, request: CostRequest, op: Operator, light: Light) -> PrefillGrid:
-    """t(q, k) = T(q) + waves(q) * c * k, from the measured T of one whole prompt.
+def prefill_grid(
+    rows: AttentionRows, decode: DecodeGrid, request: CostRequest, op: Operator, light: Light
+) -> PrefillGrid:
+    """t(q, k) = T(q) + waves(q) * c * k, from the measured T of one whole prompt; at least a decode on that cache.
 
     T(q): log-log interpolation, quadratic above the longest measured prompt. c is what one thread block needs per
-    cached token: its 4 * tile rows * head_dim flops at the rate per SM that the longest prompts reach. waves(q) =
-    heads * ceil(q / tile) / SMs, rounded up for FlashAttention-2, at least 1: short chunks on long prefixes cannot use
-    the whole device. With full waves this is the causal-area share of the full length.
+    cached token: its tile's (query row, token) pairs at the rate per SM that the longest prompts reach. waves(q) =
+    heads * ceil(q / tile) / SMs. Full waves give the causal-area share of the full length's time.
     """
     lengths, times_us = _prompt_times(rows)
     q_axis = geometric_axis(1, request.table_tokens, 8)
@@ -62,6 +64,8 @@ def prefill_grid(rows: AttentionRows, request: CostRequest, op: Operator, light:
     q, k = np.meshgrid(q_axis.astype(np.float64), k_axis.astype(np.float64), indexing="ij")
     alone = _power_law(lengths, times_us, q_axis.astype(np.float64))
     us = alone[:, None] + _cached_part_us(lengths, times_us, request, op, q) * k
+    one_token_us = np.interp(k_axis[1:], decode.kv_axis, decode.ps[0] / PS_PER_US)
+    us[:, 1:] = np.maximum(us[:, 1:], one_token_us[None, :])
     marks = np.full(us.shape, Provenance.SCALED, dtype=np.uint8)
     if rows.exact:
         marks[:, 0] = np.where(np.isin(q_axis, lengths), Provenance.MEASURED, Provenance.INTERPOLATED)
@@ -71,20 +75,27 @@ def prefill_grid(rows: AttentionRows, request: CostRequest, op: Operator, light:
     if peak:
         least = np.maximum(least, (q * k + q * (q + 1) / 2) * op.flops_per_context_token / peak * 1e6)
     marks[us < least] = Provenance.ANALYTIC
-    return PrefillGrid(q_axis, k_axis, to_ps(np.maximum(us, least)), marks)
+    us = np.maximum.accumulate(np.maximum(us, least), axis=1)
+    return PrefillGrid(q_axis, k_axis, to_ps(us), marks)
 
 
 def _cached_part_us(lengths: Floats, times_us: Floats, request: CostRequest, op: Operator, q: Floats) -> Floats:
-    """Microseconds per cached token of a chunk of q new tokens: waves(q) * c."""
+    """Microseconds per cached token of a chunk of q new tokens: waves(q) * c.
+
+    FlashAttention-2 gives every tile of every query head one block and never splits a multi-token query over its KV
+    (mha_varlen_fwd): whole waves, so short chunks on long prefixes leave most of the device idle. The others pack the
+    query heads of a KV head into one tile and split the KV until the device is full: fractions of a wave.
+    """
     sheet = request.hardware
     pairs_per_us = (lengths[-1] ** 2 - lengths[-2] ** 2) / 2 / (times_us[-1] - times_us[-2])
     if sheet is None or not sheet.num_sms:
         return np.asarray(q / pairs_per_us)
     tile = TILE_ROWS.get(sheet.attention_kernel, DEFAULT_TILE_ROWS)
-    blocks = op.heads * np.ceil(q / tile)
-    waves = np.ceil(blocks / sheet.num_sms) if sheet.attention_kernel == "fa2" else blocks / sheet.num_sms
     per_block_us = tile * sheet.num_sms / (op.heads * pairs_per_us)
-    return np.asarray(np.maximum(waves, 1.0) * per_block_us)
+    if sheet.attention_kernel == "fa2":
+        return np.asarray(np.ceil(op.heads * np.ceil(q / tile) / sheet.num_sms) * per_block_us)
+    packed_tiles = op.kv_heads * np.ceil(q * (op.heads / op.kv_heads) / tile)
+    return np.asarray(packed_tiles / sheet.num_sms * per_block_us)
 
 
 def _prompt_times(rows: AttentionRows) -> tuple[Floats, Floats]:

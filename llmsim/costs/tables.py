@@ -26,14 +26,20 @@ class Table:
         return len(self.line)
 
 
+def read_content(path: Path) -> bytes:
+    """The file's bytes; InputError when it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from None
+
+
 def read_text(path: Path) -> str:
     """The file as text; InputError when it cannot be read or is not UTF-8."""
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return read_content(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start} is not UTF-8 text; save the table as UTF-8 CSV") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from None
 
 
 def read_table(path: Path, *, text: Sequence[str], numbers: Sequence[str]) -> Table:

@@ -1,9 +1,12 @@
-"""Bundled data sheets of devices, found by any usual spelling of the name."""
+"""Data sheets of devices: bundled ones, found by any usual spelling of the name, and a user's own file."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from llmsim.config.errors import InputError
 from llmsim.model.types import Hardware
 
 HARDWARE_DIR = Path(__file__).resolve().parent.parent / "presets" / "hardware"
@@ -16,10 +19,13 @@ def hardware_names() -> tuple[str, ...]:
 
 
 def load_hardware(name: str) -> Hardware | None:
-    """The data sheet of a device by its name or an alias; None if there is no preset.
+    """The data sheet of a device by its name or an alias, or from a JSON file like the bundled ones; None if unknown.
 
     Case, blanks, "-", "_" and a leading vendor do not matter: "H100", "h100_sxm" and "NVIDIA H100-SXM" are one device.
+    Raises InputError for a file (a name ending in .json) that is not a data sheet.
     """
+    if name.endswith(".json"):
+        return _read(Path(name))
     wanted = _key(name)
     for path in sorted(HARDWARE_DIR.glob("*.json")):
         fields: dict[str, Any] = json.loads(path.read_bytes())
@@ -27,6 +33,22 @@ def load_hardware(name: str) -> Hardware | None:
         if wanted in map(_key, names):
             return Hardware(**fields)
     return None
+
+
+def _read(path: Path) -> Hardware:
+    try:
+        fields = json.loads(path.read_bytes())
+        if isinstance(fields, dict):
+            fields.pop("aliases", None)
+        return TypeAdapter(Hardware).validate_json(json.dumps(fields), strict=True, extra="forbid")
+    except OSError as error:
+        raise InputError(f"{path}: the data sheet cannot be read ({error.strerror or error})") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise InputError(f"{path}: {place}: {first['msg']}; see the data sheets in {LOCATION}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: the data sheet is not JSON ({error})") from None
 
 
 def _key(name: str) -> str:

@@ -113,7 +113,7 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Prefix cache", hits
     yield "Preemptions", f"{summary['preemptions']} ({summary['recomputed_tokens']} tokens computed again)"
     sources = summary["sources"]
-    yield "Time by source", _shares(sources["by_source"])
+    yield "Time by source", _shares(_by_family(sources["by_source"]))
     yield "Time by confidence", _shares(sources["by_provenance"])
     broken = [f"{name}: {found}" for name, found in summary["invariants"].items() if found != "ok"]
     yield "Invariants", "; ".join(broken) if broken else f"{len(summary['invariants'])} checked, all hold"
@@ -129,6 +129,17 @@ def _warnings(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "Note", note
     if len(notes) > _MAX_NOTES:
         yield "Note", f"{len(notes) - _MAX_NOTES} more (--json lists them)"
+
+
+def _by_family(shares: Mapping[str, float | None]) -> dict[str, float]:
+    """Shares by database or bundle: what comes after its name (table, file, shape) is left to --json."""
+    families: dict[str, float] = {}
+    for source, share in shares.items():
+        words = source.split()
+        family = " ".join(words[:3]) if words[0] in ("aiconfigurator-core", "profile") else source
+        family = family.rsplit("/", 1)[0] if family.endswith(".csv") else family
+        families[family] = families.get(family, 0.0) + (share or 0.0)
+    return families
 
 
 def _shares(shares: Mapping[str, float | None]) -> str:

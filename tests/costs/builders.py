@@ -14,7 +14,8 @@ from llmsim.model import Dtypes, Layout, ModelConfig, load_hardware, load_model,
 LLAMA = "meta-llama/Llama-3.1-8B"
 PERF = "groundtruth/profiler/perf"
 DENSE_LAYERS = (
-    "embedding layernorm qkv_proj rotary_emb o_proj gate_up_proj act_fn down_proj final_layernorm".split()
+    "embedding", "layernorm", "qkv_proj", "rotary_emb", "o_proj", "gate_up_proj", "act_fn", "down_proj",
+    "final_layernorm",
 )  # fmt: skip
 Rows = Iterable[Sequence[object]]
 
@@ -60,7 +61,9 @@ def attention_rows() -> list[tuple[object, ...]]:
     return [*decodes, *prefills, *mixed]
 
 
-def write_bundle(root: Path, *, hardware: str = "MyCard", tp: int = 1, tables: Mapping[str, Rows] | None = None) -> Path:
+def write_bundle(
+    root: Path, *, hardware: str = "MyCard", tp: int = 1, tables: Mapping[str, Rows] | None = None
+) -> Path:
     """A complete bundle of Llama-3.1-8B in bf16 below `root`; `tables` replaces the rows of a file by its name."""
     folder = root / hardware / "meta-llama" / "Llama-3.1-8B" / "bf16" / f"tp{tp}"
     content: dict[str, tuple[str, Rows]] = {

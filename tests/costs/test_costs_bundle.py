@@ -210,7 +210,7 @@ def test_a_bundle_without_variant_folder_is_found(tmp_path: Path) -> None:
 
 def test_the_older_generation_is_refused_by_name() -> None:
     root = shared("artifact/perf_models")
-    with pytest.raises(NotYetError, match="layers.csv"):
+    with pytest.raises(NotYetError, match=r"layers\.csv"):
         compile_costs(request(hardware="A6000", profile_dirs=(root,)))
 
 
@@ -237,3 +237,20 @@ def test_experts_follow_the_expected_number_of_active_ones(tmp_path: Path) -> No
     active = 128 * (1 - (1 - 8 / 128) ** np.array([1.0, 64.0, 512.0]))
     assert times == pytest.approx([2 + 3 * active[0], 128 + 3 * active[1], 1024 + 3 * active[2]])
     assert (np.diff(expected_moe_us(table, op, np.arange(1.0, 2048.0))) >= 0).all()
+
+
+@pytest.mark.parametrize("broken", ["dense.csv", "skew.csv"])
+def test_a_file_that_cannot_be_read_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    write_bundle(tmp_path)
+    read = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.name == broken:
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(InputError, match=f"{broken}: cannot be read .Permission denied"):
+        compiled(tmp_path)

@@ -151,7 +151,7 @@ def test_curves_pass_through_their_points_and_never_fall_beyond_them(rows: list[
     points, times = np.array([r[0] for r in rows], dtype=float), np.array([r[1] for r in rows])
     curve = curve_from_points(points, times, 600, "x")
     assert curve.ps[0] == 0 and (curve.ps[points.astype(int)] == to_ps(times)).all()
-    assert (np.diff(curve.ps[int(points[-1]):]) >= 0).all()
+    assert (np.diff(curve.ps[int(points[-1]) :]) >= 0).all()
     assert (curve.ps[1:] >= int(times.min() * 1e6)).all()
 
 

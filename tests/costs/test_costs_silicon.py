@@ -73,8 +73,8 @@ def test_a_measured_gemm_is_its_row(pro: CompiledCosts) -> None:
     assert checked > 40
 
 
-def test_shapes_between_measured_ones_are_predicted_within_ten_percent(gemms: GemmTable) -> None:
-    """Leave one out: every inner (n, k) is predicted from its neighbours and compared with its own row."""
+def test_shapes_between_measured_ones_are_predicted_closely(gemms: GemmTable) -> None:
+    """Leave one out: every inner (n, k) is predicted from its neighbours and compared with its own row (median 4 %)."""
     counts = np.array([1.0, 16.0, 128.0, 512.0, 2048.0])
     errors = []
     for i in range(8, 19, 2):
@@ -88,20 +88,50 @@ def test_shapes_between_measured_ones_are_predicted_within_ten_percent(gemms: Ge
             predicted, _, _ = without.curve_us(n, k, counts)
             measured, _, _ = gemms.curve_us(n, k, counts)
             errors.append(np.abs(predicted / measured - 1))
-    assert float(np.median(errors)) < 0.05 and float(np.quantile(errors, 0.9)) < 0.20
+    assert float(np.median(errors)) < 0.06 and float(np.quantile(errors, 0.9)) < 0.20
 
 
 @settings(max_examples=200, deadline=None)
-@given(n=st.integers(8, 300_000), k=st.integers(8, 60_000), m=st.integers(1, 40_000))
-def test_no_gemm_of_any_shape_beats_the_data_sheet(gemms: GemmTable, n: int, k: int, m: int) -> None:
-    us, marks, _ = gemms.curve_us(n, k, np.array([0.0, float(m)]))
-    weights_us = 2.0 * n * k / gemms.light.memory_bandwidth_bytes_per_s * 1e6
+@given(n=st.floats(3, 18.2), k=st.floats(3, 15.8), m=st.integers(1, 40_000))
+def test_no_gemm_of_any_shape_beats_the_data_sheet(gemms: GemmTable, n: float, k: float, m: int) -> None:
+    wide, deep = int(2**n), int(2**k)
+    us, marks, _ = gemms.curve_us(wide, deep, np.array([0.0, float(m)]))
+    weights_us = 2.0 * wide * deep / gemms.light.memory_bandwidth_bytes_per_s * 1e6
     assert us[1] >= weights_us * (1 - 1e-9)
     assert marks[1] in set(Provenance)
 
 
+def test_weights_that_were_measured_in_the_cache_are_read_from_memory(gemms: GemmTable) -> None:
+    """The table of this card has rows beyond its bandwidth; none of them survives."""
+    bandwidth = gemms.light.memory_bandwidth_bytes_per_s
+    beaten = 0
+    for i, n in enumerate(gemms.n_axis):
+        for j, k in enumerate(gemms.k_axis):
+            light_us = 2.0 * n * k / bandwidth * 1e6
+            beaten += int((gemms.us[:, i, j] < light_us).sum())
+            us, _, _ = gemms.curve_us(int(n), int(k), np.array([0.0, 1.0, 4.0, 16.0]))
+            assert (us[1:] >= light_us * (1 - 1e-9)).all()
+    assert beaten > 100
+
+
+def test_a_card_that_was_measured_cold_keeps_every_row() -> None:
+    costs = compile_costs(request(hardware="H100", source="silicon"))
+    for op in costs.ops:
+        assert Provenance.SCALED not in op.provenance and "streaming rate" not in op.source
+
+
+def test_experts_measured_in_the_cache_are_raised_to_the_speed_of_light() -> None:
+    asked = request("Qwen/Qwen3-30B-A3B", source="silicon")
+    op = next(op for op in asked.operators if op.kind == "moe")
+    moe = next(op for op in compile_costs(asked).ops if op.name == "moe")
+    least_ps = op.weight_bytes * 8 // 128 * 10**12 / 1_597e9
+    assert moe.ps[1] >= least_ps and moe.provenance[1] == Provenance.ANALYTIC
+    assert moe.source.endswith("raised to the speed of light")
+
+
 def test_silicon_agrees_with_an_independent_profile_of_the_same_card(pro: CompiledCosts) -> None:
-    """Nothing of the profile enters the silicon source but the card's two measured constants, which are not used here."""
+    """No number of the profile is in the silicon source (its two constants of the card play no part here), but the
+    form of the rules for cached prefill and cold KV was chosen with this profile in sight: it is no blind test."""
     bundle = compile_costs(request(source="bundle", profile_dirs=(shared(PERF),)))
     names = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
     for tokens in (1, 16, 128, 512, 2048):

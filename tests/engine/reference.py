@@ -8,6 +8,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 ARRIVAL, HOP, START = 1, 2, 0
 
@@ -161,9 +162,8 @@ class Rank:
         while self.outbox and self.outbox[0][0] <= self.heard[0]:
             _, target, block, phase = self.outbox.pop(0)
             peer = self.ranks[target]
-            left = self.simulation.send(
-                self.device, peer.device, self.simulation.chunk(block), lambda p=peer, f=phase: p.hear(f)
-            )
+            hear = partial(peer.hear, phase)
+            left = self.simulation.send(self.device, peer.device, self.simulation.chunk(block), hear)
             self.left_at = max(self.left_at, left)
         if not self.outbox and sum(self.heard) == self.total:
             self.end = max(self.simulation.now, self.left_at)

@@ -1,0 +1,1 @@
+"""Benchmarks: every claim about speed or memory is a line here."""

@@ -1,0 +1,87 @@
+"""`make bench` / `python -m bench [NAME...]`: runs whole processes and prints CPU seconds, peak memory and rates.
+
+CPU seconds (user + system) of the child process, Python start included; the best of `--repeat` runs, because machines
+are noisy. The cost tables are compiled once before (`warm`), as after a user's first run.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+H100 = "cluster_config/h100_llama31_8b.json"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One `main.py` command line and what it is for; a budget of 0 is not stated."""
+
+    name: str
+    arguments: tuple[str, ...]
+    cpu_budget_s: float = 0.0
+    memory_budget_mb: float = 0.0
+
+
+def synthetic(n: int, rate: int) -> str:
+    return f"synthetic:n={n},rate={rate},input=lognormal:220,output=lognormal:190,seed=1"
+
+
+BENCHMARKS = (
+    Benchmark("chat_300", ("--cluster-config", H100, "--dataset", "dataset/chat_h100_300.jsonl"), 0.7),
+    Benchmark("100k_10rps", ("--cluster-config", H100, "--dataset", synthetic(100_000, 10)), 1.5, 200),
+    Benchmark("100k_40rps", ("--cluster-config", H100, "--dataset", synthetic(100_000, 40)), 1.5, 200),
+    Benchmark("1k_10rps", ("--cluster-config", H100, "--dataset", synthetic(1_000, 10))),
+    Benchmark("10k_10rps", ("--cluster-config", H100, "--dataset", synthetic(10_000, 10))),
+    Benchmark("1M_40rps", ("--cluster-config", H100, "--dataset", synthetic(1_000_000, 40)), 12, 1000),
+    Benchmark(
+        "tp4_exact",
+        ("--cluster-config", "cluster_config/h100_llama31_70b_tp4.json", "--dataset", synthetic(20, 10), "--exact"),
+    ),
+)
+
+
+def measure(benchmark: Benchmark) -> tuple[float, float, float, dict[str, object]]:
+    """(CPU s, wall s, peak MB, summary) of one run."""
+    command = [sys.executable, str(ROOT / "main.py"), *benchmark.arguments, "--json"]
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+    assert process.stdout is not None
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - start
+    if status != 0:
+        raise SystemExit(f"{benchmark.name} failed: {' '.join(command)}")
+    peak_mb = usage.ru_maxrss / (1024 if sys.platform == "linux" else 1 << 20)
+    return usage.ru_utime + usage.ru_stime, wall, peak_mb, json.loads(output)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="benchmarks to run; all by default")
+    parser.add_argument("--repeat", type=int, default=3)
+    arguments = parser.parse_args()
+    print(f"{'benchmark':14}{'CPU s':>8}{'budget':>8}{'wall s':>8}{'peak MB':>9}{'budget':>8}{'steps':>10}{'us/step':>9}")
+    for benchmark in BENCHMARKS:
+        if arguments.names and benchmark.name not in arguments.names:
+            continue
+        measure(benchmark)  # compiles the cost tables
+        runs = [measure(benchmark) for _ in range(arguments.repeat)]
+        cpu, wall, peak, summary = min(runs, key=lambda run: run[0])
+        steps = int(str(summary["steps"]))
+        budgets = [f"{b:g}" if b else "-" for b in (benchmark.cpu_budget_s, benchmark.memory_budget_mb)]
+        print(
+            f"{benchmark.name:14}{cpu:8.2f}{budgets[0]:>8}{wall:8.2f}{peak:9.0f}{budgets[1]:>8}{steps:10d}"
+            f"{1e6 * cpu / steps:9.2f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    main()

@@ -1,0 +1,106 @@
+"""The native vLLM scheduler against recordings of the real one, and the comparison against itself."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shared_data import shared
+
+from llmsim.cli import main
+from llmsim.config.errors import InputError
+from llmsim.scheduling.recorded import _run, find_recordings, load_recording, replay
+
+CASES = [
+    "plain", "kv_pressure", "prefix_caching", "max_num_seqs", "long_prefill_threshold", "async_scheduling",
+    "async_prefix_pressure", "priority", "no_chunked_prefill", "watermark_no_reserve", "bench300",
+    "spec_decode_lookahead", "async_spec_draft_model",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_step_is_identical_to_the_recorded_one(name: str) -> None:
+    verdict = replay(shared(f"vllm_oracle/{name}.json"))
+    assert verdict.difference == ""
+    assert verdict.steps > 300
+
+
+def own_recording() -> dict[str, Any]:
+    """A small case in the recorded format, with steps made by our own scheduler: 40 blocks force preemptions."""
+    requests = [
+        {"id": f"r{i}", "arrival": 0.01 * i, "segments": [[1, 40], [10 + i, 30 + 13 * i]], "output_len": 40 + 7 * i}
+        for i in range(8)
+    ]
+    config = {"num_gpu_blocks": 40, "max_num_seqs": 6, "max_num_batched_tokens": 96, "enable_prefix_caching": True}
+    resolved = {
+        "max_num_scheduled_tokens": 96,
+        "max_concurrent_batches": 1,
+        "num_lookahead_tokens": 0,
+        "num_spec_tokens": 0,
+        "reserve_full_isl": True,
+        "watermark": 0.0,
+    }
+    case = {"config": config, "resolved": resolved, "requests": requests, "steps": []}
+    case["steps"] = [
+        {
+            "t": step["schedule_ps"] / 1e12,
+            "t_end": step["end_ps"] / 1e12,
+            "sched": [list(item) for item in step["scheduled"]],
+            "running": step["running"],
+            "waiting": step["waiting"],
+            "free_blocks": step["free_blocks"],
+            "free_blocks_after": step["free_blocks_after"],
+            "preempted": step["preempted"],
+            "finished": step["finished"],
+        }
+        for step in _run(case)
+    ]
+    return case
+
+
+def write(path: Path, case: dict[str, Any]) -> Path:
+    path.write_text(json.dumps(case), encoding="utf-8")
+    return path
+
+
+def test_own_recording_is_identical_and_every_change_of_a_step_is_found(tmp_path: Path) -> None:
+    case = own_recording()
+    assert any(step["preempted"] for step in case["steps"])
+    path = write(tmp_path / "own.json", case)
+    assert replay(path).identical
+    for field in ("running", "waiting", "free_blocks", "free_blocks_after"):
+        changed = json.loads(json.dumps(case))
+        changed["steps"][5][field] += 1
+        verdict = replay(write(tmp_path / "changed.json", changed))
+        assert verdict.steps == 5
+        assert verdict.difference.startswith(f"step 5: {field} is")
+    shorter = dict(case, steps=case["steps"][:-1])
+    assert "steps, recorded" in replay(write(tmp_path / "shorter.json", shorter)).difference
+
+
+def test_command_counts_cases_and_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = own_recording()
+    write(tmp_path / "a.json", case)
+    with gzip.open(tmp_path / "b.json.gz", "wt", encoding="utf-8") as stream:
+        json.dump(case, stream)
+    assert main(["conformance", "schedules", str(tmp_path)]) == 0
+    steps = len(case["steps"])
+    assert capsys.readouterr().out.splitlines()[-1] == f"2/2 cases identical, {2 * steps} steps"
+    case["steps"][3]["running"] += 1
+    write(tmp_path / "a.json", case)
+    assert main(["conformance", "schedules", str(tmp_path)]) == 4
+    assert capsys.readouterr().out.splitlines()[-1].startswith("1/2 cases identical")
+
+
+def test_what_is_no_recording_is_one_sentence(tmp_path: Path) -> None:
+    for content in ("", "{", "[]", '{"config": {}}'):
+        path = tmp_path / "bad.json"
+        path.write_text(content, encoding="utf-8")
+        with pytest.raises(InputError, match=r"bad\.json"):
+            load_recording(path)
+    with pytest.raises(InputError, match="does not exist"):
+        find_recordings([tmp_path / "absent.json"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no recorded schedule"):
+        find_recordings([tmp_path / "empty"])

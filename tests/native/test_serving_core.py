@@ -1,0 +1,190 @@
+"""The serving core through its bindings: closed forms, conservation under pressure, and independence of irrelevant order."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmsim import _native
+
+MS = 10**9
+STEP, PER_TOKEN, PER_SEQUENCE = 5 * MS, 10**7, 2 * 10**7
+
+
+def program(max_tokens: int, max_seqs: int, padded: np.ndarray | None = None) -> Any:
+    """Linear step time without attention: STEP + tokens * PER_TOKEN + sequences * PER_SEQUENCE."""
+    tokens = np.arange(max_tokens + 1, dtype=np.int64)
+    sequences = np.arange(max_seqs + 1, dtype=np.int64)
+    zero = np.zeros(1, np.int64)
+    operators = [
+        _native.Operator(
+            "a", _native.NodeKind.COMPUTE, _native.Feature.TOKENS, 0, 1, STEP + tokens * PER_TOKEN,
+            np.zeros(max_tokens + 1, np.uint8),
+        ),
+        _native.Operator(
+            "b", _native.NodeKind.COMPUTE, _native.Feature.SEQUENCES, 0, 1, sequences * PER_SEQUENCE,
+            np.zeros(max_seqs + 1, np.uint8),
+        ),
+    ]  # fmt: skip
+    attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
+    return _native.Program(operators, attention, (tokens if padded is None else padded).astype(np.int32), 0, 0, 0, 0)
+
+
+def simulation(
+    requests: list[tuple[int, int, int]],
+    *,
+    blocks: int = 1000,
+    block_size: int = 16,
+    max_seqs: int = 64,
+    budget: int = 256,
+    depth: int = 1,
+    caching: bool = False,
+    groups: int = 1,
+    chunked: bool = True,
+    keys: list[list[int]] | None = None,
+    interval_ps: int = 0,
+    max_model_len: int = 100_000,
+) -> Any:
+    """Runs (arrival_ps, input, output) rows to the end."""
+    n = len(requests)
+    columns = np.array(requests, np.int64).reshape(n, 3)
+    keys = keys or [[] for _ in range(n)]
+    sim = _native.Simulation(
+        columns[:, 0].copy(), columns[:, 1].astype(np.int32), columns[:, 2].astype(np.int32), np.zeros(n, np.int16),
+        np.full(n, -1, np.int32), np.zeros(n, np.int64), np.empty(0, np.int32),
+        np.cumsum([0, *map(len, keys)]).astype(np.int64), np.array([k for row in keys for k in row], np.uint64),
+        block_size, interval_ps,
+    )  # fmt: skip
+    for index in range(groups):
+        scheduler = _native.VllmV1Config()
+        scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = max_seqs, budget
+        scheduler.async_scheduling, scheduler.chunked_prefill = depth == 2, chunked
+        kv = _native.KvCacheConfig()
+        kv.num_blocks, kv.block_size, kv.max_model_len, kv.prefix_caching = blocks, block_size, max_model_len, caching
+        scheduler.kv = kv
+        group = _native.GroupConfig()
+        group.index, group.depth = index, depth
+        sim.add_group(group, scheduler, program(budget, max_seqs), record_steps=True)
+    sim.set_router("LOAD", 0, 1)
+    while not sim.run(1000):
+        pass
+    return sim
+
+
+def test_one_request_takes_the_closed_form() -> None:
+    sim = simulation([(7, 600, 3)])
+    r = sim.requests()
+    chunks = [256, 256, 88]  # the token budget cuts the prompt
+    prefill = sum(STEP + q * PER_TOKEN + PER_SEQUENCE for q in chunks)
+    decode = STEP + PER_TOKEN + PER_SEQUENCE
+    assert r["scheduled_ps"][0] == 7
+    assert r["first_token_ps"][0] == 7 + prefill
+    assert r["finish_ps"][0] == 7 + prefill + 2 * decode
+    assert _native.Emissions(sim).inter_token_latencies_of(0).tolist() == [decode, decode]
+
+
+def test_an_arrival_during_a_step_runs_in_the_next_or_with_async_scheduling_the_one_after() -> None:
+    decode = STEP + PER_TOKEN + PER_SEQUENCE
+    for depth, steps_later in ((1, 1), (2, 2)):
+        sim = simulation([(0, 1, 50), (decode * 5 + 1, 1, 1)], depth=depth)
+        starts = np.sort(sim.steps()["start_ps"])
+        during = np.searchsorted(starts, decode * 5 + 1, side="right") - 1
+        schedule = sim.steps()["sequences"]
+        joined = int(np.flatnonzero(schedule == 2)[0])
+        assert joined - during == steps_later
+
+
+def test_a_prompt_longer_than_the_pool_or_the_model_is_rejected_and_the_rest_runs() -> None:
+    sim = simulation([(0, 200, 10), (0, 16 * 20, 1), (0, 150, 2)], blocks=20, max_model_len=100_000)
+    assert sim.requests()["status"].tolist() == [3, 4, 3]
+    sim = simulation([(0, 99, 1), (0, 98, 50)], max_model_len=99)
+    assert sim.requests()["status"].tolist() == [4, 3]
+    assert sim.requests()["emitted_tokens"].tolist() == [0, 1]  # stopped by length
+
+
+def test_requests_with_equal_content_share_blocks_but_compute_their_last_token() -> None:
+    keys = [[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 9, 9]]
+    sim = simulation([(0, 64, 2), (10**12, 64, 2), (2 * 10**12, 64, 2)], caching=True, keys=keys)
+    assert sim.requests()["cached_tokens"].tolist() == [0, 48, 32]
+    assert sim.counters()["prefix_hit_tokens"][0] == 80
+
+
+requests_strategy = st.lists(
+    st.tuples(st.integers(0, 400 * MS), st.integers(1, 300), st.integers(1, 60)), min_size=1, max_size=25
+).map(sorted)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    requests=requests_strategy,
+    blocks=st.integers(30, 120),
+    block_size=st.sampled_from([1, 4, 16, 32]),
+    max_seqs=st.integers(1, 12),
+    budget=st.sampled_from([16, 64, 256]),
+    depth=st.sampled_from([1, 2]),
+    caching=st.booleans(),
+    groups=st.integers(1, 3),
+    shared_prefix=st.integers(0, 6),
+)
+def test_nothing_is_lost_under_any_pressure(
+    requests: list[tuple[int, int, int]], blocks: int, block_size: int, max_seqs: int, budget: int, depth: int,
+    caching: bool, groups: int, shared_prefix: int,
+) -> None:  # fmt: skip
+    keys = [list(range(1, 1 + min(shared_prefix, tokens // block_size))) for _, tokens, _ in requests]
+    options: dict[str, Any] = {
+        "blocks": blocks, "block_size": block_size, "max_seqs": max_seqs, "budget": max(budget, max_seqs),
+        "depth": depth, "caching": caching, "groups": groups, "keys": keys,
+    }  # fmt: skip
+    sim = simulation(requests, **options)
+    r, c = sim.requests(), sim.counters()
+    usable = (blocks - 1) * block_size
+    fits = np.array([i + o - 1 <= usable for _, i, o in requests])
+    assert (r["status"] == np.where(fits, 3, 4)).all()
+    assert (r["emitted_tokens"] == np.where(fits, [o for _, _, o in requests], 0)).all()
+    done = r["status"] == 3
+    for early, late in (("arrival_ps", "scheduled_ps"), ("scheduled_ps", "first_token_ps"), ("first_token_ps", "finish_ps")):
+        assert (r[early][done] <= r[late][done]).all()
+    assert (c["free_blocks"] == blocks - 1).all() and c["pool_consistent"].all() and not c["idle_with_work"].any()
+    steps = sim.steps()
+    assert (steps["tokens"] <= max(budget, max_seqs)).all() and (steps["running"] <= max_seqs).all()
+    # every token that was scheduled is a prompt token, an emitted one, or was computed again after a preemption
+    needed = sum(i + o - 1 for (_, i, o), ok in zip(requests, fits, strict=True) if ok)
+    hits = int(r["cached_tokens"][done].sum())
+    assert int(steps["tokens"].sum()) == needed - hits + int(c["recomputed_tokens"].sum())
+    values, counts = _native.Emissions(sim).inter_token_latencies()
+    gaps = [_native.Emissions(sim).inter_token_latencies_of(i) for i in range(len(requests))]
+    every = np.sort(np.concatenate([*gaps, np.empty(0, np.int64)]))
+    assert (np.repeat(values, counts) == every).all()
+    again = simulation(requests, **options).requests()
+    assert all((again[name] == r[name]).all() for name in r)
+
+
+def test_two_simulations_in_one_process_do_not_meet() -> None:
+    rows = [(i * 3 * MS, 50 + 7 * i, 20) for i in range(10)]
+    alone = simulation(rows, blocks=30).requests()
+    simulation([(0, 10, 10)] * 5)
+    assert all((alone[k] == v).all() for k, v in simulation(rows, blocks=30).requests().items())
+
+
+def test_series_add_up_to_the_counters() -> None:
+    rows = [(i * 20 * MS, 40, 30) for i in range(20)]
+    sim = simulation(rows, interval_ps=100 * MS)
+    series, counters = sim.series(), sim.counters()
+    assert int(series["generation_tokens"].sum()) == counters["generation_tokens"][0] == 600
+    assert int(series["prompt_tokens"].sum()) == 800
+    assert (np.diff(series["time_ps"]) > 0).all()
+    assert series["running"][-1] == 0 and series["time_ps"][-1] == sim.now_ps
+
+
+def test_tables_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="padding"):
+        program(8, 4, padded=np.array([0, 1, 2, 3, 4, 5, 6, 7, 9]))
+    zero = np.zeros(1, np.int64)
+    with pytest.raises(ValueError, match="ascend"):
+        _native.Attention.split([np.array([2, 1]), zero], np.zeros(2, np.int64), [zero, zero], zero, 0, 0)
+    attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
+    _native.Program([], attention, np.zeros(0, np.int32), 0, 0, 0, 0)
+    with pytest.raises(ValueError, match="already belongs"):
+        _native.Program([], attention, np.zeros(0, np.int32), 0, 0, 0, 0)

@@ -1,0 +1,67 @@
+"""Imports point one way: walks the package's import graph, and the includes of the native code."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LAYERS = [
+    {"cli"},
+    {"simulate"},
+    {"lowering", "scheduling", "routing", "results", "report", "export"},
+    {"model", "costs", "kvcache", "power", "workload"},
+    {"config"},
+    {"core"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+
+def imported(path: Path) -> set[str]:
+    """First-level parts of the package that a file imports, also inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        found |= {name.split(".")[1] for name in names if name.startswith("llmsim.")}
+    return found
+
+
+def test_imports_point_down() -> None:
+    checked = 0
+    for path in sorted((ROOT / "llmsim").rglob("*.py")):
+        part = path.relative_to(ROOT / "llmsim").parts[0].removesuffix(".py")
+        if part not in LEVEL:
+            continue
+        for other in imported(path) & LEVEL.keys() - {part}:
+            assert LEVEL[other] >= LEVEL[part], f"{path.relative_to(ROOT)} imports llmsim.{other}, which is above it"
+            checked += 1
+    assert checked > 50
+
+
+def test_every_part_of_the_package_has_a_layer() -> None:
+    parts = {p.name.removesuffix(".py") for p in (ROOT / "llmsim").iterdir() if p.suffix == ".py" or p.is_dir()}
+    assert parts - LEVEL.keys() <= {"__init__", "__main__", "__pycache__", "native", "presets"}
+
+
+def test_the_engine_knows_nothing_of_serving_and_its_executors_nothing_of_each_other() -> None:
+    include = re.compile(r'#include "([^"]+)"')
+    for path in sorted((ROOT / "astra-sim").rglob("*.[ch]*")):
+        if path.suffix not in (".h", ".cpp"):
+            continue
+        part = path.relative_to(ROOT / "astra-sim").parts[0]
+        for name in include.findall(path.read_text(encoding="utf-8")):
+            assert "native" not in name and not name.startswith("llmsim"), f"{path} includes {name}"
+            if part in ("strict", "engine"):
+                other = {"strict": "engine/", "engine": "strict/"}[part]
+                assert not name.startswith(other), f"{path} includes {name}"
+
+
+def test_policies_do_not_read_the_oracle() -> None:
+    """Invariant 8: only the stop rule and the KV-capacity guard ask how long an answer will be."""
+    allowed = {"sequence_table.h", "vllm_v1.cpp", "group.cpp"}
+    for path in sorted((ROOT / "llmsim" / "native").iterdir()):
+        if path.suffix in (".h", ".cpp") and "max_tokens(" in path.read_text(encoding="utf-8"):
+            assert path.name in allowed, f"{path.name} reads the output length"
