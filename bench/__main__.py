@@ -66,7 +66,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="benchmarks to run; all by default")
     parser.add_argument("--repeat", type=int, default=3)
     arguments = parser.parse_args()
-    print(f"{'benchmark':14}{'CPU s':>8}{'budget':>8}{'wall s':>8}{'peak MB':>9}{'budget':>8}{'steps':>10}{'us/step':>9}")
+    print(
+        f"{'benchmark':14}{'CPU s':>8}{'budget':>8}{'wall s':>8}{'peak MB':>9}{'budget':>8}{'steps':>10}{'us/step':>9}"
+    )
     for benchmark in BENCHMARKS:
         if arguments.names and benchmark.name not in arguments.names:
             continue

@@ -87,7 +87,7 @@ class GroupInfo:
 
 @dataclass(eq=False)
 class RequestColumns:
-    """Progress of every request, row i of the workload; times are ps from the trace's zero, -1 where it never happened.
+    """Progress of every request, row i of the workload; times in ps from the trace's zero, -1 where it never happened.
 
     `queued_ps` is when the engine saw the request (arrival plus API latency), `scheduled_ps` when it first ran.
     """
@@ -118,7 +118,7 @@ class TimeShare:
 class Results:
     """Everything a run produced; filled by `simulate`, read by results, report and export.
 
-    `steps` and `series` are columns of equal length (see `llmsim.results.tables` for names and units); `itl_values_ps` is
+    `steps` and `series` are columns of equal length (names and units: `llmsim.results.tables`); `itl_values_ps` is
     sorted and unique and `itl_counts` says how many inter-token latencies had each value. `itl_of(i)` rebuilds
     the inter-token latencies of request i, shape (emitted_tokens - 1,), ps.
     """

@@ -98,8 +98,7 @@ def _results(
         series=simulation.series(),
         counters=simulation.counters(),
         time_shares=tuple(
-            TimeShare(group, *deployment.operator(group, op), ps)
-            for group, op, ps in simulation.busy_time()
+            TimeShare(group, *deployment.operator(group, op), ps) for group, op, ps in simulation.busy_time()
         ),
         interrupted=interrupted,
         notes=deployment.notes,

@@ -5,7 +5,13 @@ from typing import Annotated
 
 import typer
 
-_INPUT, _ENGINE, _COST, _OUTPUT, _PEER = "Input", "Engine (vLLM's names)", "Costs and network", "Output", "LLMServingSim"
+_INPUT, _ENGINE, _COST, _OUTPUT, _PEER = (
+    "Input",
+    "Engine (vLLM's names)",
+    "Costs and network",
+    "Output",
+    "LLMServingSim",
+)
 
 
 def _option(panel: str, *names: str, text: str, default: bool = False) -> object:
@@ -15,42 +21,85 @@ def _option(panel: str, *names: str, text: str, default: bool = False) -> object
 Cluster = Annotated[Path, _option(_INPUT, "--cluster-config", text="Cluster JSON.")]
 Dataset = Annotated[
     str,
-    _option(_INPUT, "--dataset", text="JSONL trace, or a generator such as synthetic:n=1000,rate=10,input=lognormal:220,output=lognormal:190."),
+    _option(
+        _INPUT,
+        "--dataset",
+        text="JSONL trace, or a generator such as synthetic:n=1000,rate=10,input=lognormal:220,output=lognormal:190.",
+    ),
 ]
 NumReqs = Annotated[int, _option(_INPUT, "--num-reqs", "--num-req", text="Lines of the trace to use; 0: all.")]
 Seed = Annotated[int, _option(_INPUT, "--seed", text="Seed of random routing.", default=True)]
 
-EngineProfile = Annotated[str | None, _option(_ENGINE, "--engine-profile", text="Engine version whose defaults apply, such as vllm-0.24.")]
-MaxNumSeqs = Annotated[int | None, _option(_ENGINE, "--max-num-seqs", "--max-batch", text="Most sequences in a step; 0: no limit.")]
-MaxNumBatchedTokens = Annotated[int | None, _option(_ENGINE, "--max-num-batched-tokens", text="Token budget of a step.")]
-LongPrefill = Annotated[int | None, _option(_ENGINE, "--long-prefill-token-threshold", text="Most tokens of one prompt in a step; 0: off.")]
-Chunked = Annotated[bool | None, _option(_ENGINE, "--enable-chunked-prefill/--no-enable-chunked-prefill", text="Prompts may spread over steps.")]
-PrefixCaching = Annotated[bool | None, _option(_ENGINE, "--enable-prefix-caching/--no-enable-prefix-caching", text="Equal prefixes share KV blocks.")]
-ReserveFullIsl = Annotated[bool | None, _option(_ENGINE, "--reserve-full-isl/--no-reserve-full-isl", text="Admit only when the whole prompt fits.")]
-Async = Annotated[bool | None, _option(_ENGINE, "--async-scheduling/--no-async-scheduling", text="Schedule a step while the previous one runs.")]
+EngineProfile = Annotated[
+    str | None, _option(_ENGINE, "--engine-profile", text="Engine version whose defaults apply, such as vllm-0.24.")
+]
+MaxNumSeqs = Annotated[
+    int | None, _option(_ENGINE, "--max-num-seqs", "--max-batch", text="Most sequences in a step; 0: no limit.")
+]
+MaxNumBatchedTokens = Annotated[
+    int | None, _option(_ENGINE, "--max-num-batched-tokens", text="Token budget of a step.")
+]
+LongPrefill = Annotated[
+    int | None, _option(_ENGINE, "--long-prefill-token-threshold", text="Most tokens of one prompt in a step; 0: off.")
+]
+Chunked = Annotated[
+    bool | None,
+    _option(_ENGINE, "--enable-chunked-prefill/--no-enable-chunked-prefill", text="Prompts may spread over steps."),
+]
+PrefixCaching = Annotated[
+    bool | None,
+    _option(_ENGINE, "--enable-prefix-caching/--no-enable-prefix-caching", text="Equal prefixes share KV blocks."),
+]
+ReserveFullIsl = Annotated[
+    bool | None,
+    _option(_ENGINE, "--reserve-full-isl/--no-reserve-full-isl", text="Admit only when the whole prompt fits."),
+]
+Async = Annotated[
+    bool | None,
+    _option(_ENGINE, "--async-scheduling/--no-async-scheduling", text="Schedule a step while the previous one runs."),
+]
 BlockSize = Annotated[int | None, _option(_ENGINE, "--block-size", text="Tokens per KV block.")]
-Utilization = Annotated[float | None, _option(_ENGINE, "--gpu-memory-utilization", "--npu-memory-utilization", text="Share of device memory to use.")]
-NumBlocks = Annotated[int | None, _option(_ENGINE, "--num-gpu-blocks-override", text="KV blocks (with the null block) instead of what fits.")]
+Utilization = Annotated[
+    float | None,
+    _option(_ENGINE, "--gpu-memory-utilization", "--npu-memory-utilization", text="Share of device memory to use."),
+]
+NumBlocks = Annotated[
+    int | None,
+    _option(_ENGINE, "--num-gpu-blocks-override", text="KV blocks (with the null block) instead of what fits."),
+]
 MaxModelLen = Annotated[int | None, _option(_ENGINE, "--max-model-len", text="Longest prompt and output together.")]
 Dtype = Annotated[str | None, _option(_ENGINE, "--dtype", text="auto, bfloat16, float16, float32, fp8, int8.")]
 Fp = Annotated[int | None, _option(_PEER, "--fp", text="Bits per element: 16, 32 or 8; the older form of --dtype.")]
 KvDtype = Annotated[str | None, _option(_ENGINE, "--kv-cache-dtype", text="auto, fp8, bfloat16, ...")]
-Watermark = Annotated[float | None, _option(_ENGINE, "--watermark", text="Share of KV blocks that admission keeps free.")]
+Watermark = Annotated[
+    float | None, _option(_ENGINE, "--watermark", text="Share of KV blocks that admission keeps free.")
+]
 Policy = Annotated[str | None, _option(_ENGINE, "--scheduling-policy", text="fcfs.")]
 
 Routing = Annotated[str, _option(_INPUT, "--request-routing-policy", text="LOAD, RR or RAND.", default=True)]
 ExpertRouting = Annotated[str, _option(_COST, "--expert-routing-policy", text="BALANCED.", default=True)]
-ProfileDir = Annotated[list[Path] | None, _option(_COST, "--profile-dir", text="Folder of profile bundles <hardware>/<model>/<variant>/tp<N>/; repeatable.")]
+ProfileDir = Annotated[
+    list[Path] | None,
+    _option(_COST, "--profile-dir", text="Folder of profile bundles <hardware>/<model>/<variant>/tp<N>/; repeatable."),
+]
 CostSource = Annotated[str, _option(_COST, "--cost-source", text="auto, bundle, silicon or roofline.", default=True)]
 Collectives = Annotated[str, _option(_COST, "--collective-costs", text="auto, measured or links.", default=True)]
-Network = Annotated[str, _option(_COST, "--network-backend", text="analytical (congestion-unaware) or congestion-aware.", default=True)]
-Exact = Annotated[bool, _option(_COST, "--exact", text="Evaluate every rank's nodes in the engine instead of the folded program.")]
+Network = Annotated[
+    str, _option(_COST, "--network-backend", text="analytical (congestion-unaware) or congestion-aware.", default=True)
+]
+Exact = Annotated[
+    bool, _option(_COST, "--exact", text="Evaluate every rank's nodes in the engine instead of the folded program.")
+]
 
 Output = Annotated[Path | None, _option(_OUTPUT, "--output", text="CSV with one row per request, ns.")]
 RunDir = Annotated[Path | None, _option(_OUTPUT, "--run-dir", text="Folder for manifest, summary and Parquet tables.")]
 Json = Annotated[bool, _option(_OUTPUT, "--json", text="One JSON object on stdout instead of the text.")]
-LogInterval = Annotated[float, _option(_OUTPUT, "--log-interval", text="Simulated seconds between rows of the series.", default=True)]
-LogLevel = Annotated[str, _option(_OUTPUT, "--log-level", text="WARNING, INFO (heartbeat lines) or DEBUG.", default=True)]
+LogInterval = Annotated[
+    float, _option(_OUTPUT, "--log-interval", text="Simulated seconds between rows of the series.", default=True)
+]
+LogLevel = Annotated[
+    str, _option(_OUTPUT, "--log-level", text="WARNING, INFO (heartbeat lines) or DEBUG.", default=True)
+]
 
 PrioritizePrefill = Annotated[bool, _option(_PEER, "--prioritize-prefill", text="Not in this version.")]
 PrefixSharing = Annotated[bool, _option(_PEER, "--enable-prefix-sharing", text="Not in this version.")]
@@ -61,4 +110,9 @@ SubBatch = Annotated[bool, _option(_PEER, "--enable-sub-batch-interleaving", tex
 AttnPrediction = Annotated[bool, _option(_PEER, "--enable-attn-prediction", text="Not in this version.")]
 Gen = Annotated[bool, _option(_PEER, "--gen", text="Not in this version.")]
 SkipPrefill = Annotated[bool, _option(_PEER, "--skip-prefill", text="Not in this version.")]
-BlockCopy = Annotated[bool | None, _option(_PEER, "--enable-block-copy/--no-enable-block-copy", text="No effect: equal blocks are always priced once.")]
+BlockCopy = Annotated[
+    bool | None,
+    _option(
+        _PEER, "--enable-block-copy/--no-enable-block-copy", text="No effect: equal blocks are always priced once."
+    ),
+]

@@ -64,7 +64,9 @@ def _ledgers(lowered: "LoweredDeployment") -> str:
         seen.add(group.ledger.lines)
         lines.append(f"Memory per device, group {group.info.index} ({group.info.model_name} on {group.info.hardware}):")
         lines += [f"  {label}: {size / (1 << 30):+.3f} GiB" for label, size in group.ledger.lines]
-        shown = {name: value for name, value in vars(group.engine).items() if name not in ("origin", "cuda_graph_sizes")}
+        shown = {
+            name: value for name, value in vars(group.engine).items() if name not in ("origin", "cuda_graph_sizes")
+        }
         by_origin: dict[str, list[str]] = {}
         for name, value in shown.items():
             by_origin.setdefault(group.engine.origin.get(name, "default"), []).append(f"{name}={value}")

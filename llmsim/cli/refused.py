@@ -44,7 +44,9 @@ def router(name: str) -> str:
     """The request routing policy, in capitals."""
     upper = name.upper()
     if upper == "CUSTOM":
-        raise NotYetError("--request-routing-policy CUSTOM: routers in Python do not run in this version; say LOAD, RR or RAND")
+        raise NotYetError(
+            "--request-routing-policy CUSTOM: routers in Python do not run in this version; say LOAD, RR or RAND"
+        )
     if upper not in ROUTERS:
         raise InputError(f'--request-routing-policy is "{name}"; it may be LOAD, RR or RAND')
     return upper
@@ -63,9 +65,13 @@ def network(name: str) -> str:
     """The network backend; `analytical` means congestion-unaware, as in LLMServingSim."""
     lower = name.lower()
     if lower == "ns3":
-        raise NotYetError("--network-backend ns3: packet-level simulation is not part of llmsim; say analytical or congestion-aware")
+        raise NotYetError(
+            "--network-backend ns3: packet-level simulation is not part of llmsim; say analytical or congestion-aware"
+        )
     if lower == "fair-share":
-        raise NotYetError("--network-backend fair-share does not run in this version; say analytical or congestion-aware")
+        raise NotYetError(
+            "--network-backend fair-share does not run in this version; say analytical or congestion-aware"
+        )
     if lower not in NETWORKS:
         raise InputError(f'--network-backend is "{name}"; it may be {", ".join(NETWORKS)}')
     return "congestion-unaware" if lower == "analytical" else lower

@@ -41,7 +41,7 @@ class RunOptions:
     log_level: str
 
 
-def command(  # noqa: PLR0913 - one parameter per option is what typer reads
+def command(
     cluster_config: o.Cluster,
     dataset: o.Dataset,
     num_reqs: o.NumReqs = 0,
@@ -185,7 +185,9 @@ def run(options: RunOptions) -> int:
 def _profile_dirs(given: list[Path]) -> tuple[Path, ...]:
     for folder in given:
         if not folder.is_dir():
-            raise InputError(f'--profile-dir "{folder}" is not a folder; name one that holds <hardware>/<model>/.../tp<N>/')
+            raise InputError(
+                f'--profile-dir "{folder}" is not a folder; name one that holds <hardware>/<model>/.../tp<N>/'
+            )
     return (*given, *([DEFAULT_PROFILES] if DEFAULT_PROFILES.is_dir() else []))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from llmsim.config.errors import InputError
+from llmsim.config.errors import InputError, nearest
 from llmsim.costs import cache
 from llmsim.costs.bundle import BundleSource
 from llmsim.costs.bundle_files import BundleFiles, find_bundle
@@ -19,6 +19,7 @@ from llmsim.costs.light import floor_of, light_of
 from llmsim.costs.roofline import RooflineSource
 from llmsim.costs.source import CompiledCosts, CostRequest, CostSource, Curve, OpCost
 from llmsim.costs.tables import read_content
+from llmsim.model.hardware import LOCATION, hardware_names, hardware_spellings
 
 if TYPE_CHECKING:
     from llmsim.model import Operator
@@ -69,11 +70,12 @@ def look(request: CostRequest) -> Available:
     if request.source == "silicon":
         _need_silicon(request, database)
     roofline = light_of(request) is not None
-    if bundle is None and roofline is False and (database is None or not database.has_operators):
+    if bundle is None and request.hardware is None:
         raise InputError(
-            f'nothing is known about the hardware "{request.hardware_name}": use the name of a data sheet in '
-            "llmsim/presets/hardware, give npu_mem.mem_bw in the cluster file, or give a profile bundle (--profile-dir)"
-            + (f" ({reason})" if request.profile_dirs else "")
+            f'the hardware "{request.hardware_name}" is not known'
+            f"{nearest(request.hardware_name, hardware_spellings())}; use one of {', '.join(hardware_names())}, "
+            f"the path of a data sheet (.json, as in {LOCATION}), or a profile bundle "
+            "(--profile-dir)" + (f": {reason}" if reason and request.profile_dirs else "")
         )
     return Available(bundle, database, roofline, tuple(notes))
 
@@ -173,9 +175,12 @@ def _extra_ops(source: CostSource, request: CostRequest) -> list[OpCost]:
 
 
 def _collective_pricer(request: CostRequest, available: Available) -> Callable[[Operator], Curve | None]:
-    """Measured tables where the device has them, unless the user (or a pure roofline) wants the cluster's links."""
+    """Who prices collectives: measured tables where the database prices the operators, else the cluster's links.
+
+    Beside a user's own bundle the links that the user states come before another machine's table.
+    """
     wanted = request.collectives
-    if wanted == "links" or (wanted == "auto" and request.source == "roofline"):
+    if wanted == "links" or (wanted == "auto" and (request.source == "roofline" or available.bundle is not None)):
         return lambda op: None
     database = available.database
     if not any(op.kind == "collective" for op in request.operators):

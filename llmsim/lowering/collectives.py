@@ -24,7 +24,11 @@ def group_topology(devices: int, link: LinkSpec) -> "engine.Topology":
 
 
 def expanded_config(
-    operators: Sequence[Operator], costs: Sequence[OpCost | None], on_links: bool, topology: "engine.Topology", network: str
+    operators: Sequence[Operator],
+    costs: Sequence[OpCost | None],
+    on_links: bool,
+    topology: "engine.Topology",
+    network: str,
 ) -> "_native.ExpandedConfig":
     """What the engine needs to run the program's collectives, as messages or after their measured durations."""
     of_name = {op.name: op for op in operators if op.kind == "collective"}

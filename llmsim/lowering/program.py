@@ -46,14 +46,11 @@ def build_program(
         np.empty(0, np.int64),
         np.empty(0, np.uint8),
     )
-    floor = costs.floor
     program = _native.Program(
         [attention if cost is None else _operator(cost) for cost in ordered],
         _attention(costs.attention),
         padded,
-        floor.weight_bytes_read,
-        floor.kv_bytes_per_token,
-        floor.memory_bandwidth_bytes_per_s,
+        _light_floor(costs),
         host_gap_ps,
     )
     return program, tuple(ordered)
@@ -69,6 +66,17 @@ def _in_execution_order(operators: Sequence[Operator], costs: Sequence[OpCost]) 
         ordered.append(None if op.kind == "attention" else by_name[op.name].pop(0))
     extra = [cost for rest in by_name.values() for cost in rest]
     return sorted([*ordered, *extra], key=lambda cost: PARTS["layer" if cost is None else cost.part])
+
+
+def _light_floor(costs: CompiledCosts) -> "_native.LightFloor":
+    floor = _native.LightFloor()
+    floor.weight_bytes = costs.floor.weight_bytes_read
+    floor.kv_bytes_per_token = costs.floor.kv_bytes_per_token
+    floor.cached_kv_bytes = costs.floor.last_level_cache_bytes * costs.attention.repeat
+    floor.bytes_per_s = costs.floor.memory_bandwidth_bytes_per_s
+    floor.flops_per_token = costs.floor.flops_per_token
+    floor.flops_per_s = costs.floor.peak_flops_per_s
+    return floor
 
 
 def _operator(op: OpCost) -> "_native.Operator":

@@ -18,6 +18,12 @@ def hardware_names() -> tuple[str, ...]:
     return tuple(sorted(json.loads(path.read_bytes())["name"] for path in HARDWARE_DIR.glob("*.json")))
 
 
+def hardware_spellings() -> tuple[str, ...]:
+    """Names and aliases, for "did you mean"."""
+    sheets = [json.loads(path.read_bytes()) for path in sorted(HARDWARE_DIR.glob("*.json"))]
+    return tuple(spelling for sheet in sheets for spelling in (sheet["name"], *sheet["aliases"]))
+
+
 def load_hardware(name: str) -> Hardware | None:
     """The data sheet of a device by its name or an alias, or from a JSON file like the bundled ones; None if unknown.
 

@@ -14,20 +14,20 @@ struct Item {
   std::int32_t tokens;           // scheduled in this step
   std::int32_t computed_before;  // context length when the step starts
   std::uint32_t epoch;
-  std::int32_t drafts;           // speculative tokens among `tokens`
-  bool emits;                    // the step samples a token for this request
+  std::int32_t drafts;  // speculative tokens among `tokens`
+  bool emits;           // the step samples a token for this request
 };
 
 // Kept incrementally while the batch is built; all counts of tokens or sequences.
 struct Features {
   std::int64_t tokens = 0;
   std::int64_t sequences = 0;
-  std::int64_t prefill_tokens = 0;           // q summed over items with more than one token
+  std::int64_t prefill_tokens = 0;  // q summed over items with more than one token
   std::int64_t prefill_sequences = 0;
-  std::int64_t prefill_area = 0;             // sum of q * (2k + q): twice the causal area
-  std::int64_t prefill_context = 0;          // sum of k + q: tokens of KV that prefills read
+  std::int64_t prefill_area = 0;     // sum of q * (2k + q): twice the causal area
+  std::int64_t prefill_context = 0;  // sum of k + q: tokens of KV that prefills read
   std::int64_t decode_sequences = 0;
-  std::int64_t decode_context = 0;           // k summed over items with one token
+  std::int64_t decode_context = 0;  // k summed over items with one token
   std::int64_t decode_max_context = 0;
 
   void add(std::int64_t q, std::int64_t k) {

@@ -1,13 +1,14 @@
 // The Python face of the serving core: objects and arrays in, arrays out; every decision stays in the core.
+#include "python/bindings.h"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include "content_hasher.h"
-#include "python/bindings.h"
 #include "emissions.h"
 #include "expanded.h"
 #include "simulation.h"
@@ -90,8 +91,8 @@ void bind_program(nb::module_& m) {
       .def_static(
           "split",
           [](const std::vector<In<std::int64_t>>& prefill_axes, const In<std::int64_t>& prefill_ps,
-             const std::vector<In<std::int64_t>>& decode_axes, const In<std::int64_t>& decode_ps,
-             std::int64_t mixed_ps, std::int64_t skew_ps) {
+             const std::vector<In<std::int64_t>>& decode_axes, const In<std::int64_t>& decode_ps, std::int64_t mixed_ps,
+             std::int64_t skew_ps) {
             return AttentionHandle{std::make_unique<SplitGridAttention>(
                 make_grid<2>(prefill_axes, prefill_ps), make_grid<2>(decode_axes, decode_ps), mixed_ps, skew_ps)};
           },
@@ -113,18 +114,25 @@ void bind_program(nb::module_& m) {
           "name"_a, "kind"_a, "feature"_a, "part"_a, "repeat"_a, "ps"_a, "provenance"_a)
       .def_ro("name", &Operator::name);
 
+  nb::class_<LightFloor>(m, "LightFloor", "What light allows; zeros are not checked.")
+      .def(nb::init<>())
+      .def_rw("weight_bytes", &LightFloor::weight_bytes)
+      .def_rw("kv_bytes_per_token", &LightFloor::kv_bytes_per_token)
+      .def_rw("cached_kv_bytes", &LightFloor::cached_kv_bytes)
+      .def_rw("bytes_per_s", &LightFloor::bytes_per_s)
+      .def_rw("flops_per_token", &LightFloor::flops_per_token)
+      .def_rw("flops_per_s", &LightFloor::flops_per_s);
+
   nb::class_<Program>(m, "Program")
       .def(
           "__init__",
           [](Program* p, std::vector<Operator> operators, AttentionHandle& attention,
-             const In<std::int32_t>& padded_tokens, std::int64_t weight_bytes, std::int64_t kv_bytes_per_token,
-             std::int64_t bytes_per_s, Ps host_gap_ps) {
+             const In<std::int32_t>& padded_tokens, const LightFloor& floor, Ps host_gap_ps) {
             if (!attention.cost) throw std::invalid_argument("this attention already belongs to a program");
-            new (p) Program(std::move(operators), std::move(attention.cost), to_vector(padded_tokens),
-                            LightFloor{weight_bytes, kv_bytes_per_token, bytes_per_s}, host_gap_ps);
+            new (p)
+                Program(std::move(operators), std::move(attention.cost), to_vector(padded_tokens), floor, host_gap_ps);
           },
-          "operators"_a, "attention"_a, "padded_tokens"_a, "weight_bytes"_a, "kv_bytes_per_token"_a, "bytes_per_s"_a,
-          "host_gap_ps"_a)
+          "operators"_a, "attention"_a, "padded_tokens"_a, "floor"_a, "host_gap_ps"_a)
       .def(
           "step_ps",
           [](const Program& p, const std::vector<std::pair<std::int64_t, std::int64_t>>& items) {
@@ -341,9 +349,8 @@ void bind_expanded(nb::module_& m) {
   nb::class_<CollectiveSpec>(m, "CollectiveSpec", "How one collective operator runs; 0 bytes: by its own table.")
       .def(
           "__init__",
-          [](CollectiveSpec* spec, std::int32_t op, astra_sim::model::CollectiveKind kind, std::int64_t bytes_per_unit) {
-            new (spec) CollectiveSpec{op, kind, bytes_per_unit};
-          },
+          [](CollectiveSpec* spec, std::int32_t op, astra_sim::model::CollectiveKind kind,
+             std::int64_t bytes_per_unit) { new (spec) CollectiveSpec{op, kind, bytes_per_unit}; },
           "op"_a, "kind"_a, "bytes_per_unit"_a);
   nb::class_<ExpandedConfig>(m, "ExpandedConfig", "A group's own links and the collectives that run on them.")
       .def(
@@ -372,8 +379,8 @@ void bind_simulation(nb::module_& m) {
           },
           "arrival_ps"_a, "input_tokens"_a, "output_tokens"_a, "model"_a, "next_call"_a, "tool_delay_ps"_a,
           "priority"_a, "key_offsets"_a, "keys"_a, "granularity"_a, "series_interval_ps"_a)
-      .def("add_group", &add_group, "config"_a, "scheduler"_a, "program"_a,
-           "expanded"_a.none() = nb::none(), "record_steps"_a = false, "record_schedule"_a = false,
+      .def("add_group", &add_group, "config"_a, "scheduler"_a, "program"_a, "expanded"_a.none() = nb::none(),
+           "record_steps"_a = false, "record_schedule"_a = false,
            "With `expanded`, every rank's nodes run in the engine instead of the folded program.")
       .def(
           "set_router",
@@ -391,7 +398,8 @@ void bind_simulation(nb::module_& m) {
       .def("series", &series_columns, "first"_a = 0)
       .def("counters", &counter_columns)
       .def("busy_time", &busy_time)
-      .def("schedule", [](const Simulation& s, std::size_t group) { return schedule_columns(*s.groups().at(group)->schedule); });
+      .def("schedule",
+           [](const Simulation& s, std::size_t group) { return schedule_columns(*s.groups().at(group)->schedule); });
 
   nb::class_<Emissions>(m, "Emissions")
       .def(nb::init<const Simulation&>(), "simulation"_a, nb::keep_alive<1, 2>())

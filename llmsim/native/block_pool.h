@@ -46,8 +46,8 @@ class BlockPool {
  private:
   struct Block {
     Key key = 0;
-    BlockId prev = 0, next = 0;             // neighbours in a free list
-    BlockId same_prev = 0, same_next = 0;   // blocks with the same key, in order of entry
+    BlockId prev = 0, next = 0;            // neighbours in a free list
+    BlockId same_prev = 0, same_next = 0;  // blocks with the same key, in order of entry
     std::int32_t references = 0;
     bool findable = false;
   };

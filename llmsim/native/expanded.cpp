@@ -10,7 +10,8 @@ namespace llmsim {
 namespace model = astra_sim::model;
 
 ExpandedEvaluator::ExpandedEvaluator(std::shared_ptr<const Program> program, const ExpandedConfig& config)
-    : Evaluator(std::move(program)), bytes_per_unit_(program_->operators().size(), 0),
+    : Evaluator(std::move(program)),
+      bytes_per_unit_(program_->operators().size(), 0),
       engine_(config.topology, {config.network, 0}) {
   build(config);
 }

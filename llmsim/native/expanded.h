@@ -13,9 +13,9 @@ namespace llmsim {
 
 // How one collective of the program runs: messages on the group's links, or after its measured duration.
 struct CollectiveSpec {
-  std::int32_t op = 0;                 // index into the program's operators
+  std::int32_t op = 0;  // index into the program's operators
   astra_sim::model::CollectiveKind kind = astra_sim::model::CollectiveKind::all_reduce;
-  std::int64_t bytes_per_unit = 0;     // per token or sequence; 0: measured, the operator's own table is its duration
+  std::int64_t bytes_per_unit = 0;  // per token or sequence; 0: measured, the operator's own table is its duration
 };
 
 // The group's links and what runs on them.
@@ -25,8 +25,8 @@ struct ExpandedConfig {
   std::vector<CollectiveSpec> collectives;
 };
 
-// Equal to FoldedEvaluator to the picosecond (invariant 9), and thousands of times slower: `--exact`. The graph is built
-// once; each step gives its durations and bytes.
+// Equal to FoldedEvaluator to the picosecond (invariant 9), and thousands of times slower: `--exact`. The graph is
+// built once; each step gives its durations and bytes.
 class ExpandedEvaluator final : public Evaluator {
  public:
   ExpandedEvaluator(std::shared_ptr<const Program> program, const ExpandedConfig& config);

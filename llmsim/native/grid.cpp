@@ -5,10 +5,10 @@
 namespace llmsim {
 
 Place Axis::locate(std::int64_t numerator, std::int64_t denominator) const {
-  const auto above = std::upper_bound(points_.begin(), points_.end(), numerator,
-                                      [denominator](std::int64_t x, std::int64_t point) {
-                                        return static_cast<int128>(x) < static_cast<int128>(point) * denominator;
-                                      });
+  const auto above =
+      std::upper_bound(points_.begin(), points_.end(), numerator, [denominator](std::int64_t x, std::int64_t point) {
+        return static_cast<int128>(x) < static_cast<int128>(point) * denominator;
+      });
   if (above == points_.begin() || points_.size() == 1) return {0, 0, above != points_.begin() && points_.size() > 1};
   Place place;
   place.lower = static_cast<std::int32_t>(above - points_.begin()) - 1;

@@ -6,8 +6,12 @@ namespace llmsim {
 
 Group::Group(GroupConfig config, std::unique_ptr<Builder> builder, std::unique_ptr<Evaluator> evaluator,
              SequenceTable& sequences, RequestLog& log)
-    : config_(config), builder_(std::move(builder)), evaluator_(std::move(evaluator)), sequences_(sequences),
-      log_(log), slots_(static_cast<std::size_t>(config.depth)) {}
+    : config_(config),
+      builder_(std::move(builder)),
+      evaluator_(std::move(evaluator)),
+      sequences_(sequences),
+      log_(log),
+      slots_(static_cast<std::size_t>(config.depth)) {}
 
 bool Group::can_ever_run(const Sequence& sequence, std::int32_t max_tokens) const {
   const KvCacheConfig& kv = builder_->kv_cache().config();

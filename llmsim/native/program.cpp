@@ -7,8 +7,11 @@ namespace llmsim {
 
 Program::Program(std::vector<Operator> operators, std::unique_ptr<AttentionCost> attention,
                  std::vector<std::int32_t> padded_tokens, LightFloor floor, Ps host_gap)
-    : operators_(std::move(operators)), attention_(std::move(attention)), padded_tokens_(std::move(padded_tokens)),
-      floor_(floor), host_gap_(host_gap) {
+    : operators_(std::move(operators)),
+      attention_(std::move(attention)),
+      padded_tokens_(std::move(padded_tokens)),
+      floor_(floor),
+      host_gap_(host_gap) {
   for (const Operator& op : operators_) {
     if (op.kind == NodeKind::kAttention) {
       attention_repeat_ += op.repeat;
@@ -34,9 +37,17 @@ Program::Usage Program::new_usage() const {
 }
 
 Ps Program::light_floor_ps(const Features& f) const {
-  const std::int64_t context = f.decode_context + f.decode_sequences + f.prefill_context;
-  const int128 bytes = static_cast<int128>(floor_.kv_bytes_per_token) * context + floor_.weight_bytes;
-  return static_cast<Ps>(bytes * kPsPerSecond / floor_.bytes_per_s);
+  Ps floor = 0;
+  if (floor_.bytes_per_s > 0) {
+    int128 bytes = static_cast<int128>(floor_.kv_bytes_per_token) * f.decode_context;
+    if (bytes <= floor_.cached_kv_bytes) bytes = 0;
+    floor = static_cast<Ps>((bytes + floor_.weight_bytes) * kPsPerSecond / floor_.bytes_per_s);
+  }
+  if (floor_.flops_per_s > 0) {
+    const int128 flops = static_cast<int128>(floor_.flops_per_token) * f.tokens;
+    floor = std::max(floor, static_cast<Ps>(flops * kPsPerSecond / floor_.flops_per_s));
+  }
+  return floor;
 }
 
 Ps Program::evaluate(const Batch& batch, Usage& usage) const {
@@ -49,7 +60,7 @@ Ps Program::evaluate(const Batch& batch, Usage& usage) const {
   ++usage.by_sequences[sequences];
   (attention.extrapolated ? usage.attention_outside : usage.attention_inside) += attention.ps;
   const Ps busy = fused_tokens_[tokens] + fused_sequences_[sequences] + attention.ps * attention_repeat_;
-  if (floor_.bytes_per_s > 0 && busy < light_floor_ps(f)) ++usage.steps_below_light;
+  if (busy < light_floor_ps(f)) ++usage.steps_below_light;
   return std::max<Ps>(1, busy + host_gap_);
 }
 

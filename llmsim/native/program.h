@@ -27,11 +27,14 @@ struct Operator {
   std::vector<std::uint8_t> provenance;  // same length as ps
 };
 
-// What light allows: bytes that every step must read, against the data sheet's bandwidth (invariant 10).
+// What light allows: bytes that every step must read and operations it must do, against the data sheet (invariant 10).
 struct LightFloor {
   std::int64_t weight_bytes = 0;
-  std::int64_t kv_bytes_per_token = 0;
-  std::int64_t bytes_per_s = 0;  // 0: unknown, not checked
+  std::int64_t kv_bytes_per_token = 0;  // of all layers
+  std::int64_t cached_kv_bytes = 0;     // decodes that read no more than this may find it in the last-level cache
+  std::int64_t bytes_per_s = 0;         // 0: unknown, not checked
+  std::int64_t flops_per_token = 0;
+  std::int64_t flops_per_s = 0;  // 0: unknown, not checked
 };
 
 // Busy time of the program's operators by provenance, multiplied out when the run ends.
@@ -55,7 +58,7 @@ class Program {
   }
   Ps attention_layer_ps(const Batch& batch) const { return attention_->price(batch).ps; }
   Ps host_gap() const { return host_gap_; }
-  // The least time that the step's reads of weights and KV take at the data sheet's bandwidth.
+  // The least time that the step's reads of weights and KV, or its operations, take at the data sheet's peaks.
   Ps light_floor_ps(const Features& features) const;
 
   struct Usage {

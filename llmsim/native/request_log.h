@@ -23,8 +23,16 @@ class RequestLog {
   };
 
   explicit RequestLog(std::size_t n)
-      : group(n, -1), queued(n, kNever), scheduled(n, kNever), first_token(n, kNever), finish(n, kNever),
-        emitted_tokens(n, 0), cached_tokens(n, 0), preemptions(n, 0), run_first(n, -1), run_last(n, -1) {}
+      : group(n, -1),
+        queued(n, kNever),
+        scheduled(n, kNever),
+        first_token(n, kNever),
+        finish(n, kNever),
+        emitted_tokens(n, 0),
+        cached_tokens(n, 0),
+        preemptions(n, 0),
+        run_first(n, -1),
+        run_last(n, -1) {}
 
   // Called by the group before its builder completes a batch.
   void begin_output(std::int32_t output_index, Ps now) {

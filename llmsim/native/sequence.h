@@ -20,9 +20,9 @@ struct Sequence {
   std::int32_t num_drafts = 0;        // speculative tokens to be verified by the next step
   std::int32_t num_keyed_blocks = 0;  // leading blocks that carry a key
   std::int32_t priority = 0;
-  std::uint32_t epoch = 0;            // +1 at each preemption
-  std::uint8_t status = 0;            // Status
-  Ps arrival = 0;                     // for the priority order
+  std::uint32_t epoch = 0;  // +1 at each preemption
+  std::uint8_t status = 0;  // Status
+  Ps arrival = 0;           // for the priority order
   std::vector<BlockId> blocks;
 
   std::int32_t emitted() const { return num_tokens - prompt_tokens; }

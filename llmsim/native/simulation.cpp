@@ -6,8 +6,11 @@ namespace llmsim {
 
 Simulation::Simulation(Arrivals arrivals, std::vector<std::int32_t> output_tokens, ContentKeys content,
                        Ps series_interval)
-    : arrivals_(std::move(arrivals)), sequences_(output_tokens.size(), output_tokens, std::move(content)),
-      log_(output_tokens.size()), series_interval_(series_interval), next_sample_(series_interval) {
+    : arrivals_(std::move(arrivals)),
+      sequences_(output_tokens.size(), output_tokens, std::move(content)),
+      log_(output_tokens.size()),
+      series_interval_(series_interval),
+      next_sample_(series_interval) {
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     Sequence& s = sequences_[static_cast<RequestId>(i)];
     s.prompt_tokens = s.num_tokens = arrivals_.input_tokens[i];
@@ -47,9 +50,12 @@ bool Simulation::run(std::int64_t max_events) {
 
 void Simulation::handle(const Event& event) {
   switch (event.phase) {
-    case Phase::kOutputs: return on_outputs(event.entity);
-    case Phase::kArrival: return on_arrival(event.entity);
-    case Phase::kPump: return on_pump(event.entity);
+    case Phase::kOutputs:
+      return on_outputs(event.entity);
+    case Phase::kArrival:
+      return on_arrival(event.entity);
+    case Phase::kPump:
+      return on_pump(event.entity);
   }
 }
 

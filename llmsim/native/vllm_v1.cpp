@@ -25,8 +25,7 @@ void VllmV1::build(Ps now, Batch& batch) {
 std::int32_t VllmV1::tokens_wanted(RequestId request, std::int32_t budget) const {
   const Sequence& s = sequences_[request];
   // A step in flight already samples the last token: with async scheduling a stop by length is foreseen.
-  if (s.num_in_flight > 0 &&
-      s.num_computed + 2 - s.num_in_flight >= s.prompt_tokens + sequences_.max_tokens(request))
+  if (s.num_in_flight > 0 && s.num_computed + 2 - s.num_in_flight >= s.prompt_tokens + sequences_.max_tokens(request))
     return 0;
   std::int32_t wanted = s.num_tokens + s.num_drafts + s.num_in_flight - s.num_computed;
   if (config_.long_prefill_token_threshold > 0) wanted = std::min(wanted, config_.long_prefill_token_threshold);
@@ -45,8 +44,7 @@ void VllmV1::schedule_running(Batch& batch, std::int32_t& budget) {
   }
 }
 
-bool VllmV1::make_room(RequestId request, std::int32_t tokens, Batch& batch, std::int32_t& budget,
-                       std::size_t& index) {
+bool VllmV1::make_room(RequestId request, std::int32_t tokens, Batch& batch, std::int32_t& budget, std::size_t& index) {
   do {
     const std::size_t victim_index = choose_victim();
     const RequestId victim = running_[victim_index];

@@ -54,9 +54,7 @@ class WaitingQueue {
 
  private:
   using Entry = std::tuple<std::int32_t, Ps, RequestId>;
-  Entry entry(RequestId request) const {
-    return {sequences_[request].priority, sequences_[request].arrival, request};
-  }
+  Entry entry(RequestId request) const { return {sequences_[request].priority, sequences_[request].arrival, request}; }
 
   QueueOrder order_;
   const SequenceTable& sequences_;

@@ -1,7 +1,7 @@
 """Replays schedules recorded from a real vLLM scheduler and finds the first difference, step by step.
 
-A recording (one JSON object per file, plain or gzip) holds `config`, `resolved` (what the engine made of it), `requests`
-and `steps`; the time of a step is given: 5 ms plus 10 us per scheduled token plus 20 us per request.
+A recording (one JSON object per file, plain or gzip) holds `config`, `resolved` (what the engine made of it),
+`requests` and `steps`; the time of a step is given: 5 ms plus 10 us per scheduled token plus 20 us per request.
 """
 
 import gzip
@@ -58,9 +58,8 @@ def find_recordings(paths: Iterable[Path]) -> list[Path]:
 def load_recording(path: Path) -> Case:
     """One recording; raises InputError naming the file when it is not one."""
     try:
-        opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-        with opened as file:
-            case = json.load(file)
+        data = path.read_bytes()
+        case = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f'recorded schedule "{path}" cannot be read as JSON ({error}).') from None
     missing = {"config", "resolved", "requests", "steps"} - set(case if isinstance(case, dict) else ())
@@ -156,7 +155,7 @@ def _program(max_tokens: int, max_seqs: int) -> "_native.Program":
     )  # fmt: skip
     zero = np.zeros(1, np.int64)
     none = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
-    return _native.Program([per_token, per_sequence], none, exact.astype(np.int32), 0, 0, 0, 0)
+    return _native.Program([per_token, per_sequence], none, exact.astype(np.int32), _native.LightFloor(), 0)
 
 
 def _run(case: Case) -> Iterator[Case]:

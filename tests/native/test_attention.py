@@ -20,17 +20,25 @@ def priced(attention: Any, layers: int = 1) -> Any:
         np.empty(0, np.uint8),
     )  # fmt: skip
     free = _native.Operator(
-        "free", _native.NodeKind.COMPUTE, _native.Feature.TOKENS, 0, 1, np.zeros(4097, np.int64), np.zeros(4097, np.uint8)
+        "free",
+        _native.NodeKind.COMPUTE,
+        _native.Feature.TOKENS,
+        0,
+        1,
+        np.zeros(4097, np.int64),
+        np.zeros(4097, np.uint8),
     )
     per_seq = _native.Operator(
         "seq", _native.NodeKind.COMPUTE, _native.Feature.SEQUENCES, 0, 1, np.zeros(65, np.int64), np.zeros(65, np.uint8)
     )
-    return _native.Program([free, op, per_seq], attention, np.arange(4097, dtype=np.int32), 0, 0, 0, 0)
+    return _native.Program([free, op, per_seq], attention, np.arange(4097, dtype=np.int32), _native.LightFloor(), 0)
 
 
 def affine(chunk: int, context: int, count: int, length: int) -> int:
     """A table that multilinear interpolation reproduces exactly."""
-    return 10_000_000 + 700 * chunk + 13 * context + 900 * count + 31 * length + 2 * count * length + 5 * chunk * context
+    return (
+        10_000_000 + 700 * chunk + 13 * context + 900 * count + 31 * length + 2 * count * length + 5 * chunk * context
+    )
 
 
 def mixed(skew: int = 0) -> Any:

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llmsim._native import engine
 
 from llmsim import _native
-from llmsim._native import engine
 
 TOKENS, SEQUENCES = 64, 8
 
@@ -33,18 +33,28 @@ def operators(draw: Any, ranks: int, site: Any, bytes_per_token: int, measured: 
         )
         ops.append(
             _native.Operator(
-                "all_reduce", _native.NodeKind.COLLECTIVE, _native.Feature.TOKENS, 1, layers, table,
+                "all_reduce",
+                _native.NodeKind.COLLECTIVE,
+                _native.Feature.TOKENS,
+                1,
+                layers,
+                table,
                 np.zeros(TOKENS + 1, np.uint8),
-            )  # fmt: skip
+            )
         )
 
     compute("embedding", 0, 1, _native.Feature.TOKENS, TOKENS)
     compute("qkv", 1, layers, _native.Feature.TOKENS, TOKENS)
     ops.append(
         _native.Operator(
-            "attention", _native.NodeKind.ATTENTION, _native.Feature.TOKENS, 1, layers, np.empty(0, np.int64),
+            "attention",
+            _native.NodeKind.ATTENTION,
+            _native.Feature.TOKENS,
+            1,
+            layers,
+            np.empty(0, np.int64),
             np.empty(0, np.uint8),
-        )  # fmt: skip
+        ),
     )
     all_reduce()
     compute("mlp", 1, draw(st.integers(1, layers)), _native.Feature.TOKENS, TOKENS)
@@ -99,8 +109,8 @@ def test_folded_equals_expanded(data: Any) -> None:
     gap = data.draw(st.sampled_from([0, 777]))
     requests = [(int(rng.integers(0, 10**11)), int(rng.integers(1, 150)), int(rng.integers(1, 20))) for _ in range(6)]
     requests.sort()
-    folded = run(_native.Program(ops, attention(), padded, 0, 0, 0, gap), None, requests)
-    program = _native.Program(ops, attention(), padded, 0, 0, 0, gap)
+    folded = run(_native.Program(ops, attention(), padded, _native.LightFloor(), gap), None, requests)
+    program = _native.Program(ops, attention(), padded, _native.LightFloor(), gap)
     exact = run(program, _native.ExpandedConfig(topology, network, specs), requests)
     a, b = folded.steps(), exact.steps()
     assert len(a["end_ps"]) > 5

@@ -1,4 +1,4 @@
-"""The serving core through its bindings: closed forms, conservation under pressure, and independence of irrelevant order."""
+"""The serving core through its bindings: closed forms, and nothing lost under pressure."""
 
 from typing import Any
 
@@ -29,7 +29,9 @@ def program(max_tokens: int, max_seqs: int, padded: np.ndarray | None = None) ->
         ),
     ]  # fmt: skip
     attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
-    return _native.Program(operators, attention, (tokens if padded is None else padded).astype(np.int32), 0, 0, 0, 0)
+    return _native.Program(
+        operators, attention, (tokens if padded is None else padded).astype(np.int32), _native.LightFloor(), 0
+    )
 
 
 def simulation(
@@ -144,7 +146,11 @@ def test_nothing_is_lost_under_any_pressure(
     assert (r["status"] == np.where(fits, 3, 4)).all()
     assert (r["emitted_tokens"] == np.where(fits, [o for _, _, o in requests], 0)).all()
     done = r["status"] == 3
-    for early, late in (("arrival_ps", "scheduled_ps"), ("scheduled_ps", "first_token_ps"), ("first_token_ps", "finish_ps")):
+    for early, late in (
+        ("arrival_ps", "scheduled_ps"),
+        ("scheduled_ps", "first_token_ps"),
+        ("first_token_ps", "finish_ps"),
+    ):
         assert (r[early][done] <= r[late][done]).all()
     assert (c["free_blocks"] == blocks - 1).all() and c["pool_consistent"].all() and not c["idle_with_work"].any()
     steps = sim.steps()
@@ -185,6 +191,47 @@ def test_tables_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="ascend"):
         _native.Attention.split([np.array([2, 1]), zero], np.zeros(2, np.int64), [zero, zero], zero, 0, 0)
     attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
-    _native.Program([], attention, np.zeros(0, np.int32), 0, 0, 0, 0)
+    _native.Program([], attention, np.zeros(0, np.int32), _native.LightFloor(), 0)
     with pytest.raises(ValueError, match="already belongs"):
-        _native.Program([], attention, np.zeros(0, np.int32), 0, 0, 0, 0)
+        _native.Program([], attention, np.zeros(0, np.int32), _native.LightFloor(), 0)
+
+
+def test_steps_faster_than_light_are_counted() -> None:
+    """Weights of 8 MB at 1 GB/s need 8 ms, a step takes 5 ms and 10 us per token; KV counts beyond the cache only."""
+    for weight_bytes, cached, flops, below in ((8 * 10**6, 0, 0, True), (10**6, 0, 0, False), (10**6, 0, 10**9, True)):
+        floor = _native.LightFloor()
+        floor.weight_bytes, floor.bytes_per_s, floor.cached_kv_bytes = weight_bytes, 10**9, cached
+        floor.flops_per_token, floor.flops_per_s = flops, 10**11
+        counted = below_light(floor, prompt=10)
+        assert (counted > 0) == below
+    floor = _native.LightFloor()
+    floor.kv_bytes_per_token, floor.bytes_per_s = 10**5, 10**9  # 100 us per cached token: 6 ms at 60
+    assert below_light(floor, prompt=60) > 0
+    floor.cached_kv_bytes = 10**7
+    assert below_light(floor, prompt=60) == 0
+
+
+def below_light(floor: Any, prompt: int) -> int:
+    tokens = np.arange(65, dtype=np.int64)
+    op = _native.Operator(
+        "a", _native.NodeKind.COMPUTE, _native.Feature.TOKENS, 0, 1, STEP + tokens * PER_TOKEN, np.zeros(65, np.uint8)
+    )
+    head = _native.Operator(
+        "h", _native.NodeKind.COMPUTE, _native.Feature.SEQUENCES, 0, 1, np.zeros(5, np.int64), np.zeros(5, np.uint8)
+    )
+    zero = np.zeros(1, np.int64)
+    attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
+    sim = _native.Simulation(
+        zero, np.array([prompt], np.int32), np.array([3], np.int32), np.zeros(1, np.int16), np.full(1, -1, np.int32),
+        zero, np.empty(0, np.int32), np.zeros(2, np.int64), np.empty(0, np.uint64), 16, 0,
+    )  # fmt: skip
+    scheduler = _native.VllmV1Config()
+    scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = 4, 64
+    kv = _native.KvCacheConfig()
+    kv.num_blocks, kv.max_model_len = 100, 1000
+    scheduler.kv = kv
+    program = _native.Program([op, head], attention, tokens.astype(np.int32), floor, 0)
+    sim.add_group(_native.GroupConfig(), scheduler, program)
+    while not sim.run(100):
+        pass
+    return int(sim.counters()["steps_below_light"][0])
