@@ -19,7 +19,8 @@ AttentionPrice MixedGridAttention::price(const Batch& batch) const {
   if (q > 0 && one_prompt_sees_more) {
     const Ps whole = grid_.at({chunk, Place{}, Place{}, Place{}});
     const Ps floor = grid_.at({grid_.axis(0).locate(1), Place{}, Place{}, Place{}});
-    price.ps -= round_div(static_cast<int128>(std::max<Ps>(0, whole - floor)) * (q2 - f.prefill_area), q2);
+    const Ps unseen = round_div(static_cast<int128>(std::max<Ps>(0, whole - floor)) * (q2 - f.prefill_area), q2);
+    price.ps = std::max<Ps>(0, price.ps - unseen);
   }
   return price;
 }

@@ -1,0 +1,157 @@
+// Step programs and configuration for Python.
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+#include "expanded.h"
+#include "vllm_v1.h"
+
+using namespace nanobind::literals;
+
+namespace llmsim {
+namespace {
+
+template <std::size_t N>
+Grid<N> make_grid(const std::vector<In<std::int64_t>>& axes, const In<std::int64_t>& ps) {
+  if (axes.size() != N) throw std::invalid_argument("a grid of " + std::to_string(N) + " axes is needed");
+  std::size_t cells = 1;
+  for (const auto& axis : axes) {
+    if (axis.shape(0) == 0) throw std::invalid_argument("an axis is empty");
+    for (std::size_t i = 1; i < axis.shape(0); ++i)
+      if (axis.data()[i] <= axis.data()[i - 1]) throw std::invalid_argument("an axis does not ascend");
+    cells *= axis.shape(0);
+  }
+  if (cells != ps.shape(0)) throw std::invalid_argument("grid and axes differ in size");
+  return [&]<std::size_t... I>(std::index_sequence<I...>) {
+    return Grid<N>({Axis(to_vector(axes[I]))...}, to_vector(ps));
+  }(std::make_index_sequence<N>());
+}
+
+// Handed to Program, which takes it over: usable once.
+struct AttentionHandle {
+  std::unique_ptr<AttentionCost> cost;
+};
+
+}  // namespace
+
+void bind_program(nb::module_& m) {
+  nb::class_<AttentionHandle>(m, "Attention", "Attention of one layer, priced by the batch; used by one Program.")
+      .def_static(
+          "mixed",
+          [](const std::vector<In<std::int64_t>>& axes, const In<std::int64_t>& ps, std::int64_t skew_ps) {
+            return AttentionHandle{std::make_unique<MixedGridAttention>(make_grid<4>(axes, ps), skew_ps)};
+          },
+          "axes"_a, "ps"_a, "skew_ps"_a)
+      .def_static(
+          "split",
+          [](const std::vector<In<std::int64_t>>& prefill_axes, const In<std::int64_t>& prefill_ps,
+             const std::vector<In<std::int64_t>>& decode_axes, const In<std::int64_t>& decode_ps, std::int64_t mixed_ps,
+             std::int64_t skew_ps) {
+            return AttentionHandle{std::make_unique<SplitGridAttention>(
+                make_grid<2>(prefill_axes, prefill_ps), make_grid<2>(decode_axes, decode_ps), mixed_ps, skew_ps)};
+          },
+          "prefill_axes"_a, "prefill_ps"_a, "decode_axes"_a, "decode_ps"_a, "mixed_ps"_a, "skew_ps"_a);
+
+  nb::enum_<Feature>(m, "Feature").value("TOKENS", Feature::kTokens).value("SEQUENCES", Feature::kSequences);
+  nb::enum_<NodeKind>(m, "NodeKind")
+      .value("COMPUTE", NodeKind::kCompute)
+      .value("ATTENTION", NodeKind::kAttention)
+      .value("COLLECTIVE", NodeKind::kCollective);
+
+  nb::class_<Operator>(m, "Operator")
+      .def(
+          "__init__",
+          [](Operator* op, std::string name, NodeKind kind, Feature feature, std::int32_t part, std::int32_t repeat,
+             const In<std::int64_t>& ps, const In<std::uint8_t>& provenance) {
+            new (op) Operator{std::move(name), kind, feature, part, repeat, to_vector(ps), to_vector(provenance)};
+          },
+          "name"_a, "kind"_a, "feature"_a, "part"_a, "repeat"_a, "ps"_a, "provenance"_a)
+      .def_ro("name", &Operator::name);
+
+  nb::class_<LightFloor>(m, "LightFloor", "What light allows; zeros are not checked.")
+      .def(nb::init<>())
+      .def_rw("weight_bytes", &LightFloor::weight_bytes)
+      .def_rw("kv_bytes_per_token", &LightFloor::kv_bytes_per_token)
+      .def_rw("cached_kv_bytes", &LightFloor::cached_kv_bytes)
+      .def_rw("bytes_per_s", &LightFloor::bytes_per_s)
+      .def_rw("flops_per_token", &LightFloor::flops_per_token)
+      .def_rw("flops_per_s", &LightFloor::flops_per_s);
+
+  nb::class_<Program>(m, "Program")
+      .def(
+          "__init__",
+          [](Program* p, std::vector<Operator> operators, AttentionHandle& attention,
+             const In<std::int32_t>& padded_tokens, const LightFloor& floor, Ps host_gap_ps) {
+            if (!attention.cost) throw std::invalid_argument("this attention already belongs to a program");
+            new (p)
+                Program(std::move(operators), std::move(attention.cost), to_vector(padded_tokens), floor, host_gap_ps);
+          },
+          "operators"_a, "attention"_a, "padded_tokens"_a, "floor"_a, "host_gap_ps"_a)
+      .def(
+          "step_ps",
+          [](const Program& p, const std::vector<std::pair<std::int64_t, std::int64_t>>& items) {
+            Batch batch;
+            for (const auto& [q, k] : items) {
+              batch.items.push_back({0, static_cast<std::int32_t>(q), static_cast<std::int32_t>(k), 0, 0, true});
+              batch.features.add(q, k);
+            }
+            auto usage = p.new_usage();
+            return p.evaluate(batch, usage);
+          },
+          "items"_a, "Duration of a step of (tokens, computed before) items, ps.");
+}
+
+void bind_configs(nb::module_& m) {
+  nb::enum_<QueueOrder>(m, "QueueOrder").value("FCFS", QueueOrder::kFcfs).value("PRIORITY", QueueOrder::kPriority);
+  nb::enum_<FreeOrder>(m, "FreeOrder")
+      .value("APPEND", FreeOrder::kAppend)
+      .value("UNKEYED_FIRST", FreeOrder::kUnkeyedFirst);
+  nb::class_<KvCacheConfig>(m, "KvCacheConfig")
+      .def(nb::init<>())
+      .def_rw("num_blocks", &KvCacheConfig::num_blocks)
+      .def_rw("block_size", &KvCacheConfig::block_size)
+      .def_rw("max_model_len", &KvCacheConfig::max_model_len)
+      .def_rw("prefix_caching", &KvCacheConfig::prefix_caching)
+      .def_rw("free_order", &KvCacheConfig::free_order);
+  nb::class_<VllmV1Config>(m, "VllmV1Config")
+      .def(nb::init<>())
+      .def_rw("max_num_seqs", &VllmV1Config::max_num_seqs)
+      .def_rw("max_num_scheduled_tokens", &VllmV1Config::max_num_scheduled_tokens)
+      .def_rw("long_prefill_token_threshold", &VllmV1Config::long_prefill_token_threshold)
+      .def_rw("chunked_prefill", &VllmV1Config::chunked_prefill)
+      .def_rw("reserve_full_isl", &VllmV1Config::reserve_full_isl)
+      .def_rw("async_scheduling", &VllmV1Config::async_scheduling)
+      .def_rw("watermark_blocks", &VllmV1Config::watermark_blocks)
+      .def_rw("order", &VllmV1Config::order)
+      .def_rw("num_speculative_tokens", &VllmV1Config::num_speculative_tokens)
+      .def_rw("num_lookahead_tokens", &VllmV1Config::num_lookahead_tokens)
+      .def_rw("accepted_draft_tokens", &VllmV1Config::accepted_draft_tokens)
+      .def_rw("kv", &VllmV1Config::kv);
+  nb::class_<GroupConfig>(m, "GroupConfig")
+      .def(nb::init<>())
+      .def_rw("index", &GroupConfig::index)
+      .def_rw("model", &GroupConfig::model)
+      .def_rw("depth", &GroupConfig::depth)
+      .def_rw("api_latency_ps", &GroupConfig::api_latency);
+}
+
+void bind_expanded(nb::module_& m) {
+  nb::class_<CollectiveSpec>(m, "CollectiveSpec", "How one collective operator runs; 0 bytes: by its own table.")
+      .def(
+          "__init__",
+          [](CollectiveSpec* spec, std::int32_t op, astra_sim::model::CollectiveKind kind,
+             std::int64_t bytes_per_unit) { new (spec) CollectiveSpec{op, kind, bytes_per_unit}; },
+          "op"_a, "kind"_a, "bytes_per_unit"_a);
+  nb::class_<ExpandedConfig>(m, "ExpandedConfig", "A group's own links and the collectives that run on them.")
+      .def(
+          "__init__",
+          [](ExpandedConfig* config, std::shared_ptr<astra_sim::model::Topology> topology,
+             astra_sim::engine::NetworkKind network, std::vector<CollectiveSpec> collectives) {
+            new (config) ExpandedConfig{std::move(topology), network, std::move(collectives)};
+          },
+          "topology"_a, "network"_a, "collectives"_a);
+}
+
+}  // namespace llmsim

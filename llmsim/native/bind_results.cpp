@@ -1,0 +1,161 @@
+// What a simulation produced, as columns for Python.
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+
+namespace llmsim {
+
+nb::dict schedule_columns(const ScheduleRecorder& r) {
+  nb::dict d;
+  d["time_ps"] = to_array(r.time_ps);
+  d["end_ps"] = to_array(r.end_ps);
+  d["running"] = to_array(r.running);
+  d["waiting"] = to_array(r.waiting);
+  d["free_blocks"] = to_array(r.free_blocks);
+  d["free_blocks_after"] = to_array(r.free_blocks_after);
+  d["item_offsets"] = to_array(r.item_offsets);
+  d["item_request"] = to_array(r.item_request);
+  d["item_tokens"] = to_array(r.item_tokens);
+  d["item_computed"] = to_array(r.item_computed);
+  d["item_drafts"] = to_array(r.item_drafts);
+  d["finished_step"] = to_array(r.finished_step);
+  d["finished_request"] = to_array(r.finished_request);
+  d["preempted_step"] = to_array(r.preempted_step);
+  d["preempted_request"] = to_array(r.preempted_request);
+  return d;
+}
+
+namespace {
+
+template <typename T>
+void append(std::vector<T>& all, const std::vector<T>& part) {
+  all.insert(all.end(), part.begin(), part.end());
+}
+
+}  // namespace
+
+// Steps of all groups, group by group.
+nb::dict step_columns(const Simulation& s) {
+  StepRecorder all;
+  for (const auto& group : s.groups()) {
+    if (!group->steps) continue;
+    const StepRecorder& r = *group->steps;
+    append(all.group, r.group);
+    append(all.schedule_ps, r.schedule_ps);
+    append(all.start_ps, r.start_ps);
+    append(all.end_ps, r.end_ps);
+    append(all.tokens, r.tokens);
+    append(all.padded_tokens, r.padded_tokens);
+    append(all.prefill_tokens, r.prefill_tokens);
+    append(all.sequences, r.sequences);
+    append(all.decode_sequences, r.decode_sequences);
+    append(all.running, r.running);
+    append(all.waiting, r.waiting);
+    append(all.free_blocks, r.free_blocks);
+    append(all.preempted, r.preempted);
+  }
+  nb::dict d;
+  d["group"] = to_array(all.group);
+  d["schedule_ps"] = to_array(all.schedule_ps);
+  d["start_ps"] = to_array(all.start_ps);
+  d["end_ps"] = to_array(all.end_ps);
+  d["tokens"] = to_array(all.tokens);
+  d["padded_tokens"] = to_array(all.padded_tokens);
+  d["prefill_tokens"] = to_array(all.prefill_tokens);
+  d["sequences"] = to_array(all.sequences);
+  d["decode_sequences"] = to_array(all.decode_sequences);
+  d["running"] = to_array(all.running);
+  d["waiting"] = to_array(all.waiting);
+  d["free_blocks"] = to_array(all.free_blocks);
+  d["preempted"] = to_array(all.preempted);
+  return d;
+}
+
+// Rows from `first` on, so that heartbeats can be printed while the run goes on.
+nb::dict series_columns(const Simulation& s, std::size_t first) {
+  const Series& r = s.series();
+  const auto tail = [first](const auto& column) {
+    using Column = std::decay_t<decltype(column)>;
+    return to_array(Column(column.begin() + static_cast<std::ptrdiff_t>(std::min(first, column.size())), column.end()));
+  };
+  nb::dict d;
+  d["time_ps"] = tail(r.time_ps);
+  d["group"] = tail(r.group);
+  d["running"] = tail(r.running);
+  d["waiting"] = tail(r.waiting);
+  d["kv_blocks_used"] = tail(r.kv_blocks_used);
+  d["kv_blocks_cached"] = tail(r.kv_blocks_cached);
+  d["prompt_tokens"] = tail(r.prompt_tokens);
+  d["generation_tokens"] = tail(r.generation_tokens);
+  d["hit_tokens"] = tail(r.hit_tokens);
+  d["queried_tokens"] = tail(r.queried_tokens);
+  d["preemptions"] = tail(r.preemptions);
+  return d;
+}
+
+nb::dict request_columns(const Simulation& s) {
+  const RequestLog& log = s.log();
+  const SequenceTable& sequences = s.sequences();
+  std::vector<std::uint8_t> status(sequences.size());
+  for (std::size_t i = 0; i < sequences.size(); ++i) status[i] = sequences[static_cast<RequestId>(i)].status;
+  nb::dict d;
+  d["group"] = to_array(log.group);
+  d["status"] = to_array(status);
+  d["arrival_ps"] = to_array(s.arrivals().arrival_ps);
+  d["queued_ps"] = to_array(log.queued);
+  d["scheduled_ps"] = to_array(log.scheduled);
+  d["first_token_ps"] = to_array(log.first_token);
+  d["finish_ps"] = to_array(log.finish);
+  d["emitted_tokens"] = to_array(log.emitted_tokens);
+  d["cached_tokens"] = to_array(log.cached_tokens);
+  d["preemptions"] = to_array(log.preemptions);
+  return d;
+}
+
+// One value per group and counter.
+nb::dict counter_columns(const Simulation& s) {
+  nb::dict d;
+  const auto column = [&](const char* name, auto&& value) {
+    std::vector<std::int64_t> values;
+    for (const auto& group : s.groups()) values.push_back(value(*group));
+    d[name] = to_array(values);
+  };
+  column("steps", [](const Group& g) { return static_cast<std::int64_t>(g.evaluator().usage().steps); });
+  column("steps_below_light", [](const Group& g) { return g.evaluator().usage().steps_below_light; });
+  column("scheduled_tokens", [](const Group& g) { return g.scheduled_tokens(); });
+  column("prompt_tokens", [](const Group& g) { return g.builder().counters().prompt_tokens; });
+  column("generation_tokens", [](const Group& g) { return g.builder().counters().generation_tokens; });
+  column("preemptions", [](const Group& g) { return g.builder().counters().preemptions; });
+  column("recomputed_tokens", [](const Group& g) { return g.builder().counters().recomputed_tokens; });
+  column("prefix_queried_tokens", [](const Group& g) { return g.builder().counters().prefix_queried_tokens; });
+  column("prefix_hit_tokens", [](const Group& g) { return g.builder().counters().prefix_hit_tokens; });
+  column("busy_ps", [](const Group& g) { return g.busy(); });
+  column("peak_blocks_used", [](const Group& g) { return std::int64_t{g.builder().counters().peak_blocks_used}; });
+  column("total_blocks", [](const Group& g) { return std::int64_t{g.builder().kv_cache().config().num_blocks}; });
+  column("free_blocks", [](const Group& g) { return std::int64_t{g.builder().kv_cache().pool().num_free()}; });
+  column("pool_consistent", [](const Group& g) { return std::int64_t{g.builder().kv_cache().pool().consistent()}; });
+  column("running", [](const Group& g) { return std::int64_t{g.num_running()}; });
+  column("waiting", [](const Group& g) { return std::int64_t{g.num_waiting()}; });
+  column("idle_with_work", [](const Group& g) { return g.idle_with_work(); });
+  column("finished", [](const Group& g) { return g.builder().counters().finished; });
+  column("rejected", [](const Group& g) { return static_cast<std::int64_t>(g.rejected().size()); });
+  return d;
+}
+
+nb::list busy_time(const Simulation& s) {
+  nb::list rows;
+  for (const auto& group : s.groups()) {
+    const Program& program = group->evaluator().program();
+    for (const OperatorTime& time : program.busy_time(group->evaluator().usage())) {
+      nb::list ps;
+      for (const std::int64_t value : time.ps) ps.append(value);
+      rows.append(nb::make_tuple(group->config().index, time.op, nb::tuple(ps)));
+    }
+  }
+  return rows;
+}
+
+}  // namespace llmsim

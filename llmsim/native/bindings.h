@@ -1,0 +1,49 @@
+// Python bindings of the serving core: conversions and the parts that make up the module.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "simulation.h"
+
+namespace llmsim {
+
+namespace nb = nanobind;
+
+template <typename T>
+using In = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <typename T>
+using Out = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
+
+template <typename T>
+std::vector<T> to_vector(const In<T>& array) {
+  return std::vector<T>(array.data(), array.data() + array.shape(0));
+}
+
+// Copies, so that what Python holds outlives the simulation.
+template <typename T>
+Out<T> to_array(const std::vector<T>& values) {
+  T* data = new T[values.size()];
+  std::copy(values.begin(), values.end(), data);
+  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+  return Out<T>(data, {values.size()}, owner);
+}
+
+void bind_content_hasher(nb::module_& m);
+void bind_program(nb::module_& m);
+void bind_configs(nb::module_& m);
+void bind_expanded(nb::module_& m);
+void bind_simulation(nb::module_& m);
+
+// Columns of a simulation as dictionaries of numpy arrays; names and units in llmsim/core.py.
+nb::dict schedule_columns(const ScheduleRecorder& recorder);
+nb::dict step_columns(const Simulation& simulation);
+nb::dict series_columns(const Simulation& simulation, std::size_t first);
+nb::dict request_columns(const Simulation& simulation);
+nb::dict counter_columns(const Simulation& simulation);
+nb::list busy_time(const Simulation& simulation);
+
+}  // namespace llmsim
