@@ -49,17 +49,22 @@ bool VllmV1::make_room(RequestId request, std::int32_t tokens, Batch& batch, std
     const std::size_t victim_index = choose_victim();
     const RequestId victim = running_[victim_index];
     running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(victim_index));
-    const auto scheduled = std::find_if(batch.items.begin(), batch.items.end(),
-                                        [victim](const Item& item) { return item.request == victim; });
-    if (scheduled != batch.items.end()) {  // by priority, the victim may have been scheduled in this very step
-      budget += scheduled->tokens;
-      batch.items.erase(scheduled);
-    }
-    if (victim_index < index) --index;
+    if (unschedule(victim, batch, budget)) --index;  // like vLLM, which moves on from its place only for such a victim
     preempt(victim);
     batch.preempted.push_back(victim);
     if (victim == request) return false;
   } while (!kv_.grow(request, tokens));
+  return true;
+}
+
+// By priority, a victim may have been scheduled in this very step: its tokens go back to the budget.
+bool VllmV1::unschedule(RequestId request, Batch& batch, std::int32_t& budget) {
+  const auto item = std::find_if(batch.items.begin(), batch.items.end(),
+                                 [request](const Item& scheduled) { return scheduled.request == request; });
+  if (item == batch.items.end()) return false;
+  budget += item->tokens;
+  if (config_.async_scheduling && item->emits) sequences_[request].num_in_flight -= 1 + item->drafts;
+  batch.items.erase(item);
   return true;
 }
 
@@ -157,10 +162,9 @@ void VllmV1::receive(const Item& item, std::vector<RequestId>& finished) {
   if (s.status == static_cast<std::uint8_t>(Status::kFinished)) return;
   const bool current = s.epoch == item.epoch;
   const std::int32_t accepted = std::min(item.drafts, config_.accepted_draft_tokens);
-  if (item.drafts > 0 && current) {  // rejected drafts roll back
-    s.num_computed -= item.drafts - accepted;
-    if (config_.async_scheduling) s.num_in_flight -= item.drafts - accepted;
-  }
+  const std::int32_t rejected = item.drafts - accepted;  // these roll back
+  if (s.num_computed > 0) s.num_computed -= rejected;
+  if (s.num_in_flight > 0) s.num_in_flight -= rejected;
   if (!item.emits) return;
   std::int32_t count = 0;
   bool stopped = false;
@@ -172,11 +176,10 @@ void VllmV1::receive(const Item& item, std::vector<RequestId>& finished) {
   if (config_.async_scheduling) s.num_in_flight -= count;
   log_.emit(item.request, count);
   counters_.generation_tokens += count;
+  if (config_.async_scheduling && current) kv_.register_full(item.request, s.num_computed - s.num_in_flight);
   if (stopped) {
     finish(item.request, finished);
-  } else if (config_.async_scheduling) {
-    if (current) kv_.register_full(item.request, s.num_computed - s.num_in_flight);
-  } else if (current) {
+  } else if (!config_.async_scheduling && current) {
     s.num_drafts = config_.num_speculative_tokens;
   }
 }

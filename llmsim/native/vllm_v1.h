@@ -48,6 +48,7 @@ class VllmV1 final : public Builder {
   // Frees blocks until `request` can hold `tokens`; false when it had to preempt the request itself. `index` is the
   // request's place in the running list and moves when a victim stood before it.
   bool make_room(RequestId request, std::int32_t tokens, Batch& batch, std::int32_t& budget, std::size_t& index);
+  bool unschedule(RequestId request, Batch& batch, std::int32_t& budget);
   std::size_t choose_victim() const;
   void preempt(RequestId request);
   void schedule(RequestId request, std::int32_t tokens, Batch& batch);
