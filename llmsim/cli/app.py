@@ -23,13 +23,7 @@ app.command("run", help=run.HELP)(run.command)
 app.command("schema", help=schema.HELP)(schema.command)
 _conformance = _new("Compares the schedulers with recordings of the real ones.")
 _conformance.command("schedules", help=conformance.SCHEDULES_HELP)(conformance.schedules)
-
-
-@_conformance.callback()
-def _group() -> None:
-    """Keeps `schedules` a verb of its own while it is the only one."""
-
-
+_conformance.command("vllm", help=conformance.VLLM_HELP)(conformance.vllm)
 app.add_typer(_conformance, name="conformance")
 
 run_app = _new(run.HELP)

@@ -1,5 +1,6 @@
 """`llmsim conformance`: proves the schedulers step by step against recordings of the real ones."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,10 @@ import typer
 SCHEDULES_HELP = (
     "Replay recorded schedules (.json or .json.gz, files or folders) and report the first difference of each. "
     "Ends with `N/M cases identical, S steps`; exit code 4 unless all are identical."
+)
+VLLM_HELP = (
+    "Run random configurations and workloads through the installed vLLM's own scheduler and through ours, in the same "
+    "loop, and report the first difference of each. Needs the extra llmsim[vllm]; skipped with exit code 0 without."
 )
 DIFFERENT = 4
 
@@ -26,3 +31,28 @@ def schedules(
     steps = sum(verdict.steps for verdict in verdicts)
     print(f"{identical}/{len(verdicts)} cases identical, {steps} steps")
     return 0 if identical == len(verdicts) else DIFFERENT
+
+
+def vllm(
+    requests: Annotated[int, typer.Option(min=1, max=100_000, help="Requests of each case.")] = 300,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first case; case i has seed + i.")] = 0,
+    cases: Annotated[int, typer.Option(min=1, help="Number of random configurations.")] = 50,
+) -> int:
+    from llmsim.scheduling.vllm_live import installed_version
+
+    version = installed_version()
+    if version is None:
+        print("skipped: vLLM is not installed (llmsim[vllm])", file=sys.stderr)
+        return 0
+    from llmsim.scheduling.vllm_compare import compare
+
+    identical = steps = 0
+    for number in range(seed, seed + cases):
+        verdict = compare(number, requests)
+        identical += not verdict.difference
+        steps += verdict.steps
+        print(
+            f"seed {number}: {verdict.difference or 'identical'} ({verdict.steps} steps) {verdict.options}", flush=True
+        )
+    print(f"{identical}/{cases} cases identical, {steps} steps, vLLM {version}")
+    return 0 if identical == cases else DIFFERENT

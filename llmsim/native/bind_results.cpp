@@ -134,9 +134,9 @@ nb::dict counter_columns(const Simulation& s) {
   column("prefix_hit_tokens", [](const Group& g) { return g.builder().counters().prefix_hit_tokens; });
   column("busy_ps", [](const Group& g) { return g.busy(); });
   column("peak_blocks_used", [](const Group& g) { return std::int64_t{g.builder().counters().peak_blocks_used}; });
-  column("total_blocks", [](const Group& g) { return std::int64_t{g.builder().kv_cache().config().num_blocks}; });
-  column("free_blocks", [](const Group& g) { return std::int64_t{g.builder().kv_cache().pool().num_free()}; });
-  column("pool_consistent", [](const Group& g) { return std::int64_t{g.builder().kv_cache().pool().consistent()}; });
+  column("total_blocks", [](const Group& g) { return std::int64_t{g.builder().pool().total}; });
+  column("free_blocks", [](const Group& g) { return std::int64_t{g.builder().pool().free}; });
+  column("pool_consistent", [](const Group& g) { return std::int64_t{g.builder().pool_consistent()}; });
   column("running", [](const Group& g) { return std::int64_t{g.num_running()}; });
   column("waiting", [](const Group& g) { return std::int64_t{g.num_waiting()}; });
   column("idle_with_work", [](const Group& g) { return g.idle_with_work(); });

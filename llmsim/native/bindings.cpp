@@ -10,6 +10,7 @@
 #include "emissions.h"
 #include "expanded.h"
 #include "python/bindings.h"
+#include "python_builder.h"
 #include "vllm_v1.h"
 
 using namespace nanobind::literals;
@@ -21,19 +22,18 @@ void add_tokens(ContentHasher& hasher, const nb::list& ids) {
   for (const nb::handle id : ids) hasher.token(nb::cast<std::int64_t>(id));
 }
 
-void add_group(Simulation& s, const GroupConfig& config, const VllmV1Config& scheduler,
+void add_group(Simulation& s, const GroupConfig& config, std::unique_ptr<Builder> builder,
                const std::shared_ptr<Program>& program, const ExpandedConfig* expanded, bool record_steps,
                bool record_schedule) {
   if (config.depth < 1) throw std::invalid_argument("depth must be at least 1");
-  if (scheduler.kv.num_blocks < 2) throw std::invalid_argument("a pool needs at least 2 blocks");
+  if (builder->limits().usable_blocks < 1) throw std::invalid_argument("a pool needs at least 2 blocks");
   std::unique_ptr<Evaluator> evaluator;
   if (expanded != nullptr) {
     evaluator = std::make_unique<ExpandedEvaluator>(program, *expanded);
   } else {
     evaluator = std::make_unique<FoldedEvaluator>(program);
   }
-  auto group = std::make_unique<Group>(config, std::make_unique<VllmV1>(scheduler, s.sequences(), s.log()),
-                                       std::move(evaluator), s.sequences(), s.log());
+  auto group = std::make_unique<Group>(config, std::move(builder), std::move(evaluator), s.sequences(), s.log());
   if (record_steps) group->steps = std::make_unique<StepRecorder>();
   if (record_schedule) group->schedule = std::make_unique<ScheduleRecorder>();
   s.add_group(std::move(group));
@@ -74,9 +74,28 @@ void bind_simulation(nb::module_& m) {
           },
           "arrival_ps"_a, "input_tokens"_a, "output_tokens"_a, "model"_a, "next_call"_a, "tool_delay_ps"_a,
           "priority"_a, "key_offsets"_a, "keys"_a, "granularity"_a, "series_interval_ps"_a)
-      .def("add_group", &add_group, "config"_a, "scheduler"_a, "program"_a, "expanded"_a.none() = nb::none(),
-           "record_steps"_a = false, "record_schedule"_a = false,
-           "With `expanded`, every rank's nodes run in the engine instead of the folded program.")
+      .def(
+          "add_group",
+          [](Simulation& s, const GroupConfig& config, const VllmV1Config& scheduler,
+             const std::shared_ptr<Program>& program, const ExpandedConfig* expanded, bool record_steps,
+             bool record_schedule) {
+            auto builder = std::make_unique<VllmV1>(scheduler, s.sequences(), s.log());
+            add_group(s, config, std::move(builder), program, expanded, record_steps, record_schedule);
+          },
+          "config"_a, "scheduler"_a, "program"_a, "expanded"_a.none() = nb::none(), "record_steps"_a = false,
+          "record_schedule"_a = false,
+          "With `expanded`, every rank's nodes run in the engine instead of the folded program.")
+      .def(
+          "add_python_group",
+          [](Simulation& s, const GroupConfig& config, nb::object scheduler, const KvCacheConfig& kv,
+             const std::shared_ptr<Program>& program, const ExpandedConfig* expanded, bool record_steps,
+             bool record_schedule) {
+            const Limits limits{kv.max_model_len, kv.block_size, kv.num_blocks - 1};
+            auto builder = std::make_unique<PythonBuilder>(std::move(scheduler), limits, s.sequences(), s.log());
+            add_group(s, config, std::move(builder), program, expanded, record_steps, record_schedule);
+          },
+          "config"_a, "scheduler"_a, "kv"_a, "program"_a, "expanded"_a.none() = nb::none(), "record_steps"_a = false,
+          "record_schedule"_a = false, "A group whose scheduler is a Python object (llmsim.scheduling.base.Scheduler).")
       .def(
           "set_router",
           [](Simulation& s, const std::string& name, std::uint64_t seed, std::size_t num_models) {

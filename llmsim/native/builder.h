@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "batch.h"
-#include "kv_cache.h"
 #include "request_log.h"
 #include "sequence_table.h"
 
@@ -16,6 +16,16 @@ struct BuilderCounters {
   std::int64_t prompt_tokens = 0, generation_tokens = 0;
   std::int64_t finished = 0;
   std::int32_t peak_blocks_used = 0;
+};
+
+// Blocks of a group's KV cache. `total` counts the null block; `cached` are free but can still be hit.
+struct PoolState {
+  std::int32_t total = 0, free = 0, cached = 0;
+};
+
+// What a request must not exceed to ever run.
+struct Limits {
+  std::int32_t max_model_len = 0, block_size = 16, usable_blocks = 0;
 };
 
 // Owns its group's queues and KV cache. Batches complete in the order in which they were built.
@@ -33,7 +43,10 @@ class Builder {
 
   virtual std::int32_t num_running() const = 0;
   virtual std::int32_t num_waiting() const = 0;
-  virtual const KvCache& kv_cache() const = 0;
+  virtual PoolState pool() const = 0;
+  // Recounts the pool from its blocks (invariant 4).
+  virtual bool pool_consistent() const { return true; }
+  virtual Limits limits() const = 0;
   virtual const BuilderCounters& counters() const = 0;
 };
 

@@ -14,11 +14,12 @@ Group::Group(GroupConfig config, std::unique_ptr<Builder> builder, std::unique_p
       slots_(static_cast<std::size_t>(config.depth)) {}
 
 bool Group::can_ever_run(const Sequence& sequence, std::int32_t max_tokens) const {
-  const KvCacheConfig& kv = builder_->kv_cache().config();
-  if (sequence.prompt_tokens >= kv.max_model_len) return false;
+  const Limits limits = builder_->limits();
+  if (sequence.prompt_tokens >= limits.max_model_len) return false;
   // The last token that is sampled needs no slot of its own.
-  const std::int64_t most = std::min<std::int64_t>(std::int64_t{sequence.prompt_tokens} + max_tokens, kv.max_model_len);
-  return ceil_div(most - 1, kv.block_size) <= builder_->kv_cache().usable_blocks();
+  const std::int64_t most =
+      std::min<std::int64_t>(std::int64_t{sequence.prompt_tokens} + max_tokens, limits.max_model_len);
+  return ceil_div(most - 1, limits.block_size) <= limits.usable_blocks;
 }
 
 void Group::receive(RequestId request, Ps now) {

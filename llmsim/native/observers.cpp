@@ -17,7 +17,7 @@ void StepRecorder::record(std::int32_t index, Ps scheduled, Ps start, Ps end, co
   decode_sequences.push_back(narrow(f.decode_sequences));
   running.push_back(builder.num_running());
   waiting.push_back(builder.num_waiting());
-  free_blocks.push_back(builder.kv_cache().pool().num_free());
+  free_blocks.push_back(builder.pool().free);
   preempted.push_back(narrow(static_cast<std::int64_t>(batch.preempted.size())));
 }
 
@@ -26,7 +26,7 @@ void ScheduleRecorder::built(Ps now, const Builder& builder, const Batch& batch)
   time_ps.push_back(now);
   running.push_back(builder.num_running());
   waiting.push_back(builder.num_waiting());
-  free_blocks.push_back(builder.kv_cache().pool().num_free());
+  free_blocks.push_back(builder.pool().free);
   for (const RequestId victim : batch.preempted) {
     preempted_step.push_back(static_cast<std::int32_t>(time_ps.size()) - 1);
     preempted_request.push_back(victim);
@@ -47,7 +47,7 @@ void ScheduleRecorder::completed(Ps now, const Builder& builder, std::span<const
   const std::int32_t step = in_flight_.front();
   in_flight_.pop_front();
   end_ps[static_cast<std::size_t>(step)] = now;
-  free_blocks_after[static_cast<std::size_t>(step)] = builder.kv_cache().pool().num_free();
+  free_blocks_after[static_cast<std::size_t>(step)] = builder.pool().free;
   for (const RequestId request : finished) {
     finished_step.push_back(step);
     finished_request.push_back(request);

@@ -133,7 +133,7 @@ void Simulation::check_finished() const {
     if (!group->unfinished()) continue;
     stuck += " group " + std::to_string(group->config().index) + " has " + std::to_string(group->num_running()) +
              " running and " + std::to_string(group->num_waiting()) + " waiting requests with " +
-             std::to_string(group->builder().kv_cache().pool().num_free()) + " free KV blocks;";
+             std::to_string(group->builder().pool().free) + " free KV blocks;";
   }
   if (!stuck.empty()) throw Stalled("no event is left at " + std::to_string(now_) + " ps but" + stuck);
 }
@@ -142,14 +142,14 @@ void Simulation::record_series() {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     const Builder& builder = groups_[i]->builder();
     const BuilderCounters& c = builder.counters();
-    const BlockPool& pool = builder.kv_cache().pool();
+    const PoolState pool = builder.pool();
     Sampled& last = sampled_[i];
     series_.time_ps.push_back(next_sample_);
     series_.group.push_back(static_cast<std::int16_t>(i));
     series_.running.push_back(builder.num_running());
     series_.waiting.push_back(groups_[i]->num_waiting());
-    series_.kv_blocks_used.push_back(pool.total() - 1 - pool.num_free());
-    series_.kv_blocks_cached.push_back(pool.num_free_keyed());
+    series_.kv_blocks_used.push_back(pool.total - 1 - pool.free);
+    series_.kv_blocks_cached.push_back(pool.cached);
     series_.preemptions.push_back(static_cast<std::int32_t>(c.preemptions - last.preemptions));
     series_.prompt_tokens.push_back(c.prompt_tokens - last.prompt);
     series_.generation_tokens.push_back(c.generation_tokens - last.generation);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "builder.h"
+#include "kv_cache.h"
 #include "waiting_queue.h"
 
 namespace llmsim {
@@ -37,7 +38,9 @@ class VllmV1 final : public Builder {
 
   std::int32_t num_running() const override { return static_cast<std::int32_t>(running_.size()); }
   std::int32_t num_waiting() const override { return static_cast<std::int32_t>(waiting_.size()); }
-  const KvCache& kv_cache() const override { return kv_; }
+  PoolState pool() const override { return {kv_.pool().total(), kv_.pool().num_free(), kv_.pool().num_free_keyed()}; }
+  bool pool_consistent() const override { return kv_.pool().consistent(); }
+  Limits limits() const override { return {config_.kv.max_model_len, config_.kv.block_size, kv_.usable_blocks()}; }
   const BuilderCounters& counters() const override { return counters_; }
 
  private:

@@ -10,7 +10,8 @@ from shared_data import shared
 
 from llmsim.cli import main
 from llmsim.config.errors import InputError
-from llmsim.scheduling.recorded import _run, find_recordings, load_recording, replay
+from llmsim.scheduling.cases import run_case
+from llmsim.scheduling.recorded import find_recordings, load_recording, replay
 
 CASES = [
     "plain", "kv_pressure", "prefix_caching", "max_num_seqs", "long_prefill_threshold", "async_scheduling",
@@ -54,7 +55,7 @@ def own_recording() -> dict[str, Any]:
             "preempted": step["preempted"],
             "finished": step["finished"],
         }
-        for step in _run(case)
+        for step in run_case(case)
     ]
     return case
 

@@ -1,0 +1,87 @@
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "python_builder.h"
+
+namespace nb = nanobind;
+
+namespace llmsim {
+
+using Scheduled = std::tuple<RequestId, std::int32_t, std::int32_t, std::int32_t, bool>;
+using Emitted = std::tuple<RequestId, std::int32_t, bool>;
+
+PythonBuilder::PythonBuilder(nb::object scheduler, Limits limits, SequenceTable& sequences, RequestLog& log)
+    : scheduler_(std::move(scheduler)),
+      limits_(limits),
+      sequences_(sequences),
+      log_(log),
+      free_blocks_(limits.usable_blocks) {}
+
+PythonBuilder::~PythonBuilder() {
+  const nb::gil_scoped_acquire lock;
+  scheduler_.reset();
+}
+
+void PythonBuilder::read_gauges() {
+  const auto gauges = nb::cast<std::tuple<std::int32_t, std::int32_t, std::int32_t>>(scheduler_.attr("gauges")());
+  std::tie(num_running_, num_waiting_, free_blocks_) = gauges;
+  counters_.peak_blocks_used = std::max(counters_.peak_blocks_used, limits_.usable_blocks - free_blocks_);
+}
+
+void PythonBuilder::add(RequestId request) {
+  const nb::gil_scoped_acquire lock;
+  sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
+  scheduler_.attr("add")(request);
+  read_gauges();
+}
+
+void PythonBuilder::note_scheduled(Ps now, const Item& item) {
+  Sequence& s = sequences_[item.request];
+  s.status = static_cast<std::uint8_t>(Status::kRunning);
+  if (log_.scheduled[item.request] != kNever) return;
+  log_.scheduled[item.request] = now;
+  log_.cached_tokens[item.request] = item.computed_before;
+  counters_.prompt_tokens += s.prompt_tokens;
+  counters_.prefix_queried_tokens += s.prompt_tokens;
+  counters_.prefix_hit_tokens += item.computed_before;
+}
+
+void PythonBuilder::build(Ps now, Batch& batch) {
+  const nb::gil_scoped_acquire lock;
+  batch.clear();
+  const auto [items, preempted] =
+      nb::cast<std::tuple<std::vector<Scheduled>, std::vector<RequestId>>>(scheduler_.attr("build")(now));
+  for (const RequestId victim : preempted) {
+    ++counters_.preemptions;
+    ++log_.preemptions[victim];
+    ++sequences_[victim].epoch;
+    sequences_[victim].status = static_cast<std::uint8_t>(Status::kWaiting);
+    batch.preempted.push_back(victim);
+  }
+  for (const auto& [request, tokens, computed, drafts, emits] : items) {
+    batch.items.push_back({request, tokens, computed, sequences_[request].epoch, drafts, emits});
+    batch.features.add(tokens, computed);
+    note_scheduled(now, batch.items.back());
+  }
+  read_gauges();
+}
+
+void PythonBuilder::complete(const Batch&, std::vector<RequestId>& finished) {
+  const nb::gil_scoped_acquire lock;
+  for (const auto& [request, count, is_finished] : nb::cast<std::vector<Emitted>>(scheduler_.attr("complete")())) {
+    if (count > 0) log_.emit(request, count);
+    sequences_[request].num_tokens += count;
+    counters_.generation_tokens += count;
+    if (!is_finished) continue;
+    sequences_[request].status = static_cast<std::uint8_t>(Status::kFinished);
+    ++counters_.finished;
+    log_.finished(request);
+    finished.push_back(request);
+  }
+  read_gauges();
+}
+
+}  // namespace llmsim

@@ -1,0 +1,202 @@
+"""The installed vLLM's own scheduler and KV cache manager behind our loop: your version, exactly.
+
+Needs the extra `llmsim[vllm]`; the model is replaced by known token ids, so nothing but scheduling runs.
+"""
+
+import tempfile
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from llmsim.config.errors import InputError
+from llmsim.scheduling.base import Emitted, ScheduledItem
+from llmsim.scheduling.cases import Case, by_arrival, output_token, prompt_tokens
+from llmsim.scheduling.vllm_platform import prepare, write_model
+
+
+def installed_version() -> str | None:
+    """The version of the vLLM that would be used, or None."""
+    try:
+        from importlib.metadata import PackageNotFoundError, version
+
+        return version("vllm")
+    except PackageNotFoundError:
+        return None
+
+
+def resolve(case: Case, folder: Path) -> tuple[Any, Any]:
+    """vLLM's own configuration object for a case's `config`, and its scheduler.
+
+    Raises InputError with vLLM's reason when it refuses the options.
+    """
+    prepare()
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    config = case["config"]
+    options: dict[str, Any] = {
+        "model": write_model(folder),
+        "skip_tokenizer_init": True,
+        "load_format": "dummy",
+        "disable_log_stats": True,
+        "max_num_seqs": config["max_num_seqs"],
+        "max_num_batched_tokens": config["max_num_batched_tokens"],
+        "max_model_len": config["max_model_len"],
+        "block_size": config["block_size"],
+        "enable_prefix_caching": config["enable_prefix_caching"],
+        "enable_chunked_prefill": config["enable_chunked_prefill"],
+        "async_scheduling": config["async_scheduling"],
+        "long_prefill_token_threshold": config.get("long_prefill_token_threshold", 0),
+        "scheduling_policy": config.get("policy", "fcfs"),
+        "watermark": config.get("watermark", 0.0),
+        "scheduler_reserve_full_isl": config.get("scheduler_reserve_full_isl", True),
+    }
+    if "speculative" in config:
+        options["speculative_config"] = {**config["speculative"], "model": options["model"]}
+    try:
+        vllm_config = EngineArgs(**options).create_engine_config(UsageContext.OPENAI_API_SERVER)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise InputError(f"vLLM {installed_version()} refuses the options {config}: {error}") from None
+    vllm_config.cache_config.num_gpu_blocks = config["num_gpu_blocks"]
+    return vllm_config, _scheduler(vllm_config, config["num_gpu_blocks"])
+
+
+def _scheduler(vllm_config: Any, num_blocks: int) -> Any:
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    model, parallel = vllm_config.model_config, vllm_config.parallel_config
+    block_size = vllm_config.cache_config.block_size
+    spec = FullAttentionSpec(
+        block_size=block_size,
+        num_kv_heads=model.get_num_kv_heads(parallel),
+        head_size=model.get_head_size(),
+        dtype=model.dtype,
+    )
+    return vllm_config.scheduler_config.get_scheduler_cls()(
+        vllm_config=vllm_config,
+        kv_cache_config=KVCacheConfig(
+            num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer.0"], spec)]
+        ),
+        structured_output_manager=StructuredOutputManager(vllm_config),
+        block_size=block_size,
+        log_stats=False,
+    )
+
+
+def resolved_part(vllm_config: Any, scheduler: Any) -> Case:
+    """What the engine made of the options, in the form of a recorded case."""
+    return {
+        "max_num_scheduled_tokens": scheduler.max_num_scheduled_tokens,
+        "max_concurrent_batches": 2 if vllm_config.scheduler_config.async_scheduling else 1,
+        "num_lookahead_tokens": scheduler.num_lookahead_tokens,
+        "num_spec_tokens": scheduler.num_spec_tokens,
+        "reserve_full_isl": scheduler.scheduler_reserve_full_isl,
+        "watermark": vllm_config.scheduler_config.watermark,
+    }
+
+
+class VllmScheduler:
+    """vLLM's scheduler as `llmsim.scheduling.base.Scheduler`, for the requests of a case."""
+
+    def __init__(self, case: Case, vllm_config: Any, scheduler: Any) -> None:
+        self._requests = [(i, case["requests"][i]) for i in by_arrival(case)]
+        self._row = {request["id"]: row for row, (_, request) in enumerate(self._requests)}
+        self._accepted = case.get("accepted_draft_tokens", 0)
+        self._scheduler = scheduler
+        self._drafts_from_model = scheduler.num_spec_tokens > 0 and not vllm_config.scheduler_config.async_scheduling
+        self._hasher = _block_hasher(vllm_config)
+        self._computed = [0] * len(self._requests)  # as a model runner counts: accepted tokens only
+        self._sampled = [0] * len(self._requests)
+        self._in_flight: deque[tuple[Any, Any]] = deque()
+
+    def add(self, request: int) -> None:
+        from vllm.sampling_params import SamplingParams
+        from vllm.v1.request import Request
+
+        _, data = self._requests[request]
+        self._scheduler.add_request(
+            Request(
+                request_id=data["id"],
+                prompt_token_ids=prompt_tokens(data),
+                sampling_params=SamplingParams(max_tokens=data["output_len"], ignore_eos=True),
+                pooling_params=None,
+                arrival_time=data["arrival"],
+                priority=data.get("priority", 0),
+                block_hasher=self._hasher,
+            )
+        )
+
+    def build(self, now_ps: int) -> tuple[list[ScheduledItem], list[int]]:
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        output = self._scheduler.schedule()
+        before = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+        cached = output.scheduled_cached_reqs
+        before |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        for name in [*(new.req_id for new in output.scheduled_new_reqs), *cached.resumed_req_ids]:
+            self._computed[self._row[name]] = before[name]
+        names = list(output.num_scheduled_tokens)
+        items, tokens = [], []
+        for name in names:
+            drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
+            sampled = self._sample(self._row[name], output.num_scheduled_tokens[name], drafts)
+            tokens.append(sampled)
+            items.append((self._row[name], output.num_scheduled_tokens[name], before[name], drafts, bool(sampled)))
+        if names:
+            index = {name: place for place, name in enumerate(names)}
+            answer = ModelRunnerOutput(req_ids=names, req_id_to_index=index, sampled_token_ids=tokens)
+            self._in_flight.append((output, answer))
+        return items, [self._row[name] for name in output.preempted_req_ids or ()]
+
+    def _sample(self, row: int, scheduled: int, drafts: int) -> list[int]:
+        """What the model would answer: nothing before the end of the prompt, else a token and the accepted drafts."""
+        index, data = self._requests[row]
+        accepted = min(drafts, self._accepted)
+        self._computed[row] += scheduled - (drafts - accepted)
+        known = sum(length for _, length in data["segments"]) + self._sampled[row]
+        if self._computed[row] < known:
+            return []
+        first = self._sampled[row]
+        self._sampled[row] += 1 + accepted
+        return [output_token(index, first + k) for k in range(1 + accepted)]
+
+    def complete(self) -> list[Emitted]:
+        output, answer = self._in_flight.popleft()
+        outputs = self._scheduler.update_from_output(output, answer)
+        if self._drafts_from_model:
+            from vllm.v1.outputs import DraftTokenIds
+
+            drafts = [[7] * self._scheduler.num_spec_tokens for _ in answer.req_ids]
+            self._scheduler.update_draft_token_ids(DraftTokenIds(list(answer.req_ids), drafts))
+        return [
+            (self._row[one.request_id], len(one.new_token_ids), one.finish_reason is not None)
+            for client in outputs.values()
+            for one in client.outputs
+        ]
+
+    def gauges(self) -> tuple[int, int, int]:
+        scheduler = self._scheduler
+        waiting = len(scheduler.waiting) + len(scheduler.skipped_waiting)
+        return len(scheduler.running), waiting, scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+
+
+def _block_hasher(vllm_config: Any) -> Callable[..., Any] | None:
+    if not vllm_config.cache_config.enable_prefix_caching:
+        return None
+    from vllm.utils.hashing import get_hash_fn_by_name
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+
+    function = get_hash_fn_by_name(vllm_config.cache_config.prefix_caching_hash_algo)
+    init_none_hash(function)
+    hasher: Callable[..., Any] = get_request_block_hasher(vllm_config.cache_config.block_size, function)
+    return hasher
+
+
+def live_case(case: Case) -> tuple[Case, VllmScheduler]:
+    """A case with its `resolved` part filled in by vLLM, and vLLM's scheduler ready to run it."""
+    with tempfile.TemporaryDirectory() as folder:
+        vllm_config, scheduler = resolve(case, Path(folder))
+    case = {**case, "resolved": resolved_part(vllm_config, scheduler)}
+    return case, VllmScheduler(case, vllm_config, scheduler)

@@ -1,0 +1,106 @@
+"""Lets an installed vLLM resolve its configuration as on a GPU, on a machine that has none.
+
+Only configuration and scheduler code of vLLM runs: no kernel, no model, no worker.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+GIB = 1 << 30
+DEVICE_NAME = "NVIDIA H100 80GB HBM3"
+DEVICE_BYTES = int(79.1 * GIB)
+"""What the driver of an 80 GB H100 reports."""
+
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 32,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False,
+}
+"""A dense decoder; the scheduler sees nothing of it but its longest context."""
+
+
+def write_model(folder: Path) -> str:
+    """A config.json that vLLM accepts as a model; returns the folder's path."""
+    (folder / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
+    return str(folder)
+
+
+def prepare() -> None:
+    """Makes vLLM believe in one H100. Call before anything else of vLLM is imported; safe to call again."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    # Model Runner V2 differs in scheduling only with pipeline parallelism, and refuses draft models.
+    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
+    import vllm.platforms as platforms
+
+    if type(platforms.current_platform).__name__ != "SimulatedGpu":
+        platforms._current_platform = _platform()
+
+
+def _platform() -> Any:
+    import torch
+    from vllm.platforms.interface import DeviceCapability, Platform, PlatformEnum
+
+    class SimulatedGpu(Platform):
+        """Answers the questions that vLLM's configuration asks of a device."""
+
+        _enum = PlatformEnum.OOT
+        device_name = "simulated"
+        device_type = "cpu"
+        dispatch_key = "CPU"
+        dist_backend = "gloo"
+        supported_quantization: list[str] = []  # noqa: RUF012 - vLLM's own declaration
+
+        @property
+        def supported_dtypes(self) -> list[Any]:
+            return [torch.bfloat16, torch.float16, torch.float32]
+
+        @classmethod
+        def get_device_name(cls, device_id: int = 0) -> str:
+            return DEVICE_NAME
+
+        @classmethod
+        def get_device_total_memory(cls, device_id: int = 0) -> int:
+            return DEVICE_BYTES
+
+        @classmethod
+        def get_device_capability(cls, device_id: int = 0) -> Any:
+            return DeviceCapability(9, 0)
+
+        @classmethod
+        def device_count(cls) -> int:
+            return 8
+
+        @classmethod
+        def is_pin_memory_available(cls) -> bool:
+            return False
+
+        @classmethod
+        def support_hybrid_kv_cache(cls) -> bool:
+            return True
+
+        @classmethod
+        def support_static_graph_mode(cls) -> bool:
+            return True
+
+        @classmethod
+        def check_and_update_config(cls, vllm_config: Any) -> None:
+            if vllm_config.parallel_config.worker_cls == "auto":
+                vllm_config.parallel_config.worker_cls = "none"
+
+        @classmethod
+        def update_block_size_for_backend(cls, vllm_config: Any) -> None:
+            """Keeps the block size that was asked for."""
+
+    return SimulatedGpu()
