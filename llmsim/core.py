@@ -134,6 +134,8 @@ class Results:
     counters: Mapping[str, Int64]
     """Per group, shape (groups,): see `llmsim.results.tables.COUNTERS`."""
     time_shares: tuple[TimeShare, ...]
+    blame: Mapping[str, Int64] = field(default_factory=dict)
+    """Parts of each request's latency, `llmsim.results.tables.BLAME`, shape (requests,); zero unless it finished."""
     interrupted: bool = False
     invariants: Mapping[str, str] = field(default_factory=dict)
     """Number and name of each invariant checked -> "ok" or what was found."""

@@ -100,6 +100,7 @@ def _results(
         time_shares=tuple(
             TimeShare(group, *deployment.operator(group, op), ps) for group, op, ps in simulation.busy_time()
         ),
+        blame=simulation.blame(),
         interrupted=interrupted,
         notes=deployment.notes,
     )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from llmsim.core import Results, Status
 from llmsim.export.files import atomic_writer
-from llmsim.results.tables import Column
+from llmsim.results.tables import BLAME, Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +44,7 @@ def write_requests(results: Results, path: str | Path) -> None:
         *(pa.field(name, pa.int64()) for name in _TIMES),
         *(pa.field(name, pa.int32(), False) for name in _AMOUNTS),
         *(pa.field(name, pa.int64()) for name in ("ttft_ps", "e2el_ps", "queueing_ps")),
+        *(pa.field(column.name, pa.int64(), True, _meaning(column)) for column in BLAME),
         pa.field("itl_ps", pa.list_(pa.field("item", pa.int64(), False))),
     ]
     schema = pa.schema(fields)
@@ -96,6 +97,8 @@ def _progress(results: Results, rows: slice) -> dict[str, _Masked]:
     for name, end in (("ttft_ps", "first_token_ps"), ("e2el_ps", "finish_ps"), ("queueing_ps", "scheduled_ps")):
         times = getattr(requests, end)[rows]
         columns[name] = (times - arrival, times < 0)
+    for column in BLAME:
+        columns[column.name] = (results.blame[column.name][rows], requests.finish_ps[rows] < 0)
     return columns
 
 

@@ -98,7 +98,7 @@ void bind_program(nb::module_& m) {
               batch.features.add(q, k);
             }
             auto usage = p.new_usage();
-            return p.evaluate(batch, usage);
+            return p.evaluate(batch, usage).ps;
           },
           "items"_a, "Duration of a step of (tokens, computed before) items, ps.");
 }

@@ -42,8 +42,7 @@ void PythonBuilder::note_scheduled(Ps now, const Item& item) {
   Sequence& s = sequences_[item.request];
   s.status = static_cast<std::uint8_t>(Status::kRunning);
   if (log_.scheduled[item.request] != kNever) return;
-  log_.scheduled[item.request] = now;
-  log_.cached_tokens[item.request] = item.computed_before;
+  log_.first_scheduled(item.request, now, item.computed_before);
   counters_.prompt_tokens += s.prompt_tokens;
   counters_.prefix_queried_tokens += s.prompt_tokens;
   counters_.prefix_hit_tokens += item.computed_before;
@@ -56,7 +55,7 @@ void PythonBuilder::build(Ps now, Batch& batch) {
       nb::cast<std::tuple<std::vector<Scheduled>, std::vector<RequestId>>>(scheduler_.attr("build")(now));
   for (const RequestId victim : preempted) {
     ++counters_.preemptions;
-    ++log_.preemptions[victim];
+    log_.preempted(victim);
     ++sequences_[victim].epoch;
     sequences_[victim].status = static_cast<std::uint8_t>(Status::kWaiting);
     batch.preempted.push_back(victim);

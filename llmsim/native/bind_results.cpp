@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
+#include "blame.h"
 
 namespace llmsim {
 
@@ -142,6 +143,20 @@ nb::dict counter_columns(const Simulation& s) {
   column("idle_with_work", [](const Group& g) { return g.idle_with_work(); });
   column("finished", [](const Group& g) { return g.builder().counters().finished; });
   column("rejected", [](const Group& g) { return static_cast<std::int64_t>(g.rejected().size()); });
+  return d;
+}
+
+nb::dict blame_columns(const Simulation& s) {
+  const Blame b = blame(s);
+  nb::dict d;
+  d["api_ps"] = to_array(b.api);
+  d["queue_ps"] = to_array(b.queue);
+  d["wait_ps"] = to_array(b.wait);
+  d["prefill_ps"] = to_array(b.prefill);
+  d["decode_ps"] = to_array(b.decode);
+  d["communication_ps"] = to_array(b.communication);
+  d["host_ps"] = to_array(b.host);
+  d["preemption_ps"] = to_array(b.preemption);
   return d;
 }
 

@@ -111,6 +111,7 @@ void bind_simulation(nb::module_& m) {
       .def("steps", &step_columns)
       .def("series", &series_columns, "first"_a = 0)
       .def("counters", &counter_columns)
+      .def("blame", &blame_columns)
       .def("busy_time", &busy_time)
       .def("schedule",
            [](const Simulation& s, std::size_t group) { return schedule_columns(*s.groups().at(group)->schedule); });

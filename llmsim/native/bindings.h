@@ -44,6 +44,8 @@ nb::dict step_columns(const Simulation& simulation);
 nb::dict series_columns(const Simulation& simulation, std::size_t first);
 nb::dict request_columns(const Simulation& simulation);
 nb::dict counter_columns(const Simulation& simulation);
+// Where the latency of each finished request went.
+nb::dict blame_columns(const Simulation& simulation);
 nb::list busy_time(const Simulation& simulation);
 
 }  // namespace llmsim

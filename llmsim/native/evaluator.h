@@ -10,8 +10,11 @@ namespace llmsim {
 class Evaluator {
  public:
   virtual ~Evaluator() = default;
-  // When a step that starts at `start` ends; > start.
-  virtual Ps end(const Batch& batch, Ps start) = 0;
+  // When a step that starts at `start` ends (> start), and how much of it is collectives.
+  struct StepEnd {
+    Ps end = 0, communication_ps = 0;
+  };
+  virtual StepEnd end(const Batch& batch, Ps start) = 0;
   const Program& program() const { return *program_; }
   const Program::Usage& usage() const { return usage_; }
 
@@ -26,7 +29,10 @@ class Evaluator {
 class FoldedEvaluator final : public Evaluator {
  public:
   explicit FoldedEvaluator(std::shared_ptr<const Program> program) : Evaluator(std::move(program)) {}
-  Ps end(const Batch& batch, Ps start) override { return start + program_->evaluate(batch, usage_); }
+  StepEnd end(const Batch& batch, Ps start) override {
+    const Program::StepPrice price = program_->evaluate(batch, usage_);
+    return {start + price.ps, price.communication_ps};
+  }
 };
 
 }  // namespace llmsim

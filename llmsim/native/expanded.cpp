@@ -67,10 +67,9 @@ void ExpandedEvaluator::build(const ExpandedConfig& config) {
   amounts_.resize(op_of_node_.size());
 }
 
-Ps ExpandedEvaluator::end(const Batch& batch, Ps start) {
+Evaluator::StepEnd ExpandedEvaluator::end(const Batch& batch, Ps start) {
   const auto& operators = program_->operators();
-  const Ps folded = program_->evaluate(batch, usage_);  // counts the table rows; its time is not used
-  static_cast<void>(folded);
+  const Program::StepPrice folded = program_->evaluate(batch, usage_);  // counts the table rows; its time is not used
   std::vector<std::int64_t> amount(operators.size());
   for (std::size_t i = 0; i < operators.size(); ++i) {
     const Operator& op = operators[i];
@@ -86,7 +85,7 @@ Ps ExpandedEvaluator::end(const Batch& batch, Ps start) {
   const auto id = engine_.submit(graph_, start, amounts_);
   const auto done = engine_.advance();
   engine_.release(id);
-  return std::max(start + 1, done->end_ps + program_->host_gap());
+  return {std::max(start + 1, done->end_ps + program_->host_gap()), folded.communication_ps};
 }
 
 }  // namespace llmsim

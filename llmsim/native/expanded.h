@@ -30,7 +30,7 @@ struct ExpandedConfig {
 class ExpandedEvaluator final : public Evaluator {
  public:
   ExpandedEvaluator(std::shared_ptr<const Program> program, const ExpandedConfig& config);
-  Ps end(const Batch& batch, Ps start) override;
+  StepEnd end(const Batch& batch, Ps start) override;
 
  private:
   void build(const ExpandedConfig& config);

@@ -50,6 +50,7 @@ void Group::pump(Ps now) {
 void Group::fill_slots(Ps now) {
   while (num_in_flight_ < slots_.size() && !nothing_to_build_ && builder_->has_requests()) {
     Slot& slot = slots_[(oldest_ + num_in_flight_) % slots_.size()];
+    log_.begin_build(static_cast<std::int32_t>(output_times_.size() + num_in_flight_));
     builder_->build(now, slot.batch);
     if (schedule) schedule->built(now, *builder_, slot.batch);
     if (slot.batch.empty()) {
@@ -59,7 +60,9 @@ void Group::fill_slots(Ps now) {
     }
     slot.scheduled = now;
     slot.start = std::max(now, device_free_);
-    slot.end = evaluator_->end(slot.batch, slot.start);
+    const Evaluator::StepEnd step = evaluator_->end(slot.batch, slot.start);
+    slot.end = step.end;
+    slot.communication = step.communication_ps;
     device_free_ = slot.end;
     busy_ += slot.end - slot.start;
     scheduled_tokens_ += slot.batch.features.tokens;
@@ -72,6 +75,8 @@ void Group::outputs(Ps now, std::vector<RequestId>& finished) {
   Slot& slot = slots_[oldest_];
   log_.begin_output(static_cast<std::int32_t>(output_times_.size()), now);
   output_times_.push_back(now);
+  output_starts_.push_back(slot.start);
+  output_communication_.push_back(slot.communication);
   const std::size_t before = finished.size();
   builder_->complete(slot.batch, finished);
   if (schedule) schedule->completed(now, *builder_, std::span(finished).subspan(before));

@@ -16,7 +16,7 @@ namespace llmsim {
 // One batch in flight. Times are ps; the device starts it when it is free.
 struct Slot {
   Batch batch;
-  Ps scheduled = 0, start = 0, end = 0;
+  Ps scheduled = 0, start = 0, end = 0, communication = 0;
 };
 
 struct GroupConfig {
@@ -52,7 +52,10 @@ class Group {
   std::int32_t num_running() const { return builder_->num_running(); }
   bool unfinished() const { return builder_->has_requests() || !inbox_.empty(); }
 
+  // One entry per completed batch, in order: when it ended, when it started, and how much of it was collectives.
   const std::vector<Ps>& output_times() const { return output_times_; }
+  const std::vector<Ps>& output_starts() const { return output_starts_; }
+  const std::vector<Ps>& output_communication() const { return output_communication_; }
   Ps busy() const { return busy_; }
   std::int64_t scheduled_tokens() const { return scheduled_tokens_; }
   // How often it was left idle although its scheduler held requests (invariant 7: never).
@@ -82,7 +85,7 @@ class Group {
   bool nothing_to_build_ = false;  // until the next output: an empty schedule occupies its slot, as in vLLM
   Ps device_free_ = 0, busy_ = 0;
   std::int64_t scheduled_tokens_ = 0, idle_with_work_ = 0;
-  std::vector<Ps> output_times_;
+  std::vector<Ps> output_times_, output_starts_, output_communication_;
   std::vector<RequestId> rejected_;
 };
 

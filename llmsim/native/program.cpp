@@ -22,6 +22,10 @@ Program::Program(std::vector<Operator> operators, std::unique_ptr<AttentionCost>
     if (fused.empty()) fused.assign(op.ps.size(), 0);
     if (fused.size() != op.ps.size()) throw std::invalid_argument("operator " + op.name + ": table of another length");
     for (std::size_t i = 0; i < op.ps.size(); ++i) fused[i] += op.ps[i] * op.repeat;
+    if (op.kind != NodeKind::kCollective) continue;
+    auto& collective = op.feature == Feature::kTokens ? collective_tokens_ : collective_sequences_;
+    collective.resize(op.ps.size(), 0);
+    for (std::size_t i = 0; i < op.ps.size(); ++i) collective[i] += op.ps[i] * op.repeat;
   }
   for (const std::int32_t tokens : padded_tokens_) {
     if (tokens < 0 || static_cast<std::size_t>(tokens) >= fused_tokens_.size())
@@ -50,7 +54,7 @@ Ps Program::light_floor_ps(const Features& f) const {
   return floor;
 }
 
-Ps Program::evaluate(const Batch& batch, Usage& usage) const {
+Program::StepPrice Program::evaluate(const Batch& batch, Usage& usage) const {
   const Features& f = batch.features;
   const auto tokens = static_cast<std::size_t>(padded(f.tokens));
   const auto sequences = std::min(static_cast<std::size_t>(f.sequences), fused_sequences_.size() - 1);
@@ -61,7 +65,9 @@ Ps Program::evaluate(const Batch& batch, Usage& usage) const {
   (attention.extrapolated ? usage.attention_outside : usage.attention_inside) += attention.ps;
   const Ps busy = fused_tokens_[tokens] + fused_sequences_[sequences] + attention.ps * attention_repeat_;
   if (busy < light_floor_ps(f)) ++usage.steps_below_light;
-  return std::max<Ps>(1, busy + host_gap_);
+  const Ps communication = (collective_tokens_.empty() ? 0 : collective_tokens_[tokens]) +
+                           (collective_sequences_.empty() ? 0 : collective_sequences_[sequences]);
+  return {std::max<Ps>(1, busy + host_gap_), communication};
 }
 
 std::vector<OperatorTime> Program::busy_time(const Usage& usage) const {

@@ -67,9 +67,13 @@ class Program {
     std::int64_t steps = 0, steps_below_light = 0;
   };
   Usage new_usage() const;
-  // Duration of one iteration: chains of operators that read the same feature were fused into one table (A of
+  // Time of one step, and the part of it that is collectives.
+  struct StepPrice {
+    Ps ps = 0, communication_ps = 0;
+  };
+  // Price of one iteration: chains of operators that read the same feature were fused into one table (A of
   // execution.md proves this equal to evaluating every rank's nodes).
-  Ps evaluate(const Batch& batch, Usage& usage) const;
+  StepPrice evaluate(const Batch& batch, Usage& usage) const;
   // One row per operator, in order; attention as interpolated or extrapolated.
   std::vector<OperatorTime> busy_time(const Usage& usage) const;
 
@@ -81,6 +85,7 @@ class Program {
   LightFloor floor_;
   Ps host_gap_;
   std::vector<Ps> fused_tokens_, fused_sequences_;
+  std::vector<Ps> collective_tokens_, collective_sequences_;  // the collectives among them; empty: none
 };
 
 }  // namespace llmsim

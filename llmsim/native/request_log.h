@@ -22,6 +22,11 @@ class RequestLog {
     std::int32_t output, extra;  // tokens beyond the first that came with this output (accepted drafts)
   };
 
+  struct Preemption {
+    RequestId request;
+    std::int32_t output;  // of the step whose schedule took its blocks away
+  };
+
   explicit RequestLog(std::size_t n)
       : group(n, -1),
         queued(n, kNever),
@@ -31,9 +36,22 @@ class RequestLog {
         emitted_tokens(n, 0),
         cached_tokens(n, 0),
         preemptions(n, 0),
+        first_step(n, -1),
         run_first(n, -1),
         run_last(n, -1) {}
 
+  // Called by the group before its builder builds the batch that will have this output index.
+  void begin_build(std::int32_t output_index) { building_ = output_index; }
+  // The request runs for the first time.
+  void first_scheduled(RequestId request, Ps now, std::int32_t cached) {
+    scheduled[request] = now;
+    first_step[request] = building_;
+    cached_tokens[request] = cached;
+  }
+  void preempted(RequestId request) {
+    ++preemptions[request];
+    preempted_at.push_back({request, building_});
+  }
   // Called by the group before its builder completes a batch.
   void begin_output(std::int32_t output_index, Ps now) {
     output_ = output_index;
@@ -58,12 +76,14 @@ class RequestLog {
   std::vector<std::int16_t> group;
   std::vector<Ps> queued, scheduled, first_token, finish;
   std::vector<std::int32_t> emitted_tokens, cached_tokens, preemptions;
+  std::vector<std::int32_t> first_step;           // output index of the step in which it ran first
+  std::vector<Preemption> preempted_at;           // in order of time
   std::vector<std::int32_t> run_first, run_last;  // the open (last) run of each request
   std::vector<Run> runs;                          // closed runs, in order of closing
   std::vector<Burst> bursts;
 
  private:
-  std::int32_t output_ = 0;
+  std::int32_t output_ = 0, building_ = 0;
   Ps now_ = 0;
 };
 

@@ -83,7 +83,7 @@ void VllmV1::preempt(RequestId request) {
   kv_.release(request, /*preempted=*/true);
   counters_.recomputed_tokens += s.num_computed;
   ++counters_.preemptions;
-  ++log_.preemptions[request];
+  log_.preempted(request);
   s.num_computed = 0;
   s.num_drafts = 0;
   ++s.epoch;
@@ -122,8 +122,7 @@ bool VllmV1::admit(Ps now, RequestId request, std::int32_t budget, Batch& batch)
     counters_.prefix_hit_tokens += cached;
   }
   if (log_.scheduled[request] == kNever) {
-    log_.scheduled[request] = now;
-    log_.cached_tokens[request] = cached;
+    log_.first_scheduled(request, now, cached);
     counters_.prompt_tokens += s.prompt_tokens;
   }
   if (s.epoch > 0) counters_.recomputed_tokens -= cached;

@@ -113,6 +113,8 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Prefix cache", hits
     yield "Preemptions", f"{summary['preemptions']} ({summary['recomputed_tokens']} tokens computed again)"
     sources = summary["sources"]
+    parts = {name: part["share"] for name, part in summary["blame"].items()}
+    yield "Latency by cause", _shares(parts)
     yield "Time by source", _shares(_by_family(sources["by_source"]))
     yield "Time by confidence", _shares(sources["by_provenance"])
     broken = [f"{name}: {found}" for name, found in summary["invariants"].items() if found != "ok"]

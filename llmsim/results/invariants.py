@@ -24,6 +24,7 @@ def check_invariants(results: Results, enforces_light: Sequence[bool]) -> Mappin
         "5 tokens": _tokens(results),
         "7 work conservation": _work(results),
         "10 speed of light": _light(results, enforces_light),
+        "11 blame": _blame(results),
     }
 
 
@@ -88,6 +89,18 @@ def _work(results: Results) -> str:
     for group, times in enumerate(results.counters["idle_with_work"]):
         if times:
             return f"group {group} was left idle {times} times although it held requests"
+    return OK
+
+
+def _blame(results: Results) -> str:
+    r = results.requests
+    done = np.flatnonzero(r.status == Status.FINISHED)
+    parts = np.array([column[done] for column in results.blame.values()])
+    wrong = np.flatnonzero(parts.sum(axis=0) != (r.finish_ps - r.arrival_ps)[done])
+    if len(wrong):
+        return f"the parts of request {done[wrong[0]]}'s latency do not add up to it"
+    if parts.size and parts.min() < 0:
+        return "a part of a latency is negative"
     return OK
 
 

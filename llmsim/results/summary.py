@@ -7,6 +7,7 @@ import numpy as np
 
 from llmsim.core import PS_PER_MS, PS_PER_S, Provenance, Results, Status, TimeShare
 from llmsim.results.metrics import PERCENTILES, Distribution, describe, finished_rows, latencies, makespan_ps
+from llmsim.results.tables import BLAME
 
 SCHEMA_VERSION = 1
 _DIGITS = 6
@@ -29,6 +30,7 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         "preemptions": _total(results, "preemptions"),
         "recomputed_tokens": _total(results, "recomputed_tokens"),
         "steps": _total(results, "steps"),
+        "blame": _blame(results),
         "sources": _sources(results.time_shares),
         "invariants": dict(results.invariants),
         "workload": {"source": results.workload.source, "requests": len(results.workload)},
@@ -111,6 +113,20 @@ def _kv_cache(results: Results, info: Mapping[str, Any]) -> list[dict[str, Any]]
 def _prefix_cache(results: Results) -> dict[str, Any]:
     queried, hit = _total(results, "prefix_queried_tokens"), _total(results, "prefix_hit_tokens")
     return {"queried_tokens": queried, "hit_tokens": hit, "hit_rate": _rounded(hit / queried if queried else None)}
+
+
+def _blame(results: Results) -> dict[str, Any]:
+    """Where the latency of the finished requests went: mean milliseconds per request and share of the total."""
+    rows = finished_rows(results.requests)
+    totals = {column.name.removesuffix("_ps"): int(results.blame[column.name][rows].sum()) for column in BLAME}
+    total_ps = sum(totals.values())
+    return {
+        name: {
+            "mean_ms": _rounded(part_ps / len(rows) / PS_PER_MS) if len(rows) else None,
+            "share": _share(part_ps, total_ps),
+        }
+        for name, part_ps in totals.items()
+    }
 
 
 def _sources(shares: tuple[TimeShare, ...]) -> dict[str, Any]:

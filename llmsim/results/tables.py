@@ -48,6 +48,18 @@ SERIES = (
 )
 """One row per log interval and group."""
 
+BLAME = (
+    Column("api_ps", "int64", "ps", "from arrival until the engine saw the request"),
+    Column("queue_ps", "int64", "ps", "waiting in the engine until first scheduled"),
+    Column("wait_ps", "int64", "ps", "scheduled or running while the device ran steps without it"),
+    Column("prefill_ps", "int64", "ps", "computing up to the first token"),
+    Column("decode_ps", "int64", "ps", "computing the later tokens"),
+    Column("communication_ps", "int64", "ps", "collectives of the steps it took part in"),
+    Column("host_ps", "int64", "ps", "device idle between those steps"),
+    Column("preemption_ps", "int64", "ps", "between the last token before a preemption and the first after it"),
+)
+"""Parts of a finished request's latency, which they add up to exactly."""
+
 COUNTERS = (
     Column("steps", "int64", "", "batches executed"),
     Column("scheduled_tokens", "int64", "tokens", "scheduled, recomputed ones included"),

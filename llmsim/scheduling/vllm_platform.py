@@ -52,7 +52,7 @@ def _platform() -> Any:
     import torch
     from vllm.platforms.interface import DeviceCapability, Platform, PlatformEnum
 
-    class SimulatedGpu(Platform):
+    class SimulatedGpu(Platform):  # type: ignore[misc]
         """Answers the questions that vLLM's configuration asks of a device."""
 
         _enum = PlatformEnum.OOT

@@ -163,6 +163,12 @@ def test_nothing_is_lost_under_any_pressure(
     gaps = [_native.Emissions(sim).inter_token_latencies_of(i) for i in range(len(requests))]
     every = np.sort(np.concatenate([*gaps, np.empty(0, np.int64)]))
     assert (np.repeat(values, counts) == every).all()
+    parts = sim.blame()
+    total = sum(parts.values())
+    assert (total[done] == (r["finish_ps"] - r["arrival_ps"])[done]).all() and all(
+        (p >= 0).all() for p in parts.values()
+    )
+    assert (parts["preemption_ps"][done & (r["preemptions"] == 0)] == 0).all()
     again = simulation(requests, **options).requests()
     assert all((again[name] == r[name]).all() for name in r)
 
@@ -235,3 +241,15 @@ def below_light(floor: Any, prompt: int) -> int:
     while not sim.run(100):
         pass
     return int(sim.counters()["steps_below_light"][0])
+
+
+def test_blame_names_the_cause() -> None:
+    decode = STEP + PER_TOKEN + PER_SEQUENCE
+    sim = simulation([(0, 100, 11), (decode, 100, 1)], max_seqs=1)
+    parts = {name: column.tolist() for name, column in sim.blame().items()}
+    prefill = STEP + 100 * PER_TOKEN + PER_SEQUENCE
+    assert parts["prefill_ps"] == [prefill, prefill]
+    assert parts["decode_ps"] == [10 * decode, 0]
+    assert parts["queue_ps"] == [0, prefill + 9 * decode]  # until the first request left its only place
+    lone = simulation([(0, 1, 5), (decode + 1, 1, 2)], depth=2).blame()
+    assert lone["wait_ps"][1] > 0  # scheduled behind the batch in flight

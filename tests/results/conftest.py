@@ -2,11 +2,20 @@
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from llmsim.core import GroupInfo, RequestColumns, Results, Status, TimeShare, Workload
-from llmsim.results.tables import COUNTERS
+from llmsim.results.tables import BLAME, COUNTERS
 
 US = 1_000_000
+
+
+def _split(requests: RequestColumns, part: str) -> NDArray[np.int64]:
+    """A tenth of every latency waits in the queue, the rest is prefill."""
+    latency = np.where(requests.finish_ps < 0, 0, requests.finish_ps - requests.arrival_ps)
+    queue = latency // 10
+    zero = np.zeros_like(latency)
+    return {"queue_ps": queue, "prefill_ps": latency - queue}.get(part, zero)
 
 
 def make_results(
@@ -60,6 +69,7 @@ def make_results(
             TimeShare(0, "attention", "bundle", (60, 0, 0, 0, 0)),
             TimeShare(1, "qkv_proj", "roofline", (0, 10, 0, 0, 30)),
         ),
+        blame={column.name: _split(requests, column.name) for column in BLAME},
         invariants={"1 conservation": "ok"},
         notes=("from the run",),
     )

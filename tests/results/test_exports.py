@@ -17,7 +17,7 @@ from llmsim.export.files import atomic_writer, check_writable, check_writable_fo
 from llmsim.export.parquet import write_requests
 from llmsim.export.run_dir import RunRecord, write_run_dir
 from llmsim.results.summary import summary
-from llmsim.results.tables import SERIES, STEPS
+from llmsim.results.tables import BLAME, SERIES, STEPS
 
 RECORD = RunRecord(
     argv=["run", "x"], seed=7, inputs=[], config={"tp": 1}, table_hashes={"g0": "abc"}, host={"wall_s": 1.5}
@@ -74,6 +74,8 @@ def test_requests_parquet_holds_everything(build, tmp_path):
     for row in (0, 8_191, 8_192, 8_999):
         assert table["itl_ps"][row].as_py() == results.itl_of(row).tolist()
     assert table["request_id"][8_500].as_py() == "8500"
+    parts = sum(table[column.name].to_numpy(zero_copy_only=False)[finished] for column in BLAME)
+    assert np.array_equal(parts, table["e2el_ps"].to_numpy(zero_copy_only=False)[finished])
     assert all(
         str(table.schema.field(name).type) == "int64"
         for name in table.schema.names

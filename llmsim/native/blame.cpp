@@ -1,0 +1,126 @@
+#include "blame.h"
+
+#include <algorithm>
+
+namespace llmsim {
+
+namespace {
+
+// Sums over a group's completed steps, so that any stretch of steps is two subtractions: [k] covers steps 0 .. k - 1.
+struct Timeline {
+  explicit Timeline(const Group& group) : end(group.output_times()), start(group.output_starts()) {
+    const auto& communication = group.output_communication();
+    const std::size_t n = end.size();
+    compute.assign(n + 1, 0);
+    collective.assign(n + 1, 0);
+    idle.assign(n + 1, 0);
+    for (std::size_t k = 0; k < n; ++k) {
+      const Ps before = k > 0 ? end[k - 1] : start[k];
+      collective[k + 1] = collective[k] + communication[k];
+      compute[k + 1] = compute[k] + (end[k] - start[k] - communication[k]);
+      idle[k + 1] = idle[k] + (start[k] - before);
+    }
+  }
+  const std::vector<Ps>&end, &start;
+  std::vector<Ps> compute, collective, idle;
+};
+
+// Splits one request's time as its events are walked in order.
+class Walk {
+ public:
+  Walk(Blame& blame, const RequestLog& log, const std::vector<Timeline>& timelines)
+      : blame_(blame), log_(log), timelines_(timelines) {}
+
+  void request(RequestId id, Ps arrival, std::span<const RequestLog::Run> runs, std::span<const std::int32_t> losses) {
+    const Timeline& t = timelines_[static_cast<std::size_t>(log_.group[id])];
+    blame_.api[id] = log_.queued[id] - arrival;
+    blame_.queue[id] = log_.scheduled[id] - log_.queued[id];
+    losses_ = losses;
+    prefill(id, t, runs.front().first);
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      stretch(id, t, runs[i].first + 1, runs[i].last, blame_.decode);
+      if (i + 1 < runs.size()) gap(id, t, runs[i].last, runs[i + 1].first);
+    }
+  }
+
+ private:
+  // Steps first .. last, the device idle before each of them included.
+  void stretch(RequestId id, const Timeline& t, std::int32_t first, std::int32_t last, std::vector<Ps>& part) {
+    if (first > last) return;
+    part[id] += t.compute[last + 1] - t.compute[first];
+    blame_.communication[id] += t.collective[last + 1] - t.collective[first];
+    blame_.host[id] += t.idle[last + 1] - t.idle[first];
+  }
+
+  // From being scheduled to the end of the step that gave the first token.
+  void prefill(RequestId id, const Timeline& t, std::int32_t last) {
+    const std::int32_t first = log_.first_step[id];
+    if (lost_before(last)) {
+      blame_.preemption[id] += t.end[last] - log_.scheduled[id];
+      return;
+    }
+    blame_.wait[id] += t.start[first] - log_.scheduled[id];
+    stretch(id, t, first, last, blame_.prefill);
+    blame_.host[id] -= t.idle[first + 1] - t.idle[first];  // idle before its first step is queueing or waiting
+  }
+
+  // Between the outputs `before` and `after`, of which only the second gave a token.
+  void gap(RequestId id, const Timeline& t, std::int32_t before, std::int32_t after) {
+    if (lost_before(after)) {
+      blame_.preemption[id] += t.end[after] - t.end[before];
+      return;
+    }
+    blame_.wait[id] += t.end[after - 1] - t.end[before];
+    stretch(id, t, after, after, blame_.decode);
+  }
+
+  // Whether a preemption happened since the last call, up to the step with this output; such preemptions are used up.
+  bool lost_before(std::int32_t output) {
+    bool lost = false;
+    while (!losses_.empty() && losses_.front() <= output) {
+      losses_ = losses_.subspan(1);
+      lost = true;
+    }
+    return lost;
+  }
+
+  Blame& blame_;
+  const RequestLog& log_;
+  const std::vector<Timeline>& timelines_;
+  std::span<const std::int32_t> losses_;
+};
+
+}  // namespace
+
+Blame blame(const Simulation& simulation) {
+  const RequestLog& log = simulation.log();
+  const std::size_t n = log.finish.size();
+  std::vector<Timeline> timelines;
+  for (const auto& group : simulation.groups()) timelines.emplace_back(*group);
+
+  std::vector<RequestLog::Run> runs = log.runs;  // closed ones in order of closing; stable by request keeps that order
+  for (std::size_t i = 0; i < n; ++i)
+    if (log.run_first[i] >= 0) runs.push_back({static_cast<RequestId>(i), log.run_first[i], log.run_last[i]});
+  const auto by_request = [](const auto& a, const auto& b) { return a.request < b.request; };
+  std::stable_sort(runs.begin(), runs.end(), by_request);
+  std::vector<RequestLog::Preemption> losses = log.preempted_at;
+  std::stable_sort(losses.begin(), losses.end(), by_request);
+  std::vector<std::int32_t> loss_output(losses.size());
+  std::transform(losses.begin(), losses.end(), loss_output.begin(), [](const auto& loss) { return loss.output; });
+
+  Blame result(n);
+  Walk walk(result, log, timelines);
+  std::size_t run = 0, loss = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::size_t first_run = run, first_loss = loss;
+    while (run < runs.size() && runs[run].request == static_cast<RequestId>(i)) ++run;
+    while (loss < losses.size() && losses[loss].request == static_cast<RequestId>(i)) ++loss;
+    if (log.finish[i] == kNever) continue;
+    walk.request(static_cast<RequestId>(i), simulation.arrivals().arrival_ps[i],
+                 std::span(runs).subspan(first_run, run - first_run),
+                 std::span(loss_output).subspan(first_loss, loss - first_loss));
+  }
+  return result;
+}
+
+}  // namespace llmsim

@@ -1,0 +1,36 @@
+// Where each finished request's latency went; the parts add up to it exactly (invariant 11).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "simulation.h"
+
+namespace llmsim {
+
+// Columns of ps, one entry per request, zero for requests that did not finish.
+//   api            from arrival until the engine saw the request
+//   queue          waiting in the engine until it was first scheduled
+//   wait           scheduled or running, while the device ran steps without it (the batch before, an exhausted budget)
+//   prefill        computing in steps up to its first token
+//   decode         computing in steps that gave it a token after the first
+//   communication  the collectives of those steps, prefill and decode
+//   host           the device idle between those steps
+//   preemption     from the last token before a preemption to the first one after it: waiting and computing again
+struct Blame {
+  explicit Blame(std::size_t n)
+      : api(n, 0),
+        queue(n, 0),
+        wait(n, 0),
+        prefill(n, 0),
+        decode(n, 0),
+        communication(n, 0),
+        host(n, 0),
+        preemption(n, 0) {}
+  std::vector<Ps> api, queue, wait, prefill, decode, communication, host, preemption;
+};
+
+// Costs O(steps + requests + runs + preemptions).
+Blame blame(const Simulation& simulation);
+
+}  // namespace llmsim
