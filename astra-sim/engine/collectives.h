@@ -9,24 +9,24 @@ namespace astra_sim::engine {
 // A rank ends when it has received all its messages and its own have left its port. Messages that arrive before their
 // receiver has started are kept. `start` never ends a rank in place: it posts a node_end event when nothing else will.
 class Collectives {
- public:
-  Collectives(Network& network, EventQueue& queue) : network_(network), queue_(queue) {}
+public:
+    Collectives(Network& network, EventQueue& queue) : network_(network), queue_(queue) {}
 
-  // The rank of `slot` begins its call at `now`.
-  void start(Run& run, std::uint32_t slot, Ps now);
-  // A message of `phase` (0 or 1) reached the rank of `slot`; true: the rank's node ends now.
-  bool receive(Run& run, std::uint32_t slot, int phase, Ps now);
+    // The rank of `slot` begins its call at `now`.
+    void start(Run& run, std::uint32_t slot, Ps now);
+    // A message of `phase` (0 or 1) reached the rank of `slot`; true: the rank's node ends now.
+    bool receive(Run& run, std::uint32_t slot, int phase, Ps now);
 
- private:
-  CallState& prepare(Run& run, std::uint32_t call);
-  void start_measured(Run& run, std::uint32_t slot, Ps now);
-  void send_ring(Run& run, std::uint32_t slot, CallState& call, Ps now);
-  void send_direct_phase(Run& run, std::uint32_t slot, CallState& call, int phase, Ps now);
-  bool end_or_wait(Run& run, std::uint32_t slot, const CallState& call, Ps now);
-  void post_end(const Run& run, std::uint32_t slot, Ps at);
+private:
+    CallState& prepare(Run& run, std::uint32_t call);
+    void start_measured(Run& run, std::uint32_t slot, Ps now);
+    void send_ring(Run& run, std::uint32_t slot, CallState& call, Ps now);
+    void send_direct_phase(Run& run, std::uint32_t slot, CallState& call, int phase, Ps now);
+    bool end_or_wait(Run& run, std::uint32_t slot, const CallState& call, Ps now);
+    void post_end(const Run& run, std::uint32_t slot, Ps at);
 
-  Network& network_;
-  EventQueue& queue_;
+    Network& network_;
+    EventQueue& queue_;
 };
 
 }  // namespace astra_sim::engine

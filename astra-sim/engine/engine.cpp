@@ -19,196 +19,199 @@ Engine::Engine(std::shared_ptr<const Topology> topology, EngineOptions options)
       collectives_(*network_, queue_),
       streams_(static_cast<std::size_t>(topology_->num_devices()) * kNumStreams),
       devices_(topology_->num_devices()) {
-  if (options.endpoint_delay_ps < 0 || options.endpoint_delay_ps > model::kMaxSpan) {
-    throw model::InvalidTopology("the endpoint delay is " + std::to_string(options.endpoint_delay_ps) +
-                                 " ps: it has to be between 0 and 2^60");
-  }
+    if (options.endpoint_delay_ps < 0 || options.endpoint_delay_ps > model::kMaxSpan) {
+        throw model::InvalidTopology("the endpoint delay is " + std::to_string(options.endpoint_delay_ps) +
+                                     " ps: it has to be between 0 and 2^60");
+    }
 }
 
 Engine::~Engine() = default;
 
 GraphId Engine::submit(std::shared_ptr<const ExecutionGraph> graph, Ps at_ps, std::span<const std::int64_t> amounts) {
-  check_submission(*graph, at_ps, amounts);
-  if (free_runs_.empty()) {
-    free_runs_.push_back(static_cast<std::uint32_t>(runs_.size()));
-    runs_.push_back(std::make_unique<Run>());
-  }
-  const std::uint32_t index = free_runs_.back();
-  free_runs_.pop_back();
-  Run& run = *runs_[index];
-  run.index = index;
-  run.id = next_id_++;
-  run.reset(std::move(graph), amounts);
-  run_index_.emplace(run.id, index);
-  ++in_flight_;
-  queue_.push(at_ps, EventKind::submission, run.id, index);
-  return run.id;
+    check_submission(*graph, at_ps, amounts);
+    if (free_runs_.empty()) {
+        free_runs_.push_back(static_cast<std::uint32_t>(runs_.size()));
+        runs_.push_back(std::make_unique<Run>());
+    }
+    const std::uint32_t index = free_runs_.back();
+    free_runs_.pop_back();
+    Run& run = *runs_[index];
+    run.index = index;
+    run.id = next_id_++;
+    run.reset(std::move(graph), amounts);
+    run_index_.emplace(run.id, index);
+    ++in_flight_;
+    queue_.push(at_ps, EventKind::submission, run.id, index);
+    return run.id;
 }
 
 std::optional<Completion> Engine::advance() {
-  while (next_completed_ == completed_.size()) {
-    if (step()) continue;
-    if (in_flight_ > 0) report_stall();
-    return std::nullopt;
-  }
-  return completed_[next_completed_++];
+    while (next_completed_ == completed_.size()) {
+        if (step()) continue;
+        if (in_flight_ > 0) report_stall();
+        return std::nullopt;
+    }
+    return completed_[next_completed_++];
 }
 
 std::optional<Completion> Engine::advance_until(Ps limit_ps) {
-  while (next_completed_ == completed_.size()) {
-    if (queue_.empty() || queue_.next_time() > limit_ps) return std::nullopt;
-    step();
-  }
-  return completed_[next_completed_++];
+    while (next_completed_ == completed_.size()) {
+        if (queue_.empty() || queue_.next_time() > limit_ps) return std::nullopt;
+        step();
+    }
+    return completed_[next_completed_++];
 }
 
 Ps Engine::run() {
-  Ps last = now_;
-  while (const auto completion = advance()) last = std::max(last, completion->end_ps);
-  return last;
+    Ps last = now_;
+    while (const auto completion = advance()) last = std::max(last, completion->end_ps);
+    return last;
 }
 
 std::optional<Ps> Engine::next_event_ps() const {
-  if (next_completed_ < completed_.size()) return completed_[next_completed_].end_ps;
-  if (queue_.empty()) return std::nullopt;
-  return queue_.next_time();
+    if (next_completed_ < completed_.size()) return completed_[next_completed_].end_ps;
+    if (queue_.empty()) return std::nullopt;
+    return queue_.next_time();
 }
 
 // One delta cycle of one time; false when nothing is pending.
 bool Engine::step() {
-  if (queue_.empty()) return false;
-  completed_.clear();
-  next_completed_ = 0;
-  now_ = queue_.next_time();
-  const std::vector<Event>& batch = queue_.pop();
-  num_events_ += batch.size();
-  for (const Event& event : batch) dispatch(event);
-  std::sort(completed_.begin(), completed_.end(),
-            [](const Completion& a, const Completion& b) { return a.graph < b.graph; });
-  return true;
+    if (queue_.empty()) return false;
+    completed_.clear();
+    next_completed_ = 0;
+    now_ = queue_.next_time();
+    const std::vector<Event>& batch = queue_.pop();
+    num_events_ += batch.size();
+    for (const Event& event : batch) dispatch(event);
+    std::sort(completed_.begin(), completed_.end(),
+              [](const Completion& a, const Completion& b) { return a.graph < b.graph; });
+    return true;
 }
 
 void Engine::dispatch(const Event& event) {
-  if (kind_of(event) == EventKind::hop) return network_->pass_on(now_, event.token);
-  if (kind_of(event) == EventKind::submission) return activate(*runs_[event.token]);
-  const Token token = Token::unpack(event.token);
-  Run& run = *runs_[token.run];
-  switch (token.owner) {
-    case Owner::rank_first_phase:
-    case Owner::rank_second_phase: {
-      const int phase = token.owner == Owner::rank_second_phase ? 1 : 0;
-      if (collectives_.receive(run, token.index, phase, now_)) finish(run, run.graph->rank_slots[token.index].node);
-      return;
+    if (kind_of(event) == EventKind::hop) return network_->pass_on(now_, event.token);
+    if (kind_of(event) == EventKind::submission) return activate(*runs_[event.token]);
+    const Token token = Token::unpack(event.token);
+    Run& run = *runs_[token.run];
+    switch (token.owner) {
+        case Owner::rank_first_phase:
+        case Owner::rank_second_phase: {
+            const int phase = token.owner == Owner::rank_second_phase ? 1 : 0;
+            if (collectives_.receive(run, token.index, phase, now_))
+                finish(run, run.graph->rank_slots[token.index].node);
+            return;
+        }
+        case Owner::message:
+            return message_arrived(run, token.index);
+        case Owner::node:
+            return finish(run, token.index);
     }
-    case Owner::message:
-      return message_arrived(run, token.index);
-    case Owner::node:
-      return finish(run, token.index);
-  }
 }
 
 void Engine::activate(Run& run) {
-  const ExecutionGraph& graph = *run.graph;
-  if (run.nodes_left == 0) return complete(run);
-  for (std::uint32_t lane = 0; lane < graph.lanes.size(); ++lane) {
-    auto& queue = streams_[static_cast<std::size_t>(graph.lanes[lane].device) * kNumStreams +
-                           static_cast<std::size_t>(graph.lanes[lane].stream)];
-    queue.push_back({run.index, lane});
-    if (queue.size() == 1) serve_head(queue);
-  }
-  for (const NodeIndex node : graph.free_roots) start(run, node);
+    const ExecutionGraph& graph = *run.graph;
+    if (run.nodes_left == 0) return complete(run);
+    for (std::uint32_t lane = 0; lane < graph.lanes.size(); ++lane) {
+        auto& queue = streams_[static_cast<std::size_t>(graph.lanes[lane].device) * kNumStreams +
+                               static_cast<std::size_t>(graph.lanes[lane].stream)];
+        queue.push_back({run.index, lane});
+        if (queue.size() == 1) serve_head(queue);
+    }
+    for (const NodeIndex node : graph.free_roots) start(run, node);
 }
 
 void Engine::serve_head(std::deque<LaneRef>& queue) {
-  Run& run = *runs_[queue.front().run];
-  run.lanes[queue.front().lane].at_head = true;
-  start_if_ready(run, queue.front().lane);
+    Run& run = *runs_[queue.front().run];
+    run.lanes[queue.front().lane].at_head = true;
+    start_if_ready(run, queue.front().lane);
 }
 
 void Engine::start_if_ready(Run& run, std::uint32_t index) {
-  LaneState& lane = run.lanes[index];
-  if (!lane.at_head || lane.busy) return;
-  const model::Lane& place = run.graph->lanes[index];
-  if (lane.cursor == place.count) return;
-  const NodeIndex node = run.graph->lane_nodes[place.first + lane.cursor];
-  if (run.open_parents[node] != 0) return;
-  lane.busy = true;
-  start(run, node);
+    LaneState& lane = run.lanes[index];
+    if (!lane.at_head || lane.busy) return;
+    const model::Lane& place = run.graph->lanes[index];
+    if (lane.cursor == place.count) return;
+    const NodeIndex node = run.graph->lane_nodes[place.first + lane.cursor];
+    if (run.open_parents[node] != 0) return;
+    lane.busy = true;
+    start(run, node);
 }
 
 // Never ends a node in place: that takes an event, at the earliest in the next delta.
 void Engine::start(Run& run, NodeIndex node) {
-  const ExecutionGraph& graph = *run.graph;
-  run.start_ps[node] = now_;
-  const std::uint64_t entity =
-      (static_cast<std::uint64_t>(graph.device[node]) << 8) | static_cast<std::uint64_t>(graph.stream[node]);
-  switch (graph.kind[node]) {
-    case NodeKind::compute:
-      queue_.push(now_ + run.amount[node], EventKind::node_end, entity, Token{Owner::node, run.index, node}.pack());
-      return;
-    case NodeKind::collective:
-      return collectives_.start(run, graph.slot[node], now_);
-    case NodeKind::transfer:
-    case NodeKind::send:
-      network_->send(now_, {graph.device[node], graph.peer[node], run.amount[node], run.amount[node],
-                            Token{Owner::message, run.index, node}.pack()});
-      return;
-    case NodeKind::recv:
-      if (run.arrived[node] != 0) {
-        queue_.push(now_, EventKind::node_end, entity, Token{Owner::node, run.index, node}.pack());
-      }
-      return;
-    case NodeKind::memory_load:
-    case NodeKind::memory_store:
-      return;  // refused by submit
-  }
+    const ExecutionGraph& graph = *run.graph;
+    run.start_ps[node] = now_;
+    const std::uint64_t entity =
+        (static_cast<std::uint64_t>(graph.device[node]) << 8) | static_cast<std::uint64_t>(graph.stream[node]);
+    switch (graph.kind[node]) {
+        case NodeKind::compute:
+            queue_.push(now_ + run.amount[node], EventKind::node_end, entity,
+                        Token{Owner::node, run.index, node}.pack());
+            return;
+        case NodeKind::collective:
+            return collectives_.start(run, graph.slot[node], now_);
+        case NodeKind::transfer:
+        case NodeKind::send:
+            network_->send(now_, {graph.device[node], graph.peer[node], run.amount[node], run.amount[node],
+                                  Token{Owner::message, run.index, node}.pack()});
+            return;
+        case NodeKind::recv:
+            if (run.arrived[node] != 0) {
+                queue_.push(now_, EventKind::node_end, entity, Token{Owner::node, run.index, node}.pack());
+            }
+            return;
+        case NodeKind::memory_load:
+        case NodeKind::memory_store:
+            return;  // refused by submit
+    }
 }
 
 void Engine::message_arrived(Run& run, NodeIndex send) {
-  if (run.graph->kind[send] == NodeKind::send) {
-    const NodeIndex recv = run.graph->slot[send];
-    run.arrived[recv] = 1;
-    if (run.start_ps[recv] >= 0) finish(run, recv);
-  }
-  finish(run, send);
+    if (run.graph->kind[send] == NodeKind::send) {
+        const NodeIndex recv = run.graph->slot[send];
+        run.arrived[recv] = 1;
+        if (run.start_ps[recv] >= 0) finish(run, recv);
+    }
+    finish(run, send);
 }
 
 void Engine::finish(Run& run, NodeIndex node) {
-  run.end_ps[node] = now_;
-  account(run, node);
-  for (const NodeIndex child : run.graph->children(node)) {
-    if (--run.open_parents[child] != 0) continue;
-    if (run.graph->lane[child] == model::kNone) {
-      start(run, child);
-    } else {
-      start_if_ready(run, run.graph->lane[child]);
+    run.end_ps[node] = now_;
+    account(run, node);
+    for (const NodeIndex child : run.graph->children(node)) {
+        if (--run.open_parents[child] != 0) continue;
+        if (run.graph->lane[child] == model::kNone) {
+            start(run, child);
+        } else {
+            start_if_ready(run, run.graph->lane[child]);
+        }
     }
-  }
-  if (run.graph->lane[node] != model::kNone) advance_lane(run, run.graph->lane[node]);
-  if (--run.nodes_left == 0) complete(run);
+    if (run.graph->lane[node] != model::kNone) advance_lane(run, run.graph->lane[node]);
+    if (--run.nodes_left == 0) complete(run);
 }
 
 void Engine::advance_lane(Run& run, std::uint32_t index) {
-  LaneState& lane = run.lanes[index];
-  lane.busy = false;
-  const model::Lane& place = run.graph->lanes[index];
-  if (++lane.cursor < place.count) return start_if_ready(run, index);
-  auto& queue = streams_[static_cast<std::size_t>(place.device) * kNumStreams + static_cast<std::size_t>(place.stream)];
-  queue.pop_front();
-  if (!queue.empty()) serve_head(queue);
+    LaneState& lane = run.lanes[index];
+    lane.busy = false;
+    const model::Lane& place = run.graph->lanes[index];
+    if (++lane.cursor < place.count) return start_if_ready(run, index);
+    auto& queue =
+        streams_[static_cast<std::size_t>(place.device) * kNumStreams + static_cast<std::size_t>(place.stream)];
+    queue.pop_front();
+    if (!queue.empty()) serve_head(queue);
 }
 
 void Engine::account(const Run& run, NodeIndex node) {
-  model::DeviceCounters& device = devices_[run.graph->device[node]];
-  const Ps span = now_ - run.start_ps[node];
-  device.busy_ps[static_cast<std::size_t>(run.graph->stream[node])] += span;
-  device.class_ps[run.graph->power_class[node]] += span;
+    model::DeviceCounters& device = devices_[run.graph->device[node]];
+    const Ps span = now_ - run.start_ps[node];
+    device.busy_ps[static_cast<std::size_t>(run.graph->stream[node])] += span;
+    device.class_ps[run.graph->power_class[node]] += span;
 }
 
 void Engine::complete(Run& run) {
-  run.finished = true;
-  --in_flight_;
-  completed_.push_back({run.id, now_});
+    run.finished = true;
+    --in_flight_;
+    completed_.push_back({run.id, now_});
 }
 
 }  // namespace astra_sim::engine

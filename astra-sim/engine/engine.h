@@ -24,80 +24,81 @@ using model::ExecutionGraph;
 using model::GraphId;
 
 struct EngineOptions {
-  NetworkKind network = NetworkKind::congestion_aware;
-  Ps endpoint_delay_ps = 0;  // added to every message at its receiver
+    NetworkKind network = NetworkKind::congestion_aware;
+    Ps endpoint_delay_ps = 0;  // added to every message at its receiver
 };
 
 // One engine is used by one thread at a time; engines share nothing that changes. After an exception out of an advance
 // function the engine's state is undefined but destructible, except after Stalled: then it can still be read.
 class Engine {
- public:
-  // Throws InvalidTopology when the delay is out of range.
-  Engine(std::shared_ptr<const Topology> topology, EngineOptions options);
-  ~Engine();
-  Engine(const Engine&) = delete;
-  Engine& operator=(const Engine&) = delete;
+public:
+    // Throws InvalidTopology when the delay is out of range.
+    Engine(std::shared_ptr<const Topology> topology, EngineOptions options);
+    ~Engine();
+    Engine(const Engine&) = delete;
+    Engine& operator=(const Engine&) = delete;
 
-  // Hands over a graph that starts at `at_ps` (not before the clock). Graphs may be in flight together; a graph
-  // object may be submitted many times, also at once. `amounts`, if given, replace the graph's durations and bytes
-  // (one per node, copied). Throws InvalidGraph: too many devices, a past time, amounts that do not fit, memory nodes.
-  GraphId submit(std::shared_ptr<const ExecutionGraph> graph, Ps at_ps, std::span<const std::int64_t> amounts = {});
+    // Hands over a graph that starts at `at_ps` (not before the clock). Graphs may be in flight together; a graph
+    // object may be submitted many times, also at once. `amounts`, if given, replace the graph's durations and bytes
+    // (one per node, copied). Throws InvalidGraph: too many devices, a past time, amounts that do not fit, memory
+    // nodes.
+    GraphId submit(std::shared_ptr<const ExecutionGraph> graph, Ps at_ps, std::span<const std::int64_t> amounts = {});
 
-  // Runs to the next completion; nothing when no graph is in flight. Throws Stalled when none can complete.
-  std::optional<Completion> advance();
-  // As advance, but leaves events after `limit_ps` pending (then: nothing, and never Stalled).
-  std::optional<Completion> advance_until(Ps limit_ps);
-  // Runs all graphs to their ends; returns the last end, or the clock when there was none.
-  Ps run();
+    // Runs to the next completion; nothing when no graph is in flight. Throws Stalled when none can complete.
+    std::optional<Completion> advance();
+    // As advance, but leaves events after `limit_ps` pending (then: nothing, and never Stalled).
+    std::optional<Completion> advance_until(Ps limit_ps);
+    // Runs all graphs to their ends; returns the last end, or the clock when there was none.
+    Ps run();
 
-  // Times of a finished graph; valid until `release`, which lets later graphs reuse its memory. Both throw
-  // InvalidGraph for a graph that is unknown or not finished.
-  model::NodeTimes times(GraphId graph) const;
-  void release(GraphId graph);
+    // Times of a finished graph; valid until `release`, which lets later graphs reuse its memory. Both throw
+    // InvalidGraph for a graph that is unknown or not finished.
+    model::NodeTimes times(GraphId graph) const;
+    void release(GraphId graph);
 
-  Ps now() const { return now_; }
-  std::optional<Ps> next_event_ps() const;
-  std::size_t num_in_flight() const { return in_flight_; }
-  std::uint64_t num_events() const { return num_events_; }
-  const Topology& topology() const { return *topology_; }
-  std::vector<LinkCounters> link_counters() const { return network_->counters(); }
-  std::span<const model::DeviceCounters> device_counters() const { return devices_; }
+    Ps now() const { return now_; }
+    std::optional<Ps> next_event_ps() const;
+    std::size_t num_in_flight() const { return in_flight_; }
+    std::uint64_t num_events() const { return num_events_; }
+    const Topology& topology() const { return *topology_; }
+    std::vector<LinkCounters> link_counters() const { return network_->counters(); }
+    std::span<const model::DeviceCounters> device_counters() const { return devices_; }
 
- private:
-  struct LaneRef {
-    std::uint32_t run;
-    std::uint32_t lane;
-  };
-  Run& run_of(GraphId graph) const;
-  void check_submission(const ExecutionGraph& graph, Ps at_ps, std::span<const std::int64_t> amounts) const;
-  bool step();
-  void dispatch(const Event& event);
-  void activate(Run& run);
-  void serve_head(std::deque<LaneRef>& queue);
-  void start_if_ready(Run& run, std::uint32_t lane);
-  void start(Run& run, model::NodeIndex node);
-  void finish(Run& run, model::NodeIndex node);
-  void advance_lane(Run& run, std::uint32_t lane);
-  void message_arrived(Run& run, model::NodeIndex send);
-  void account(const Run& run, model::NodeIndex node);
-  void complete(Run& run);
-  [[noreturn]] void report_stall() const;
+private:
+    struct LaneRef {
+        std::uint32_t run;
+        std::uint32_t lane;
+    };
+    Run& run_of(GraphId graph) const;
+    void check_submission(const ExecutionGraph& graph, Ps at_ps, std::span<const std::int64_t> amounts) const;
+    bool step();
+    void dispatch(const Event& event);
+    void activate(Run& run);
+    void serve_head(std::deque<LaneRef>& queue);
+    void start_if_ready(Run& run, std::uint32_t lane);
+    void start(Run& run, model::NodeIndex node);
+    void finish(Run& run, model::NodeIndex node);
+    void advance_lane(Run& run, std::uint32_t lane);
+    void message_arrived(Run& run, model::NodeIndex send);
+    void account(const Run& run, model::NodeIndex node);
+    void complete(Run& run);
+    [[noreturn]] void report_stall() const;
 
-  std::shared_ptr<const Topology> topology_;
-  EventQueue queue_;
-  std::unique_ptr<Network> network_;
-  Collectives collectives_;
-  Ps now_ = 0;
-  std::vector<std::unique_ptr<Run>> runs_;
-  std::vector<std::uint32_t> free_runs_;
-  std::unordered_map<GraphId, std::uint32_t> run_index_;  // only looked up, never walked
-  std::vector<std::deque<LaneRef>> streams_;              // by device * kNumStreams + stream
-  std::vector<model::DeviceCounters> devices_;
-  std::vector<Completion> completed_;  // in this or an earlier delta, not yet handed out; ascending graph in a delta
-  std::size_t next_completed_ = 0;
-  std::size_t in_flight_ = 0;
-  std::uint64_t num_events_ = 0;
-  GraphId next_id_ = 0;
+    std::shared_ptr<const Topology> topology_;
+    EventQueue queue_;
+    std::unique_ptr<Network> network_;
+    Collectives collectives_;
+    Ps now_ = 0;
+    std::vector<std::unique_ptr<Run>> runs_;
+    std::vector<std::uint32_t> free_runs_;
+    std::unordered_map<GraphId, std::uint32_t> run_index_;  // only looked up, never walked
+    std::vector<std::deque<LaneRef>> streams_;              // by device * kNumStreams + stream
+    std::vector<model::DeviceCounters> devices_;
+    std::vector<Completion> completed_;  // in this or an earlier delta, not yet handed out; ascending graph in a delta
+    std::size_t next_completed_ = 0;
+    std::size_t in_flight_ = 0;
+    std::uint64_t num_events_ = 0;
+    GraphId next_id_ = 0;
 };
 
 }  // namespace astra_sim::engine

@@ -17,12 +17,12 @@ enum class EventKind : std::uint8_t { node_end, arrival, hop, submission };
 // `order` sorts a batch: (kind, entity); events of one entity keep the order in which it made them, which is what a
 // counter of its own would say. No global sequence number: that would depend on how a step is evaluated.
 struct Event {
-  std::uint64_t order;
-  std::uint64_t token;  // what it is about: see Token for arrivals and ends, a parcel for hops, a run for submissions
+    std::uint64_t order;
+    std::uint64_t token;  // what it is about: see Token for arrivals and ends, a parcel for hops, a run for submissions
 };
 
 constexpr std::uint64_t order_of(EventKind kind, std::uint64_t entity) {
-  return (static_cast<std::uint64_t>(kind) << 56) | entity;
+    return (static_cast<std::uint64_t>(kind) << 56) | entity;
 }
 constexpr EventKind kind_of(const Event& event) { return static_cast<EventKind>(event.order >> 56); }
 
@@ -30,40 +30,40 @@ constexpr EventKind kind_of(const Event& event) { return static_cast<EventKind>(
 void sort_batch(std::vector<Event>& batch);
 
 class EventQueue {
- public:
-  // Throws OutOfRange beyond the horizon.
-  void push(Ps time, EventKind kind, std::uint64_t entity, std::uint64_t token) {
-    if (time > model::kHorizon) beyond_horizon(time);
-    buckets_.push(time, {order_of(kind, entity), token});
-  }
-  bool empty() const { return buckets_.empty(); }
-  Ps next_time() const { return buckets_.next_time(); }
-  std::vector<Event>& pop() {
-    std::vector<Event>& batch = buckets_.pop();
-    if (batch.size() > 1) sort_batch(batch);
-    return batch;
-  }
+public:
+    // Throws OutOfRange beyond the horizon.
+    void push(Ps time, EventKind kind, std::uint64_t entity, std::uint64_t token) {
+        if (time > model::kHorizon) beyond_horizon(time);
+        buckets_.push(time, {order_of(kind, entity), token});
+    }
+    bool empty() const { return buckets_.empty(); }
+    Ps next_time() const { return buckets_.next_time(); }
+    std::vector<Event>& pop() {
+        std::vector<Event>& batch = buckets_.pop();
+        if (batch.size() > 1) sort_batch(batch);
+        return batch;
+    }
 
- private:
-  [[noreturn]] static void beyond_horizon(Ps time);
-  TimeBuckets<Event> buckets_;
+private:
+    [[noreturn]] static void beyond_horizon(Ps time);
+    TimeBuckets<Event> buckets_;
 };
 
 // Who a message or an end belongs to: a run (a graph in flight), and a node or a rank slot of it.
 enum class Owner : std::uint8_t { rank_first_phase, rank_second_phase, message, node };
 
 struct Token {
-  Owner owner;
-  std::uint32_t run;
-  std::uint32_t index;
+    Owner owner;
+    std::uint32_t run;
+    std::uint32_t index;
 
-  constexpr std::uint64_t pack() const {
-    return (static_cast<std::uint64_t>(owner) << 60) | (static_cast<std::uint64_t>(run) << 32) | index;
-  }
-  static constexpr Token unpack(std::uint64_t packed) {
-    return {static_cast<Owner>(packed >> 60), static_cast<std::uint32_t>(packed >> 32) & 0x0fffffffU,
-            static_cast<std::uint32_t>(packed)};
-  }
+    constexpr std::uint64_t pack() const {
+        return (static_cast<std::uint64_t>(owner) << 60) | (static_cast<std::uint64_t>(run) << 32) | index;
+    }
+    static constexpr Token unpack(std::uint64_t packed) {
+        return {static_cast<Owner>(packed >> 60), static_cast<std::uint32_t>(packed >> 32) & 0x0fffffffU,
+                static_cast<std::uint32_t>(packed)};
+    }
 };
 
 }  // namespace astra_sim::engine

@@ -16,12 +16,12 @@ namespace astra_sim::engine {
 
 // Where a collective runs and how; describes all sizes.
 struct CollectiveSite {
-  std::shared_ptr<const Topology> topology;
-  std::vector<DeviceId> group;  // rank order
-  model::CollectiveKind kind;
-  model::Algorithm algorithm;
-  std::shared_ptr<const model::MeasuredTable> table;  // for Algorithm::measured
-  EngineOptions options;
+    std::shared_ptr<const Topology> topology;
+    std::vector<DeviceId> group;  // rank order
+    model::CollectiveKind kind;
+    model::Algorithm algorithm;
+    std::shared_ptr<const model::MeasuredTable> table;  // for Algorithm::measured
+    EngineOptions options;
 };
 
 // An ordered pair of devices between which a collective sends messages.
@@ -46,19 +46,19 @@ std::optional<Ps> closed_form(const CollectiveSite& site, Bytes bytes);
 
 // Runs one collective at a time on an engine of its own, for any size and any start times.
 class IsolatedSimulation {
- public:
-  explicit IsolatedSimulation(const CollectiveSite& site);
-  // starts_ps and ends_ps have one entry per rank; times are relative to any common zero, spread over < 2^60 ps.
-  void run(Bytes bytes, std::span<const Ps> starts_ps, std::span<Ps> ends_ps);
-  Ps duration(Bytes bytes);  // last end when all start at 0
+public:
+    explicit IsolatedSimulation(const CollectiveSite& site);
+    // starts_ps and ends_ps have one entry per rank; times are relative to any common zero, spread over < 2^60 ps.
+    void run(Bytes bytes, std::span<const Ps> starts_ps, std::span<Ps> ends_ps);
+    Ps duration(Bytes bytes);  // last end when all start at 0
 
- private:
-  std::size_t num_ranks_;
-  std::shared_ptr<const ExecutionGraph> graph_;
-  Engine engine_;
-  std::vector<std::int64_t> amounts_;
-  std::vector<Ps> zeros_;
-  std::vector<Ps> ends_;
+private:
+    std::size_t num_ranks_;
+    std::shared_ptr<const ExecutionGraph> graph_;
+    Engine engine_;
+    std::vector<std::int64_t> amounts_;
+    std::vector<Ps> zeros_;
+    std::vector<Ps> ends_;
 };
 
 }  // namespace astra_sim::engine

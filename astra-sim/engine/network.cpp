@@ -14,143 +14,143 @@ using model::VertexId;
 
 // Everything about one link in two cache lines; the last serialisation is kept because collectives repeat sizes.
 struct LinkState {
-  Ps latency_ps;
-  model::BytesPerSecond bandwidth;
-  Ps free_at = 0;
-  Bytes last_bytes = 0;
-  Ps last_ps = 0;
-  VertexId to;
-  LinkCounters count;
+    Ps latency_ps;
+    model::BytesPerSecond bandwidth;
+    Ps free_at = 0;
+    Bytes last_bytes = 0;
+    Ps last_ps = 0;
+    VertexId to;
+    LinkCounters count;
 
-  explicit LinkState(const model::Link& link)
-      : latency_ps(link.latency_ps), bandwidth(link.bandwidth_bytes_per_s), to(link.to) {}
+    explicit LinkState(const model::Link& link)
+        : latency_ps(link.latency_ps), bandwidth(link.bandwidth_bytes_per_s), to(link.to) {}
 
-  Ps serialisation(Bytes bytes) {
-    if (bytes != last_bytes) {
-      last_ps = model::serialisation_ps(bytes, bandwidth);
-      last_bytes = bytes;
+    Ps serialisation(Bytes bytes) {
+        if (bytes != last_bytes) {
+            last_ps = model::serialisation_ps(bytes, bandwidth);
+            last_bytes = bytes;
+        }
+        return last_ps;
     }
-    return last_ps;
-  }
 };
 
 class NetworkBase : public Network {
- public:
-  NetworkBase(std::shared_ptr<const Topology> topology, EventQueue& queue, Ps endpoint_delay_ps)
-      : topology_(std::move(topology)), queue_(queue), endpoint_delay_ps_(endpoint_delay_ps) {
-    links_.reserve(topology_->links().size());
-    for (const model::Link& link : topology_->links()) links_.emplace_back(link);
-  }
+public:
+    NetworkBase(std::shared_ptr<const Topology> topology, EventQueue& queue, Ps endpoint_delay_ps)
+        : topology_(std::move(topology)), queue_(queue), endpoint_delay_ps_(endpoint_delay_ps) {
+        links_.reserve(topology_->links().size());
+        for (const model::Link& link : topology_->links()) links_.emplace_back(link);
+    }
 
-  std::vector<LinkCounters> counters() const override {
-    std::vector<LinkCounters> out;
-    out.reserve(links_.size());
-    for (const LinkState& link : links_) out.push_back(link.count);
-    return out;
-  }
+    std::vector<LinkCounters> counters() const override {
+        std::vector<LinkCounters> out;
+        out.reserve(links_.size());
+        for (const LinkState& link : links_) out.push_back(link.count);
+        return out;
+    }
 
- protected:
-  std::shared_ptr<const Topology> topology_;
-  EventQueue& queue_;
-  Ps endpoint_delay_ps_;
-  std::vector<LinkState> links_;
+protected:
+    std::shared_ptr<const Topology> topology_;
+    EventQueue& queue_;
+    Ps endpoint_delay_ps_;
+    std::vector<LinkState> links_;
 };
 
 class UnawareNetwork final : public NetworkBase {
- public:
-  using NetworkBase::NetworkBase;
+public:
+    using NetworkBase::NetworkBase;
 
-  Ps send(Ps now, const Parcel& parcel) override {
-    Ps latency = endpoint_delay_ps_;
-    Ps slowest = 0;
-    for (VertexId at = parcel.from; at != parcel.to;) {
-      LinkState& link = links_[topology_->next_link(at, parcel.to)];
-      const Ps occupied = link.serialisation(parcel.timing_bytes);
-      latency += link.latency_ps;
-      if (latency > model::kHorizon) latency = model::kHorizon;  // the event queue refuses it
-      slowest = occupied > slowest ? occupied : slowest;
-      link.count.bytes += parcel.exact_bytes;
-      link.count.busy_ps += occupied;
-      ++link.count.messages;
-      at = link.to;
+    Ps send(Ps now, const Parcel& parcel) override {
+        Ps latency = endpoint_delay_ps_;
+        Ps slowest = 0;
+        for (VertexId at = parcel.from; at != parcel.to;) {
+            LinkState& link = links_[topology_->next_link(at, parcel.to)];
+            const Ps occupied = link.serialisation(parcel.timing_bytes);
+            latency += link.latency_ps;
+            if (latency > model::kHorizon) latency = model::kHorizon;  // the event queue refuses it
+            slowest = occupied > slowest ? occupied : slowest;
+            link.count.bytes += parcel.exact_bytes;
+            link.count.busy_ps += occupied;
+            ++link.count.messages;
+            at = link.to;
+        }
+        const std::uint64_t entity = (static_cast<std::uint64_t>(parcel.from) << 28) | parcel.to;
+        const Ps left = now + slowest;
+        queue_.push(latency > model::kHorizon - left ? model::kHorizon + 1 : left + latency, EventKind::arrival, entity,
+                    parcel.token);
+        return left;
     }
-    const std::uint64_t entity = (static_cast<std::uint64_t>(parcel.from) << 28) | parcel.to;
-    const Ps left = now + slowest;
-    queue_.push(latency > model::kHorizon - left ? model::kHorizon + 1 : left + latency, EventKind::arrival, entity,
-                parcel.token);
-    return left;
-  }
 
-  void pass_on(Ps, std::uint64_t) override {}  // has no hops
+    void pass_on(Ps, std::uint64_t) override {}  // has no hops
 };
 
 // A FIFO link is a server: in time order, a message begins when the one before has left. One event per hop suffices.
 class AwareNetwork final : public NetworkBase {
- public:
-  using NetworkBase::NetworkBase;
+public:
+    using NetworkBase::NetworkBase;
 
-  Ps send(Ps now, const Parcel& parcel) override { return enter(now, parcel.from, parcel); }
+    Ps send(Ps now, const Parcel& parcel) override { return enter(now, parcel.from, parcel); }
 
-  void pass_on(Ps now, std::uint64_t token) override {
-    const auto index = static_cast<std::uint32_t>(token);
-    free_.push_back(index);
-    const Travelling travelling = travelling_[index];
-    enter(now, travelling.at, travelling.parcel);
-  }
-
- private:
-  struct Travelling {
-    VertexId at;
-    Parcel parcel;
-  };
-
-  Ps enter(Ps now, VertexId at, const Parcel& parcel) {
-    const LinkId id = topology_->next_link(at, parcel.to);
-    LinkState& link = links_[id];
-    const Ps begin = now > link.free_at ? now : link.free_at;
-    const Ps occupied = link.serialisation(parcel.timing_bytes);
-    const Ps left = begin + occupied;
-    link.free_at = left;
-    link.count.bytes += parcel.exact_bytes;
-    link.count.busy_ps += occupied;
-    ++link.count.messages;
-    if (begin > now) {
-      link.count.queue_ps += begin - now;
-      if (begin - now > link.count.peak_queue_ps) link.count.peak_queue_ps = begin - now;
+    void pass_on(Ps now, std::uint64_t token) override {
+        const auto index = static_cast<std::uint32_t>(token);
+        free_.push_back(index);
+        const Travelling travelling = travelling_[index];
+        enter(now, travelling.at, travelling.parcel);
     }
-    if (left > model::kHorizon) queue_.push(left, EventKind::arrival, id, parcel.token);  // refuses it
-    const Ps there = left + link.latency_ps;
-    if (link.to == parcel.to) {
-      queue_.push(there + endpoint_delay_ps_, EventKind::arrival, id, parcel.token);
-    } else {
-      queue_.push(there, EventKind::hop, id, store({link.to, parcel}));
-    }
-    return left;
-  }
 
-  std::uint32_t store(const Travelling& travelling) {
-    if (free_.empty()) {
-      travelling_.push_back(travelling);
-      return static_cast<std::uint32_t>(travelling_.size() - 1);
-    }
-    const std::uint32_t index = free_.back();
-    free_.pop_back();
-    travelling_[index] = travelling;
-    return index;
-  }
+private:
+    struct Travelling {
+        VertexId at;
+        Parcel parcel;
+    };
 
-  std::vector<Travelling> travelling_;
-  std::vector<std::uint32_t> free_;
+    Ps enter(Ps now, VertexId at, const Parcel& parcel) {
+        const LinkId id = topology_->next_link(at, parcel.to);
+        LinkState& link = links_[id];
+        const Ps begin = now > link.free_at ? now : link.free_at;
+        const Ps occupied = link.serialisation(parcel.timing_bytes);
+        const Ps left = begin + occupied;
+        link.free_at = left;
+        link.count.bytes += parcel.exact_bytes;
+        link.count.busy_ps += occupied;
+        ++link.count.messages;
+        if (begin > now) {
+            link.count.queue_ps += begin - now;
+            if (begin - now > link.count.peak_queue_ps) link.count.peak_queue_ps = begin - now;
+        }
+        if (left > model::kHorizon) queue_.push(left, EventKind::arrival, id, parcel.token);  // refuses it
+        const Ps there = left + link.latency_ps;
+        if (link.to == parcel.to) {
+            queue_.push(there + endpoint_delay_ps_, EventKind::arrival, id, parcel.token);
+        } else {
+            queue_.push(there, EventKind::hop, id, store({link.to, parcel}));
+        }
+        return left;
+    }
+
+    std::uint32_t store(const Travelling& travelling) {
+        if (free_.empty()) {
+            travelling_.push_back(travelling);
+            return static_cast<std::uint32_t>(travelling_.size() - 1);
+        }
+        const std::uint32_t index = free_.back();
+        free_.pop_back();
+        travelling_[index] = travelling;
+        return index;
+    }
+
+    std::vector<Travelling> travelling_;
+    std::vector<std::uint32_t> free_;
 };
 
 }  // namespace
 
 std::unique_ptr<Network> make_network(NetworkKind kind, std::shared_ptr<const Topology> topology, EventQueue& queue,
                                       Ps endpoint_delay_ps) {
-  if (kind == NetworkKind::congestion_unaware) {
-    return std::make_unique<UnawareNetwork>(std::move(topology), queue, endpoint_delay_ps);
-  }
-  return std::make_unique<AwareNetwork>(std::move(topology), queue, endpoint_delay_ps);
+    if (kind == NetworkKind::congestion_unaware) {
+        return std::make_unique<UnawareNetwork>(std::move(topology), queue, endpoint_delay_ps);
+    }
+    return std::make_unique<AwareNetwork>(std::move(topology), queue, endpoint_delay_ps);
 }
 
 }  // namespace astra_sim::engine

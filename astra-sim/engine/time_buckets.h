@@ -18,73 +18,73 @@ namespace astra_sim::engine {
 // served forms the next batch (the next delta cycle).
 template <class Event>
 class TimeBuckets {
- public:
-  // Needs time >= the time of the last batch.
-  void push(model::Ps time, const Event& event) {
-    if (time == last_) {
-      current_.push_back(event);
-      return;
+public:
+    // Needs time >= the time of the last batch.
+    void push(model::Ps time, const Event& event) {
+        if (time == last_) {
+            current_.push_back(event);
+            return;
+        }
+        if (filled_ == 0 || time < next_) next_ = time;
+        place({time, event});
     }
-    if (filled_ == 0 || time < next_) next_ = time;
-    place({time, event});
-  }
 
-  bool empty() const { return current_.empty() && filled_ == 0; }
+    bool empty() const { return current_.empty() && filled_ == 0; }
 
-  // Needs !empty(). Does not commit: earlier events may still be pushed.
-  model::Ps next_time() const {
-    if (!current_.empty()) return last_;
-    if (next_ == kUnknown) {
-      const std::vector<Item>& first = buckets_[first_filled()];
-      next_ = first[0].time;
-      for (const Item& item : first) next_ = item.time < next_ ? item.time : next_;
+    // Needs !empty(). Does not commit: earlier events may still be pushed.
+    model::Ps next_time() const {
+        if (!current_.empty()) return last_;
+        if (next_ == kUnknown) {
+            const std::vector<Item>& first = buckets_[first_filled()];
+            next_ = first[0].time;
+            for (const Item& item : first) next_ = item.time < next_ ? item.time : next_;
+        }
+        return next_;
     }
-    return next_;
-  }
 
-  // Needs !empty(). The batch may be changed and stays valid until the next pop, also while events are pushed.
-  std::vector<Event>& pop() {
-    batch_.clear();
-    if (!current_.empty()) {
-      std::swap(batch_, current_);
-      return batch_;
+    // Needs !empty(). The batch may be changed and stays valid until the next pop, also while events are pushed.
+    std::vector<Event>& pop() {
+        batch_.clear();
+        if (!current_.empty()) {
+            std::swap(batch_, current_);
+            return batch_;
+        }
+        last_ = next_time();
+        next_ = kUnknown;
+        const std::size_t first = first_filled();
+        filled_ &= filled_ - 1;
+        for (const Item& item : buckets_[first]) {
+            if (item.time == last_) {
+                batch_.push_back(item.event);
+            } else {
+                place(item);  // into a lower bucket
+            }
+        }
+        buckets_[first].clear();
+        return batch_;
     }
-    last_ = next_time();
-    next_ = kUnknown;
-    const std::size_t first = first_filled();
-    filled_ &= filled_ - 1;
-    for (const Item& item : buckets_[first]) {
-      if (item.time == last_) {
-        batch_.push_back(item.event);
-      } else {
-        place(item);  // into a lower bucket
-      }
+
+private:
+    struct Item {
+        model::Ps time;
+        Event event;
+    };
+    static constexpr model::Ps kUnknown = -1;
+
+    std::size_t first_filled() const { return static_cast<std::size_t>(std::countr_zero(filled_)); }
+    void place(const Item& item) {
+        const auto difference = static_cast<std::uint64_t>(item.time ^ last_);
+        const auto bucket = static_cast<std::size_t>(63 - std::countl_zero(difference));
+        buckets_[bucket].push_back(item);
+        filled_ |= std::uint64_t{1} << bucket;
     }
-    buckets_[first].clear();
-    return batch_;
-  }
 
- private:
-  struct Item {
-    model::Ps time;
-    Event event;
-  };
-  static constexpr model::Ps kUnknown = -1;
-
-  std::size_t first_filled() const { return static_cast<std::size_t>(std::countr_zero(filled_)); }
-  void place(const Item& item) {
-    const auto difference = static_cast<std::uint64_t>(item.time ^ last_);
-    const auto bucket = static_cast<std::size_t>(63 - std::countl_zero(difference));
-    buckets_[bucket].push_back(item);
-    filled_ |= std::uint64_t{1} << bucket;
-  }
-
-  std::array<std::vector<Item>, 64> buckets_;
-  std::uint64_t filled_ = 0;    // bit k: bucket k is not empty
-  std::vector<Event> current_;  // for the time of the last batch
-  std::vector<Event> batch_;
-  model::Ps last_ = 0;
-  mutable model::Ps next_ = kUnknown;  // earliest time in the buckets, if known
+    std::array<std::vector<Item>, 64> buckets_;
+    std::uint64_t filled_ = 0;    // bit k: bucket k is not empty
+    std::vector<Event> current_;  // for the time of the last batch
+    std::vector<Event> batch_;
+    model::Ps last_ = 0;
+    mutable model::Ps next_ = kUnknown;  // earliest time in the buckets, if known
 };
 
 }  // namespace astra_sim::engine

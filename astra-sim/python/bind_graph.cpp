@@ -26,30 +26,30 @@ using model::Stream;
 namespace {
 
 void bind_enums(nb::module_& module) {
-  nb::enum_<CollectiveKind>(module, "CollectiveKind")
-      .value("ALL_REDUCE", CollectiveKind::all_reduce)
-      .value("ALL_GATHER", CollectiveKind::all_gather)
-      .value("REDUCE_SCATTER", CollectiveKind::reduce_scatter)
-      .value("ALL_TO_ALL", CollectiveKind::all_to_all);
-  nb::enum_<Algorithm>(module, "Algorithm")
-      .value("RING", Algorithm::ring)
-      .value("DIRECT", Algorithm::direct)
-      .value("MEASURED", Algorithm::measured);
-  nb::enum_<NodeKind>(module, "NodeKind", nb::is_arithmetic())
-      .value("COMPUTE", NodeKind::compute)
-      .value("COLLECTIVE", NodeKind::collective)
-      .value("TRANSFER", NodeKind::transfer)
-      .value("SEND", NodeKind::send)
-      .value("RECV", NodeKind::recv)
-      .value("MEMORY_LOAD", NodeKind::memory_load)
-      .value("MEMORY_STORE", NodeKind::memory_store);
-  nb::enum_<Stream>(module, "Stream", nb::is_arithmetic())
-      .value("COMPUTE", Stream::compute)
-      .value("COMM", Stream::comm)
-      .value("COPY_IN", Stream::copy_in)
-      .value("COPY_OUT", Stream::copy_out)
-      .value("PIM", Stream::pim)
-      .value("NONE", Stream::none);
+    nb::enum_<CollectiveKind>(module, "CollectiveKind")
+        .value("ALL_REDUCE", CollectiveKind::all_reduce)
+        .value("ALL_GATHER", CollectiveKind::all_gather)
+        .value("REDUCE_SCATTER", CollectiveKind::reduce_scatter)
+        .value("ALL_TO_ALL", CollectiveKind::all_to_all);
+    nb::enum_<Algorithm>(module, "Algorithm")
+        .value("RING", Algorithm::ring)
+        .value("DIRECT", Algorithm::direct)
+        .value("MEASURED", Algorithm::measured);
+    nb::enum_<NodeKind>(module, "NodeKind", nb::is_arithmetic())
+        .value("COMPUTE", NodeKind::compute)
+        .value("COLLECTIVE", NodeKind::collective)
+        .value("TRANSFER", NodeKind::transfer)
+        .value("SEND", NodeKind::send)
+        .value("RECV", NodeKind::recv)
+        .value("MEMORY_LOAD", NodeKind::memory_load)
+        .value("MEMORY_STORE", NodeKind::memory_store);
+    nb::enum_<Stream>(module, "Stream", nb::is_arithmetic())
+        .value("COMPUTE", Stream::compute)
+        .value("COMM", Stream::comm)
+        .value("COPY_IN", Stream::copy_in)
+        .value("COPY_OUT", Stream::copy_out)
+        .value("PIM", Stream::pim)
+        .value("NONE", Stream::none);
 }
 
 // Whole columns at once: parents of node i are parents[parent_begin[i]:parent_begin[i + 1]].
@@ -57,98 +57,100 @@ void add_columns(GraphBuilder& self, const Column<std::uint8_t>& kind, const Col
                  const Column<std::uint32_t>& device, const Column<std::int64_t>& amount,
                  const Column<std::uint32_t>& peer, const Column<std::uint32_t>& call,
                  const Column<std::int64_t>& parent_begin, const Column<std::uint64_t>& parents) {
-  const std::size_t n = kind.size();
-  for (const std::size_t other : {stream.size(), device.size(), amount.size(), peer.size(), call.size()}) {
-    if (other != n) {
-      throw model::InvalidGraph("columns of a graph have " + std::to_string(n) + " and " + std::to_string(other) +
-                                " entries: they need one per node");
+    const std::size_t n = kind.size();
+    for (const std::size_t other : {stream.size(), device.size(), amount.size(), peer.size(), call.size()}) {
+        if (other != n) {
+            throw model::InvalidGraph("columns of a graph have " + std::to_string(n) + " and " + std::to_string(other) +
+                                      " entries: they need one per node");
+        }
     }
-  }
-  const auto begin = as_span(parent_begin);
-  bool sound = begin.size() == n + 1 && begin[0] == 0 && static_cast<std::size_t>(begin[n]) == parents.size();
-  for (std::size_t i = 0; sound && i < n; ++i) sound = begin[i] <= begin[i + 1];
-  if (!sound) {
-    throw model::InvalidGraph("parent_begin has to rise from 0 to the " + std::to_string(parents.size()) +
-                              " parents in nodes + 1 = " + std::to_string(n + 1) + " entries");
-  }
-  for (std::size_t i = 0; i < n; ++i) {
-    const auto first = static_cast<std::size_t>(begin[i]);
-    self.add(static_cast<NodeKind>(kind.data()[i]), static_cast<Stream>(stream.data()[i]), device.data()[i],
-             amount.data()[i], peer.data()[i], call.data()[i],
-             as_span(parents).subspan(first, static_cast<std::size_t>(begin[i + 1]) - first));
-  }
+    const auto begin = as_span(parent_begin);
+    bool sound = begin.size() == n + 1 && begin[0] == 0 && static_cast<std::size_t>(begin[n]) == parents.size();
+    for (std::size_t i = 0; sound && i < n; ++i) sound = begin[i] <= begin[i + 1];
+    if (!sound) {
+        throw model::InvalidGraph("parent_begin has to rise from 0 to the " + std::to_string(parents.size()) +
+                                  " parents in nodes + 1 = " + std::to_string(n + 1) + " entries");
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+        const auto first = static_cast<std::size_t>(begin[i]);
+        self.add(static_cast<NodeKind>(kind.data()[i]), static_cast<Stream>(stream.data()[i]), device.data()[i],
+                 amount.data()[i], peer.data()[i], call.data()[i],
+                 as_span(parents).subspan(first, static_cast<std::size_t>(begin[i + 1]) - first));
+    }
 }
 
 using Parents = std::vector<std::uint64_t>;
 
 void bind_builder(nb::module_& module) {
-  nb::class_<GraphBuilder>(module, "GraphBuilder", "Collects nodes; build() checks them and returns a sealed graph.")
-      .def(nb::init<std::uint32_t>(), nb::arg("num_devices"))
-      .def(
-          "add_group",
-          [](GraphBuilder& self, const std::vector<model::DeviceId>& devices) { return self.add_group(devices); },
-          nb::arg("devices"))
-      .def(
-          "add_plan",
-          [](GraphBuilder& self, CollectiveKind kind, Algorithm algorithm, model::GroupId group,
-             std::shared_ptr<MeasuredTable> table) {
-            return self.add_plan({kind, algorithm, group, std::move(table)});
-          },
-          nb::arg("kind"), nb::arg("algorithm"), nb::arg("group"), nb::arg("table") = nb::none())
-      .def(
-          "compute",
-          [](GraphBuilder& self, model::DeviceId device, model::Ps duration_ps, const Parents& parents, Stream stream,
-             std::uint8_t power_class) { return self.compute(device, duration_ps, parents, stream, power_class); },
-          nb::arg("device"), nb::arg("duration_ps"), nb::arg("parents") = Parents{},
-          nb::arg("stream") = Stream::compute, nb::arg("power_class") = 0)
-      .def(
-          "collective",
-          [](GraphBuilder& self, model::DeviceId device, model::PlanId plan, model::CallId call, model::Bytes num_bytes,
-             const Parents& parents,
-             Stream stream) { return self.collective(device, plan, call, num_bytes, parents, stream); },
-          nb::arg("device"), nb::arg("plan"), nb::arg("call"), nb::arg("num_bytes"), nb::arg("parents") = Parents{},
-          nb::arg("stream") = Stream::comm)
-      .def(
-          "transfer",
-          [](GraphBuilder& self, model::DeviceId from, model::DeviceId to, model::Bytes num_bytes,
-             const Parents& parents, Stream stream) { return self.transfer(from, to, num_bytes, parents, stream); },
-          nb::arg("from_device"), nb::arg("to_device"), nb::arg("num_bytes"), nb::arg("parents") = Parents{},
-          nb::arg("stream") = Stream::copy_out)
-      .def(
-          "add",
-          [](GraphBuilder& self, NodeKind kind, Stream stream, model::DeviceId device, std::int64_t amount,
-             std::uint32_t peer, model::CallId call,
-             const Parents& parents) { return self.add(kind, stream, device, amount, peer, call, parents); },
-          nb::arg("kind"), nb::arg("stream"), nb::arg("device"), nb::arg("amount"), nb::arg("peer"), nb::arg("call"),
-          nb::arg("parents") = Parents{})
-      .def("add_columns", &add_columns, nb::arg("kind"), nb::arg("stream"), nb::arg("device"), nb::arg("amount"),
-           nb::arg("peer"), nb::arg("call"), nb::arg("parent_begin"), nb::arg("parents"))
-      .def(
-          "with_ids", [](GraphBuilder& self, const std::vector<std::uint64_t>& ids) { self.with_ids(ids); },
-          nb::arg("ids"))
-      .def("clear", &GraphBuilder::clear)
-      .def("build", [](GraphBuilder& self) { return std::const_pointer_cast<ExecutionGraph>(self.build()); });
+    nb::class_<GraphBuilder>(module, "GraphBuilder", "Collects nodes; build() checks them and returns a sealed graph.")
+        .def(nb::init<std::uint32_t>(), nb::arg("num_devices"))
+        .def(
+            "add_group",
+            [](GraphBuilder& self, const std::vector<model::DeviceId>& devices) { return self.add_group(devices); },
+            nb::arg("devices"))
+        .def(
+            "add_plan",
+            [](GraphBuilder& self, CollectiveKind kind, Algorithm algorithm, model::GroupId group,
+               std::shared_ptr<MeasuredTable> table) {
+                return self.add_plan({kind, algorithm, group, std::move(table)});
+            },
+            nb::arg("kind"), nb::arg("algorithm"), nb::arg("group"), nb::arg("table") = nb::none())
+        .def(
+            "compute",
+            [](GraphBuilder& self, model::DeviceId device, model::Ps duration_ps, const Parents& parents, Stream stream,
+               std::uint8_t power_class) { return self.compute(device, duration_ps, parents, stream, power_class); },
+            nb::arg("device"), nb::arg("duration_ps"), nb::arg("parents") = Parents{},
+            nb::arg("stream") = Stream::compute, nb::arg("power_class") = 0)
+        .def(
+            "collective",
+            [](GraphBuilder& self, model::DeviceId device, model::PlanId plan, model::CallId call,
+               model::Bytes num_bytes, const Parents& parents,
+               Stream stream) { return self.collective(device, plan, call, num_bytes, parents, stream); },
+            nb::arg("device"), nb::arg("plan"), nb::arg("call"), nb::arg("num_bytes"), nb::arg("parents") = Parents{},
+            nb::arg("stream") = Stream::comm)
+        .def(
+            "transfer",
+            [](GraphBuilder& self, model::DeviceId from, model::DeviceId to, model::Bytes num_bytes,
+               const Parents& parents, Stream stream) { return self.transfer(from, to, num_bytes, parents, stream); },
+            nb::arg("from_device"), nb::arg("to_device"), nb::arg("num_bytes"), nb::arg("parents") = Parents{},
+            nb::arg("stream") = Stream::copy_out)
+        .def(
+            "add",
+            [](GraphBuilder& self, NodeKind kind, Stream stream, model::DeviceId device, std::int64_t amount,
+               std::uint32_t peer, model::CallId call,
+               const Parents& parents) { return self.add(kind, stream, device, amount, peer, call, parents); },
+            nb::arg("kind"), nb::arg("stream"), nb::arg("device"), nb::arg("amount"), nb::arg("peer"), nb::arg("call"),
+            nb::arg("parents") = Parents{})
+        .def("add_columns", &add_columns, nb::arg("kind"), nb::arg("stream"), nb::arg("device"), nb::arg("amount"),
+             nb::arg("peer"), nb::arg("call"), nb::arg("parent_begin"), nb::arg("parents"))
+        .def(
+            "with_ids", [](GraphBuilder& self, const std::vector<std::uint64_t>& ids) { self.with_ids(ids); },
+            nb::arg("ids"))
+        .def("clear", &GraphBuilder::clear)
+        .def("build", [](GraphBuilder& self) { return std::const_pointer_cast<ExecutionGraph>(self.build()); });
 }
 
 }  // namespace
 
 void bind_graph(nb::module_& module) {
-  bind_enums(module);
-  nb::class_<MeasuredTable>(module, "MeasuredTable", "Measured durations of a collective by size; interpolates.")
-      .def(nb::init<std::vector<model::Bytes>, std::vector<model::Ps>>(), nb::arg("num_bytes"), nb::arg("duration_ps"))
-      .def("at", &MeasuredTable::at, nb::arg("num_bytes"));
-  nb::class_<ExecutionGraph>(module, "ExecutionGraph", "One iteration made concrete; immutable; made by GraphBuilder.")
-      .def_prop_ro("num_nodes", &ExecutionGraph::num_nodes)
-      .def_prop_ro("num_devices", [](const ExecutionGraph& self) { return self.num_devices; })
-      .def_prop_ro(
-          "amounts", [](const ExecutionGraph& self) { return as_array(std::vector<std::int64_t>(self.amount)); },
-          "A copy of the durations (ps) and sizes (bytes), one int64 per node.")
-      .def("describe", [](const ExecutionGraph& self, model::NodeIndex node) {
-        if (node >= self.num_nodes())
-          throw model::InvalidGraph("node " + std::to_string(node) + " is not in the graph");
-        return self.describe(node);
-      });
-  bind_builder(module);
+    bind_enums(module);
+    nb::class_<MeasuredTable>(module, "MeasuredTable", "Measured durations of a collective by size; interpolates.")
+        .def(nb::init<std::vector<model::Bytes>, std::vector<model::Ps>>(), nb::arg("num_bytes"),
+             nb::arg("duration_ps"))
+        .def("at", &MeasuredTable::at, nb::arg("num_bytes"));
+    nb::class_<ExecutionGraph>(module, "ExecutionGraph",
+                               "One iteration made concrete; immutable; made by GraphBuilder.")
+        .def_prop_ro("num_nodes", &ExecutionGraph::num_nodes)
+        .def_prop_ro("num_devices", [](const ExecutionGraph& self) { return self.num_devices; })
+        .def_prop_ro(
+            "amounts", [](const ExecutionGraph& self) { return as_array(std::vector<std::int64_t>(self.amount)); },
+            "A copy of the durations (ps) and sizes (bytes), one int64 per node.")
+        .def("describe", [](const ExecutionGraph& self, model::NodeIndex node) {
+            if (node >= self.num_nodes())
+                throw model::InvalidGraph("node " + std::to_string(node) + " is not in the graph");
+            return self.describe(node);
+        });
+    bind_builder(module);
 }
 
 }  // namespace astra_sim::python

@@ -22,137 +22,140 @@ using model::Topology;
 using model::TopologyKind;
 
 void bind_errors(nb::module_& module) {
-  const nb::exception<model::EngineError> base(module, "EngineError");
-  nb::exception<model::InvalidGraph>(module, "InvalidGraph", base);
-  nb::exception<model::InvalidTopology>(module, "InvalidTopology", base);
-  nb::exception<model::OutOfRange>(module, "OutOfRange", base);
-  nb::exception<model::Stalled>(module, "Stalled", base);
-  nb::exception<model::NotFoldable>(module, "NotFoldable", base);
+    const nb::exception<model::EngineError> base(module, "EngineError");
+    nb::exception<model::InvalidGraph>(module, "InvalidGraph", base);
+    nb::exception<model::InvalidTopology>(module, "InvalidTopology", base);
+    nb::exception<model::OutOfRange>(module, "OutOfRange", base);
+    nb::exception<model::Stalled>(module, "Stalled", base);
+    nb::exception<model::NotFoldable>(module, "NotFoldable", base);
 }
 
 void bind_topology(nb::module_& module) {
-  const auto make = [](TopologyKind kind) {
-    return [kind](std::uint32_t num_devices, model::BytesPerSecond bandwidth_bytes_per_s, Ps latency_ps) {
-      return std::const_pointer_cast<Topology>(Topology::single(kind, num_devices, bandwidth_bytes_per_s, latency_ps));
+    const auto make = [](TopologyKind kind) {
+        return [kind](std::uint32_t num_devices, model::BytesPerSecond bandwidth_bytes_per_s, Ps latency_ps) {
+            return std::const_pointer_cast<Topology>(
+                Topology::single(kind, num_devices, bandwidth_bytes_per_s, latency_ps));
+        };
     };
-  };
-  const auto arguments = [](auto define) {
-    define(nb::arg("num_devices"), nb::arg("bandwidth_bytes_per_s"), nb::arg("latency_ps"));
-  };
-  nb::class_<Topology> topology(module, "Topology", "Devices and full-duplex links; latency is per link; immutable.");
-  arguments([&](auto... names) { topology.def_static("ring", make(TopologyKind::ring), names...); });
-  arguments([&](auto... names) { topology.def_static("switch", make(TopologyKind::switched), names...); });
-  arguments(
-      [&](auto... names) { topology.def_static("fully_connected", make(TopologyKind::fully_connected), names...); });
-  topology.def_prop_ro("num_devices", &Topology::num_devices)
-      .def_prop_ro("num_links", [](const Topology& self) { return self.links().size(); })
-      .def(
-          "links",
-          [](const Topology& self) {
-            std::vector<std::pair<std::uint32_t, std::uint32_t>> ends;
-            for (const model::Link& link : self.links()) ends.emplace_back(link.from, link.to);
-            return ends;
-          },
-          "Ends (from, to) of every directed link, in the order of the counters; a switch has number num_devices.")
-      .def("hops", [](const Topology& self, std::uint32_t from, std::uint32_t to) {
-        if (from >= self.num_devices() || to >= self.num_devices()) {
-          throw model::InvalidTopology("there is no route between devices outside of the topology");
-        }
-        return self.hops(from, to);
-      });
-  nb::enum_<NetworkKind>(module, "NetworkKind")
-      .value("CONGESTION_UNAWARE", NetworkKind::congestion_unaware)
-      .value("CONGESTION_AWARE", NetworkKind::congestion_aware);
+    const auto arguments = [](auto define) {
+        define(nb::arg("num_devices"), nb::arg("bandwidth_bytes_per_s"), nb::arg("latency_ps"));
+    };
+    nb::class_<Topology> topology(module, "Topology", "Devices and full-duplex links; latency is per link; immutable.");
+    arguments([&](auto... names) { topology.def_static("ring", make(TopologyKind::ring), names...); });
+    arguments([&](auto... names) { topology.def_static("switch", make(TopologyKind::switched), names...); });
+    arguments(
+        [&](auto... names) { topology.def_static("fully_connected", make(TopologyKind::fully_connected), names...); });
+    topology.def_prop_ro("num_devices", &Topology::num_devices)
+        .def_prop_ro("num_links", [](const Topology& self) { return self.links().size(); })
+        .def(
+            "links",
+            [](const Topology& self) {
+                std::vector<std::pair<std::uint32_t, std::uint32_t>> ends;
+                for (const model::Link& link : self.links()) ends.emplace_back(link.from, link.to);
+                return ends;
+            },
+            "Ends (from, to) of every directed link, in the order of the counters; a switch has number num_devices.")
+        .def("hops", [](const Topology& self, std::uint32_t from, std::uint32_t to) {
+            if (from >= self.num_devices() || to >= self.num_devices()) {
+                throw model::InvalidTopology("there is no route between devices outside of the topology");
+            }
+            return self.hops(from, to);
+        });
+    nb::enum_<NetworkKind>(module, "NetworkKind")
+        .value("CONGESTION_UNAWARE", NetworkKind::congestion_unaware)
+        .value("CONGESTION_AWARE", NetworkKind::congestion_aware);
 }
 
 namespace {
 
 std::optional<std::pair<model::GraphId, Ps>> as_pair(const std::optional<model::Completion>& completion) {
-  if (!completion) return std::nullopt;
-  return std::pair(completion->graph, completion->end_ps);
+    if (!completion) return std::nullopt;
+    return std::pair(completion->graph, completion->end_ps);
 }
 
 nb::dict link_counters(const Engine& self) {
-  std::vector<std::int64_t> bytes, messages, busy_ps, queue_ps, peak_queue_ps;
-  for (const model::LinkCounters& link : self.link_counters()) {
-    bytes.push_back(link.bytes);
-    messages.push_back(link.messages);
-    busy_ps.push_back(link.busy_ps);
-    queue_ps.push_back(link.queue_ps);
-    peak_queue_ps.push_back(link.peak_queue_ps);
-  }
-  nb::dict out;
-  out["bytes"] = as_array(std::move(bytes));
-  out["messages"] = as_array(std::move(messages));
-  out["busy_ps"] = as_array(std::move(busy_ps));
-  out["queue_ps"] = as_array(std::move(queue_ps));
-  out["peak_queue_ps"] = as_array(std::move(peak_queue_ps));
-  return out;
+    std::vector<std::int64_t> bytes, messages, busy_ps, queue_ps, peak_queue_ps;
+    for (const model::LinkCounters& link : self.link_counters()) {
+        bytes.push_back(link.bytes);
+        messages.push_back(link.messages);
+        busy_ps.push_back(link.busy_ps);
+        queue_ps.push_back(link.queue_ps);
+        peak_queue_ps.push_back(link.peak_queue_ps);
+    }
+    nb::dict out;
+    out["bytes"] = as_array(std::move(bytes));
+    out["messages"] = as_array(std::move(messages));
+    out["busy_ps"] = as_array(std::move(busy_ps));
+    out["queue_ps"] = as_array(std::move(queue_ps));
+    out["peak_queue_ps"] = as_array(std::move(peak_queue_ps));
+    return out;
 }
 
 nb::dict device_counters(const Engine& self) {
-  std::vector<std::int64_t> streams, classes;
-  for (const model::DeviceCounters& device : self.device_counters()) {
-    streams.insert(streams.end(), device.busy_ps.begin(), device.busy_ps.end());
-    classes.insert(classes.end(), device.class_ps.begin(), device.class_ps.end());
-  }
-  nb::dict out;
-  out["busy_ps"] = as_array(std::move(streams), model::kNumStreams);
-  out["class_ps"] = as_array(std::move(classes), model::kNumPowerClasses);
-  return out;
+    std::vector<std::int64_t> streams, classes;
+    for (const model::DeviceCounters& device : self.device_counters()) {
+        streams.insert(streams.end(), device.busy_ps.begin(), device.busy_ps.end());
+        classes.insert(classes.end(), device.class_ps.begin(), device.class_ps.end());
+    }
+    nb::dict out;
+    out["busy_ps"] = as_array(std::move(streams), model::kNumStreams);
+    out["class_ps"] = as_array(std::move(classes), model::kNumPowerClasses);
+    return out;
 }
 
 }  // namespace
 
 void bind_runtime(nb::module_& module) {
-  nb::class_<Engine>(module, "Engine",
-                     "Owns the clock and the links; graphs can be submitted at any time. Not for two threads at once.")
-      .def(
-          "__init__",
-          [](Engine* self, std::shared_ptr<Topology> topology, NetworkKind network, Ps endpoint_delay_ps) {
-            new (self) Engine(std::move(topology), {network, endpoint_delay_ps});
-          },
-          nb::arg("topology"), nb::arg("network") = NetworkKind::congestion_aware, nb::arg("endpoint_delay_ps") = 0)
-      .def(
-          "submit",
-          [](Engine& self, std::shared_ptr<model::ExecutionGraph> graph, Ps at_ps,
-             std::optional<Column<std::int64_t>> amounts) {
-            return self.submit(std::move(graph), at_ps, amounts ? as_span(*amounts) : std::span<const std::int64_t>{});
-          },
-          nb::arg("graph"), nb::arg("at_ps"), nb::arg("amounts") = nb::none(),
-          "Number of the submission; `amounts` (int64 per node: ps or bytes) replace the graph's for this run.")
-      .def(
-          "advance", [](Engine& self) { return as_pair(self.advance()); }, nb::call_guard<nb::gil_scoped_release>(),
-          "(graph, end_ps) of the next completion, or None when no graph is in flight.")
-      .def(
-          "advance_until", [](Engine& self, Ps limit_ps) { return as_pair(self.advance_until(limit_ps)); },
-          nb::arg("limit_ps"), nb::call_guard<nb::gil_scoped_release>())
-      .def("run", &Engine::run, nb::call_guard<nb::gil_scoped_release>(), "Runs everything; the last end, ps.")
-      .def(
-          "times",
-          [](const Engine& self, model::GraphId graph) {
-            const model::NodeTimes times = self.times(graph);
-            return std::pair(as_array(std::vector<Ps>(times.start_ps.begin(), times.start_ps.end())),
-                             as_array(std::vector<Ps>(times.end_ps.begin(), times.end_ps.end())));
-          },
-          nb::arg("graph"), "(start_ps, end_ps), one int64 per node, of a finished graph.")
-      .def("release", &Engine::release, nb::arg("graph"))
-      .def("next_event_ps", &Engine::next_event_ps)
-      .def_prop_ro("now_ps", &Engine::now)
-      .def_prop_ro("num_in_flight", &Engine::num_in_flight)
-      .def_prop_ro("num_events", &Engine::num_events)
-      .def("link_counters", &link_counters, "Columns by link: bytes, messages, busy_ps, queue_ps, peak_queue_ps.")
-      .def("device_counters", &device_counters, "busy_ps[device, stream] and class_ps[device, power class].");
+    nb::class_<Engine>(
+        module, "Engine",
+        "Owns the clock and the links; graphs can be submitted at any time. Not for two threads at once.")
+        .def(
+            "__init__",
+            [](Engine* self, std::shared_ptr<Topology> topology, NetworkKind network, Ps endpoint_delay_ps) {
+                new (self) Engine(std::move(topology), {network, endpoint_delay_ps});
+            },
+            nb::arg("topology"), nb::arg("network") = NetworkKind::congestion_aware, nb::arg("endpoint_delay_ps") = 0)
+        .def(
+            "submit",
+            [](Engine& self, std::shared_ptr<model::ExecutionGraph> graph, Ps at_ps,
+               std::optional<Column<std::int64_t>> amounts) {
+                return self.submit(std::move(graph), at_ps,
+                                   amounts ? as_span(*amounts) : std::span<const std::int64_t>{});
+            },
+            nb::arg("graph"), nb::arg("at_ps"), nb::arg("amounts") = nb::none(),
+            "Number of the submission; `amounts` (int64 per node: ps or bytes) replace the graph's for this run.")
+        .def(
+            "advance", [](Engine& self) { return as_pair(self.advance()); }, nb::call_guard<nb::gil_scoped_release>(),
+            "(graph, end_ps) of the next completion, or None when no graph is in flight.")
+        .def(
+            "advance_until", [](Engine& self, Ps limit_ps) { return as_pair(self.advance_until(limit_ps)); },
+            nb::arg("limit_ps"), nb::call_guard<nb::gil_scoped_release>())
+        .def("run", &Engine::run, nb::call_guard<nb::gil_scoped_release>(), "Runs everything; the last end, ps.")
+        .def(
+            "times",
+            [](const Engine& self, model::GraphId graph) {
+                const model::NodeTimes times = self.times(graph);
+                return std::pair(as_array(std::vector<Ps>(times.start_ps.begin(), times.start_ps.end())),
+                                 as_array(std::vector<Ps>(times.end_ps.begin(), times.end_ps.end())));
+            },
+            nb::arg("graph"), "(start_ps, end_ps), one int64 per node, of a finished graph.")
+        .def("release", &Engine::release, nb::arg("graph"))
+        .def("next_event_ps", &Engine::next_event_ps)
+        .def_prop_ro("now_ps", &Engine::now)
+        .def_prop_ro("num_in_flight", &Engine::num_in_flight)
+        .def_prop_ro("num_events", &Engine::num_events)
+        .def("link_counters", &link_counters, "Columns by link: bytes, messages, busy_ps, queue_ps, peak_queue_ps.")
+        .def("device_counters", &device_counters, "busy_ps[device, stream] and class_ps[device, power class].");
 }
 
 void bind_engine(nb::module_& module) {
-  module.doc() = "Execution graphs on a simulated network: ring, switch and fully connected, collectives, streams.";
-  bind_errors(module);
-  bind_topology(module);
-  bind_graph(module);
-  bind_runtime(module);
-  bind_isolated(module);
-  bind_folded(module);
+    module.doc() = "Execution graphs on a simulated network: ring, switch and fully connected, collectives, streams.";
+    bind_errors(module);
+    bind_topology(module);
+    bind_graph(module);
+    bind_runtime(module);
+    bind_isolated(module);
+    bind_folded(module);
 }
 
 }  // namespace astra_sim::python
