@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := $(shell find llmsim/native astra-sim -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt' 2>/dev/null)
+PYTHON_FILES := $(sort $(shell find llmsim -name '*.py'))
 STAMP := $(VENV)/.installed
 
-.PHONY: run test bench lint format sanitize clean
+.PHONY: run test bench lint format sanitize clean always
 
 run: $(STAMP)
 	$(BIN)/python main.py --cluster-config cluster_config/h100_llama31_8b.json --dataset dataset/chat_h100_300.jsonl \
@@ -32,12 +33,16 @@ format: $(STAMP)
 sanitize: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/sanitize.sh
 
-# Editable: Python changes are seen at once; a change of the native sources rebuilds what it touches.
-$(STAMP): pyproject.toml CMakeLists.txt $(NATIVE)
+# Editable: Python changes are seen at once; new Python files, and changes of the native sources, install again.
+$(STAMP): pyproject.toml CMakeLists.txt $(NATIVE) $(VENV)/.files
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "scikit-build-core>=0.10" "nanobind>=2.4" "cmake>=3.20" ninja
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e ".[dev]"
 	touch $@
+
+$(VENV)/.files: always
+	@mkdir -p $(VENV)
+	@echo $(PYTHON_FILES) | cmp -s - $@ || echo $(PYTHON_FILES) > $@
 
 clean:
 	rm -rf $(VENV) build outputs

@@ -2,7 +2,11 @@
 
 import sys
 
-from llmsim.cli import run_main
+try:
+    from llmsim.cli import run_main
 
-if __name__ == "__main__":
-    sys.exit(run_main())
+    code = run_main()
+except KeyboardInterrupt:  # before the command line could take care of it
+    print("llmsim: error: interrupted before anything was computed", file=sys.stderr)
+    code = 130
+sys.exit(code)

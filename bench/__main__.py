@@ -28,8 +28,27 @@ class Benchmark:
     memory_budget_mb: float = 0.0
 
 
-def synthetic(n: int, rate: int) -> str:
-    return f"synthetic:n={n},rate={rate},input=lognormal:220,output=lognormal:190,seed=1"
+def synthetic(n: int, rate: int, more: str = "") -> str:
+    return f"synthetic:n={n},rate={rate},input=lognormal:220,output=lognormal:190,seed=1{more}"
+
+
+def many_groups(count: int) -> str:
+    """A cluster of `count` nodes that each serve Llama-3.1-70B on 8 H100; written under build/."""
+    cluster = json.loads((ROOT / "cluster_config/h100_llama31_70b_tp4.json").read_text(encoding="utf-8"))
+    node = cluster["nodes"][0]
+    node["instances"][0].update(num_npus=8, tp_size=8)
+    cluster.update(num_nodes=count, nodes=[node] * count)
+    path = ROOT / "build" / "bench" / f"h100_llama31_70b_tp8_x{count}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(cluster), encoding="utf-8")
+    return str(path)
+
+
+def routed(router: str, budget_s: float) -> Benchmark:
+    """100,000 requests, half of them with one of 500 prefixes, over 128 groups."""
+    arguments = ("--dataset", synthetic(100_000, 640, ",prefixes=500:tokens=128:share=0.5"))
+    name = f"128x_{router.rpartition(':')[2]}"
+    return Benchmark(name, ("--cluster-config", "128 groups", *arguments, "--request-routing-policy", router), budget_s)
 
 
 BENCHMARKS = (
@@ -43,12 +62,17 @@ BENCHMARKS = (
         "tp4_exact",
         ("--cluster-config", "cluster_config/h100_llama31_70b_tp4.json", "--dataset", synthetic(20, 10), "--exact"),
     ),
+    routed("RR", 5),
+    routed("LOR", 5),
+    routed("PREFIX", 5),  # and less than twice RR
+    routed("bench.routers:Python", 0),  # LOR's twin in Python: at most twice LOR
 )
 
 
 def measure(benchmark: Benchmark) -> tuple[float, float, float, dict[str, object]]:
     """(CPU s, wall s, peak MB, summary) of one run."""
-    command = [sys.executable, str(ROOT / "main.py"), *benchmark.arguments, "--json"]
+    arguments = [many_groups(128) if argument == "128 groups" else argument for argument in benchmark.arguments]
+    command = [sys.executable, str(ROOT / "main.py"), *arguments, "--json"]
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
     assert process.stdout is not None

@@ -2,6 +2,11 @@
 
 import sys
 
-from llmsim.cli import main
+try:
+    from llmsim.cli import main
 
-sys.exit(main())
+    code = main()
+except KeyboardInterrupt:  # before the command line could take care of it
+    print("llmsim: error: interrupted before anything was computed", file=sys.stderr)
+    code = 130
+sys.exit(code)

@@ -66,6 +66,8 @@ class Workload:
     source: str
     session_id: list[str] | None = None
     request_id: list[str] | None = None
+    priority: Int32 | None = None
+    """Shape (n,), a lower number is more urgent; None: all equal. Read by scheduling_policy "priority" only."""
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:

@@ -1,15 +1,16 @@
 """Runs a workload on a lowered deployment: from arrivals to results."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from llmsim import _native
-from llmsim.config.errors import InvariantError
-from llmsim.core import PS_PER_S, RequestColumns, Results, TimeShare, Workload
+from llmsim.config.errors import InfeasibleError, InputError, InvariantError
+from llmsim.core import PS_PER_S, RequestColumns, Results, Status, TimeShare, Workload
 from llmsim.lowering import LoweredDeployment
 from llmsim.results.invariants import check_invariants
+from llmsim.routing import RouterSpec
 
 EVENTS_PER_CALL = 100_000
 """Events between two looks at the keyboard and the progress bar: some tens of milliseconds."""
@@ -21,7 +22,7 @@ Progress = Callable[["_native.Simulation"], None]
 class SimulationOptions:
     """How to run; `series_interval_ps` 0 records no series."""
 
-    router: str = "LOAD"
+    router: RouterSpec = field(default_factory=RouterSpec)
     seed: int = 0
     series_interval_ps: int = PS_PER_S
     record_steps: bool = False
@@ -35,7 +36,8 @@ def simulate(
 ) -> Results:
     """Runs to the end, or until KeyboardInterrupt: then the results cover what was done and say `interrupted`.
 
-    Raises InvariantError when the simulation stalls, which is a defect of the simulator.
+    Raises InvariantError when the simulation stalls, which is a defect of the simulator, and InputError when a router
+    written in Python fails.
     """
     simulation = _native_simulation(deployment, workload, options)
     interrupted = False
@@ -47,8 +49,15 @@ def simulate(
             progress(simulation)
     except KeyboardInterrupt:
         interrupted = True
+    except OverflowError as error:
+        raise InfeasibleError(
+            f"{error} (53 days) at {simulation.num_finished} of {len(workload)} finished requests; are the steps that "
+            "slow, or are times of the profile in the wrong unit?"
+        ) from None
     except _native.Stalled as error:
         raise InvariantError(f"invariant 7 (nobody waits for nothing) is violated: {error}") from None
+    except _native.BadRoute as error:
+        raise InputError(f"router {options.router.name} {error}") from None
     return _results(deployment, workload, simulation, interrupted)
 
 
@@ -72,7 +81,7 @@ def _native_simulation(
         simulation.add_group(
             group.native, group.scheduler, group.program, group.expanded, record_steps=options.record_steps
         )
-    simulation.set_router(options.router, options.seed, len(deployment.models))
+    options.router.install(simulation, options.seed, deployment.models, workload)
     return simulation
 
 
@@ -82,15 +91,23 @@ def _model_indices(deployment: LoweredDeployment, workload: Workload) -> "np.nda
     return np.array([*of_workload, 0], dtype=np.int16)[workload.model]
 
 
+def _cut_by_length(workload: Workload, requests: RequestColumns) -> tuple[str, ...]:
+    cut = int(
+        np.count_nonzero((requests.status == Status.FINISHED) & (requests.emitted_tokens < workload.output_tokens))
+    )
+    return (f"the answers of {cut} requests were cut at max_model_len",) if cut else ()
+
+
 def _results(
     deployment: LoweredDeployment, workload: Workload, simulation: "_native.Simulation", interrupted: bool
 ) -> Results:
     emissions = _native.Emissions(simulation)
     values, counts = emissions.inter_token_latencies()
+    requests = RequestColumns(**simulation.requests())
     results = Results(
         workload=workload,
         groups=tuple(group.info for group in deployment.groups),
-        requests=RequestColumns(**simulation.requests()),
+        requests=requests,
         itl_values_ps=values,
         itl_counts=counts,
         itl_of=emissions.inter_token_latencies_of,
@@ -102,7 +119,7 @@ def _results(
         ),
         blame=simulation.blame(),
         interrupted=interrupted,
-        notes=deployment.notes,
+        notes=(*deployment.notes, *_cut_by_length(workload, requests)),
     )
     results.invariants = check_invariants(results, deployment.enforces_light)
     return results

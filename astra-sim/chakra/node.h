@@ -16,44 +16,44 @@ inline constexpr std::array<std::string_view, 8> kNodeTypeNames = {"INVALID", "M
                                                                    "COMP",    "COMM_SEND", "COMM_RECV", "COMM_COLL"};
 
 enum class CollectiveKind : std::uint8_t {
-  all_reduce,
-  reduce,
-  all_gather,
-  gather,
-  scatter,
-  broadcast,
-  all_to_all,
-  reduce_scatter,
-  reduce_scatter_block,
-  barrier,
+    all_reduce,
+    reduce,
+    all_gather,
+    gather,
+    scatter,
+    broadcast,
+    all_to_all,
+    reduce_scatter,
+    reduce_scatter_block,
+    barrier,
 };
 inline constexpr std::array<std::string_view, 10> kCollectiveNames = {
-    "ALL_REDUCE", "REDUCE",     "ALL_GATHER",     "GATHER",               "SCATTER",
-    "BROADCAST",  "ALL_TO_ALL", "REDUCE_SCATTER", "REDUCE_SCATTER_BLOCK", "BARRIER"};
+    "ALL_REDUCE", "REDUCE",         "ALL_GATHER",           "GATHER", "SCATTER", "BROADCAST",
+    "ALL_TO_ALL", "REDUCE_SCATTER", "REDUCE_SCATTER_BLOCK", "BARRIER"};
 
 struct IoInfo {
-  std::string_view values, shapes, types;
+    std::string_view values, shapes, types;
 };
 
 struct Node {
-  std::uint64_t id = 0;
-  std::string_view name;
-  NodeType type = NodeType::invalid;
-  std::uint64_t start_time_micros = 0;
-  std::uint64_t duration_micros = 0;
-  bool has_inputs = false;
-  bool has_outputs = false;
-  IoInfo inputs, outputs;
-  std::vector<std::uint64_t> ctrl_deps, data_deps;
-  std::vector<Attribute> attributes;
+    std::uint64_t id = 0;
+    std::string_view name;
+    NodeType type = NodeType::invalid;
+    std::uint64_t start_time_micros = 0;
+    std::uint64_t duration_micros = 0;
+    bool has_inputs = false;
+    bool has_outputs = false;
+    IoInfo inputs, outputs;
+    std::vector<std::uint64_t> ctrl_deps, data_deps;
+    std::vector<Attribute> attributes;
 
-  // The first attribute of that name, or null.
-  const Attribute* find(std::string_view attribute) const;
+    // The first attribute of that name, or null.
+    const Attribute* find(std::string_view attribute) const;
 };
 
 struct Metadata {
-  std::string_view version;
-  std::vector<Attribute> attributes;
+    std::string_view version;
+    std::vector<Attribute> attributes;
 };
 
 // Decode one record, reusing the vectors of `node`. Throw WireError.

@@ -35,6 +35,14 @@ void next_ring_chunk(RankState& rank, std::uint32_t position, const CallState& c
     }
 }
 
+void note_departure(RankState& rank, Ps left) {
+    if (left == kOnItsWay) {
+        ++rank.leaving;
+    } else if (left > rank.left_at) {
+        rank.left_at = left;
+    }
+}
+
 }  // namespace
 
 CallState& Collectives::prepare(Run& run, std::uint32_t index) {
@@ -110,12 +118,25 @@ void Collectives::send_ring(Run& run, std::uint32_t slot, CallState& call, Ps no
     const RankSlot& place = run.graph->rank_slots[slot];
     const std::uint32_t target = place.rank + 1 == call.num_ranks ? call.first : slot + 1;
     const std::uint64_t token = Token{Owner::rank_first_phase, run.index, target}.pack();
-    while (rank.sent < call.steps && rank.sent <= rank.received[0]) {
-        rank.left_at = network_.send(
-            now, {place.device, place.next_device, call.timing_bytes, call.exact_bytes(rank.chunk), token});
+    const std::uint64_t sender = Token{Owner::rank_first_phase, run.index, slot}.pack();
+    while (rank.sent < call.steps && rank.sent <= rank.received[0] && rank.leaving == 0) {
+        const Ps left = network_.send(
+            now, {place.device, place.next_device, call.timing_bytes, call.exact_bytes(rank.chunk), token, sender});
+        note_departure(rank, left);
         ++rank.sent;
         next_ring_chunk(rank, place.rank, call);
     }
+}
+
+// On a ring, one message after the other: the next one may have been waiting for the port.
+void Collectives::left(std::uint64_t sender, Ps now) {
+    const Token token = Token::unpack(sender);
+    Run& run = *runs_[token.run];
+    RankState& rank = run.ranks[token.index];
+    CallState& call = run.calls[run.graph->rank_slots[token.index].call];
+    --rank.leaving;
+    if (call.algorithm == Algorithm::ring) send_ring(run, token.index, call, now);
+    if (end_or_wait(run, token.index, call, now)) post_end(run, token.index, now);
 }
 
 // To rank + 1 first, so that equal starts never meet at a receiver's port. The chunk is the receiver's in the phase
@@ -124,14 +145,16 @@ void Collectives::send_direct_phase(Run& run, std::uint32_t slot, CallState& cal
     RankState& rank = run.ranks[slot];
     const RankSlot& place = run.graph->rank_slots[slot];
     const bool gathers = phase == 1 || call.kind == CollectiveKind::all_gather;
+    const std::uint64_t sender = Token{Owner::rank_first_phase, run.index, slot}.pack();
     const Owner owner = phase == 0 ? Owner::rank_first_phase : Owner::rank_second_phase;
     for (std::uint32_t distance = 1; distance < call.num_ranks; ++distance) {
         const std::uint32_t to = minus(place.rank, call.num_ranks - distance, call.num_ranks);
         const std::uint32_t target = call.first + to;
         const Ps left =
             network_.send(now, {place.device, run.graph->rank_slots[target].device, call.timing_bytes,
-                                call.exact_bytes(gathers ? place.rank : to), Token{owner, run.index, target}.pack()});
-        if (left > rank.left_at) rank.left_at = left;
+                                call.exact_bytes(gathers ? place.rank : to), Token{owner, run.index, target}.pack(),
+                                sender});
+        note_departure(rank, left);
         ++rank.sent;
     }
 }
@@ -140,6 +163,7 @@ void Collectives::send_direct_phase(Run& run, std::uint32_t slot, CallState& cal
 bool Collectives::end_or_wait(Run& run, std::uint32_t slot, const CallState& call, Ps now) {
     RankState& rank = run.ranks[slot];
     if (rank.sent < call.steps || rank.received[0] + rank.received[1] < call.steps || rank.ended) return false;
+    if (rank.leaving > 0) return false;
     rank.ended = true;
     if (rank.left_at <= now) return true;
     post_end(run, slot, rank.left_at);

@@ -1,6 +1,9 @@
 // Collectives: the message schedules of collective calls, rank by rank.
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "engine/network.h"
 #include "engine/run.h"
 
@@ -8,14 +11,18 @@ namespace astra_sim::engine {
 
 // A rank ends when it has received all its messages and its own have left its port. Messages that arrive before their
 // receiver has started are kept. `start` never ends a rank in place: it posts a node_end event when nothing else will.
-class Collectives {
+class Collectives final : public Departures {
 public:
-    Collectives(Network& network, EventQueue& queue) : network_(network), queue_(queue) {}
+    // `runs` by index, as in tokens.
+    Collectives(Network& network, EventQueue& queue, const std::vector<std::unique_ptr<Run>>& runs)
+        : network_(network), queue_(queue), runs_(runs) {}
 
     // The rank of `slot` begins its call at `now`.
     void start(Run& run, std::uint32_t slot, Ps now);
     // A message of `phase` (0 or 1) reached the rank of `slot`; true: the rank's node ends now.
     bool receive(Run& run, std::uint32_t slot, int phase, Ps now);
+    // A message that a rank sent has left its port, later than `send` could say.
+    void left(std::uint64_t sender, Ps now) override;
 
 private:
     CallState& prepare(Run& run, std::uint32_t call);
@@ -27,6 +34,7 @@ private:
 
     Network& network_;
     EventQueue& queue_;
+    const std::vector<std::unique_ptr<Run>>& runs_;
 };
 
 }  // namespace astra_sim::engine

@@ -15,14 +15,21 @@ using model::Stream;
 
 Engine::Engine(std::shared_ptr<const Topology> topology, EngineOptions options)
     : topology_(std::move(topology)),
-      network_(make_network(options.network, topology_, queue_, options.endpoint_delay_ps)),
-      collectives_(*network_, queue_),
+      network_(make_network(options.network, topology_, queue_, options.endpoint_delay_ps,
+                            options.quantum)),
+      collectives_(*network_, queue_, runs_),
+      settles_(options.network == NetworkKind::fair_share),
       streams_(static_cast<std::size_t>(topology_->num_devices()) * kNumStreams),
       devices_(topology_->num_devices()) {
     if (options.endpoint_delay_ps < 0 || options.endpoint_delay_ps > model::kMaxSpan) {
         throw model::InvalidTopology("the endpoint delay is " + std::to_string(options.endpoint_delay_ps) +
                                      " ps: it has to be between 0 and 2^60");
     }
+    if (options.quantum.rate_ppm < 0 || options.quantum.rate_ppm > 1'000'000) {
+        throw model::InvalidTopology("the rate quantum is " + std::to_string(options.quantum.rate_ppm) +
+                                     " millionths: it has to be between 0 (exact) and 1,000,000");
+    }
+    network_->tell(&collectives_);
 }
 
 Engine::~Engine() = default;
@@ -83,6 +90,7 @@ bool Engine::step() {
     const std::vector<Event>& batch = queue_.pop();
     num_events_ += batch.size();
     for (const Event& event : batch) dispatch(event);
+    if (settles_ && (queue_.empty() || queue_.next_time() > now_)) network_->settle(now_);
     std::sort(completed_.begin(), completed_.end(),
               [](const Completion& a, const Completion& b) { return a.graph < b.graph; });
     return true;

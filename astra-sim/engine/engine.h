@@ -26,6 +26,7 @@ using model::GraphId;
 struct EngineOptions {
     NetworkKind network = NetworkKind::congestion_aware;
     Ps endpoint_delay_ps = 0;  // added to every message at its receiver
+    RateQuantum quantum{};     // of the fair-share network
 };
 
 // One engine is used by one thread at a time; engines share nothing that changes. After an exception out of an advance
@@ -61,7 +62,8 @@ public:
     std::size_t num_in_flight() const { return in_flight_; }
     std::uint64_t num_events() const { return num_events_; }
     const Topology& topology() const { return *topology_; }
-    std::vector<LinkCounters> link_counters() const { return network_->counters(); }
+    std::vector<LinkCounters> link_counters() const { return network_->counters(now_); }
+    FairShareCounters fair_share_counters() const { return network_->fair_share(); }
     std::span<const model::DeviceCounters> device_counters() const { return devices_; }
 
 private:
@@ -88,6 +90,7 @@ private:
     EventQueue queue_;
     std::unique_ptr<Network> network_;
     Collectives collectives_;
+    bool settles_;
     Ps now_ = 0;
     std::vector<std::unique_ptr<Run>> runs_;
     std::vector<std::uint32_t> free_runs_;

@@ -53,6 +53,9 @@ void check_chain(const Chain& chain) {
 bool chain_is_linear(const Chain& chain) {
     const CollectiveSite& first = chain.sites[0];
     if (first.options.network == NetworkKind::congestion_unaware) return true;
+    if (first.options.network == NetworkKind::fair_share) {
+        return std::all_of(chain.sites.begin(), chain.sites.end(), is_linear);
+    }
     std::vector<Flow> flows;
     for (const CollectiveSite& site : chain.sites) {
         const std::vector<Flow> more = flows_of(site);

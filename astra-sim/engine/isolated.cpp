@@ -19,8 +19,7 @@ void check_site(const CollectiveSite& site) {
     if (members.empty()) throw InvalidTopology("a collective needs a group of at least one device");
     if (members.back() >= site.topology->num_devices()) {
         throw InvalidTopology("device " + std::to_string(members.back()) + " of a collective's group is not in the " +
-                              model::name_of(site.topology->dimensions()[0].kind) + " network of " +
-                              std::to_string(site.topology->num_devices()) + " devices");
+                              site.topology->describe());
     }
     const auto twice = std::adjacent_find(members.begin(), members.end());
     if (twice != members.end()) {
@@ -60,7 +59,8 @@ bool flows_are_private(const Topology& topology, std::span<const Flow> flows) {
 }
 
 bool is_linear(const CollectiveSite& site) {
-    if (site.options.network == NetworkKind::congestion_unaware) return true;
+    if (site.options.network == NetworkKind::congestion_unaware || site.algorithm == Algorithm::measured) return true;
+    if (site.options.network == NetworkKind::fair_share) return false;  // waiting messages would share the link
     return flows_are_private(*site.topology, flows_of(site));
 }
 
@@ -113,6 +113,7 @@ std::optional<Ps> closed_form(const CollectiveSite& site, Bytes bytes) {
     if (site.algorithm == Algorithm::measured) return site.table->at(bytes);
     const auto n = static_cast<std::int64_t>(site.group.size());
     if (n == 1) return 0;
+    if (!site.topology->is_plain()) return std::nullopt;
     const bool ring = site.algorithm == Algorithm::ring;
     const std::optional<Ps> part = ring ? ring_step(site, bytes) : direct_phase(site, bytes);
     if (!part) return std::nullopt;

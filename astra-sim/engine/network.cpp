@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "engine/fair_network.h"
 #include "model/arithmetic.h"
 
 namespace astra_sim::engine {
@@ -42,7 +43,7 @@ public:
         for (const model::Link& link : topology_->links()) links_.emplace_back(link);
     }
 
-    std::vector<LinkCounters> counters() const override {
+    std::vector<LinkCounters> counters(Ps) const override {
         std::vector<LinkCounters> out;
         out.reserve(links_.size());
         for (const LinkState& link : links_) out.push_back(link.count);
@@ -50,6 +51,10 @@ public:
     }
 
 protected:
+    LinkId next_link(VertexId at, const Parcel& parcel) const {
+        return parcel.link != model::kNone ? parcel.link : topology_->next_link(at, parcel.from, parcel.to);
+    }
+
     std::shared_ptr<const Topology> topology_;
     EventQueue& queue_;
     Ps endpoint_delay_ps_;
@@ -64,7 +69,7 @@ public:
         Ps latency = endpoint_delay_ps_;
         Ps slowest = 0;
         for (VertexId at = parcel.from; at != parcel.to;) {
-            LinkState& link = links_[topology_->next_link(at, parcel.to)];
+            LinkState& link = links_[next_link(at, parcel)];
             const Ps occupied = link.serialisation(parcel.timing_bytes);
             latency += link.latency_ps;
             if (latency > model::kHorizon) latency = model::kHorizon;  // the event queue refuses it
@@ -105,7 +110,7 @@ private:
     };
 
     Ps enter(Ps now, VertexId at, const Parcel& parcel) {
-        const LinkId id = topology_->next_link(at, parcel.to);
+        const LinkId id = next_link(at, parcel);
         LinkState& link = links_[id];
         const Ps begin = now > link.free_at ? now : link.free_at;
         const Ps occupied = link.serialisation(parcel.timing_bytes);
@@ -146,7 +151,10 @@ private:
 }  // namespace
 
 std::unique_ptr<Network> make_network(NetworkKind kind, std::shared_ptr<const Topology> topology, EventQueue& queue,
-                                      Ps endpoint_delay_ps) {
+                                      Ps endpoint_delay_ps, RateQuantum quantum) {
+    if (kind == NetworkKind::fair_share) {
+        return std::make_unique<FairNetwork>(std::move(topology), queue, endpoint_delay_ps, quantum);
+    }
     if (kind == NetworkKind::congestion_unaware) {
         return std::make_unique<UnawareNetwork>(std::move(topology), queue, endpoint_delay_ps);
     }

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "engine/events.h"
+#include "engine/fair_share.h"
 #include "model/results.h"
 #include "model/topology.h"
 #include "model/types.h"
@@ -18,33 +18,62 @@ using model::LinkCounters;
 using model::Topology;
 
 enum class NetworkKind : std::uint8_t {
-    congestion_unaware,  // hops * latency + one serialisation; messages never wait for each other
+    congestion_unaware,  // latencies + one serialisation on the slowest link; messages never wait for each other
     congestion_aware,    // FIFO links, store and forward of whole messages
+    fair_share,          // flows that share links max-min fairly; latencies once
 };
+
+inline constexpr std::uint64_t kNobody = ~std::uint64_t{0};
+inline constexpr Ps kOnItsWay = -1;
 
 // One message. Timing and counting differ by the padding of equal chunks (execution rules: model/arithmetic.h).
 struct Parcel {
-    DeviceId from;
-    DeviceId to;
+    model::VertexId from;  // device; with a link also a switch
+    model::VertexId to;
     Bytes timing_bytes;
     Bytes exact_bytes;
-    std::uint64_t token;  // a packed Token, handed back on arrival
+    std::uint64_t token;                // a packed Token, handed back on arrival
+    std::uint64_t sender = kNobody;     // a packed Token for Departures
+    model::LinkId link = model::kNone;  // crosses this link only, from its one end to the other
+};
+
+// Hears of messages for which `send` could not say when they leave; called while an event is served.
+class Departures {
+public:
+    virtual ~Departures() = default;
+    virtual void left(std::uint64_t sender, Ps now) = 0;
+};
+
+// What a fair-share network did; `deferred` re-solves mean that its times are approximate (see RateQuantum).
+struct FairShareCounters {
+    std::uint64_t flows = 0;  // in motion now
+    std::uint64_t solves = 0;
+    std::uint64_t visits = 0;
+    std::uint64_t deferred = 0;
 };
 
 class Network {
 public:
     virtual ~Network() = default;
     // Takes the parcel at `now` (never earlier than a previous call) and posts its arrival, later or now, as an event.
-    // Returns when it has left the sender's port. Needs from != to, both devices of the topology.
+    // Returns when it has left the sender's port, or kOnItsWay: then `Departures` hears of it. Needs from != to.
     virtual Ps send(Ps now, const Parcel& parcel) = 0;
-    // Continues a parcel at a switch or a device in between; `token` is the hop event's.
+    // Continues what a hop event with this token stands for.
     virtual void pass_on(Ps now, std::uint64_t token) = 0;
-    // One entry per link of the topology.
-    virtual std::vector<LinkCounters> counters() const = 0;
+    // Everything that happens at `now` has happened.
+    virtual void settle(Ps) {}
+    // One entry per link of the topology, as of `now`.
+    virtual std::vector<LinkCounters> counters(Ps now) const = 0;
+    virtual FairShareCounters fair_share() const { return {}; }
+
+    void tell(Departures* departures) { departures_ = departures; }
+
+protected:
+    Departures* departures_ = nullptr;
 };
 
 // `queue` must outlive the network; every arrival is delayed by endpoint_delay_ps at the receiver.
 std::unique_ptr<Network> make_network(NetworkKind kind, std::shared_ptr<const Topology> topology, EventQueue& queue,
-                                      Ps endpoint_delay_ps);
+                                      Ps endpoint_delay_ps, RateQuantum quantum = {});
 
 }  // namespace astra_sim::engine

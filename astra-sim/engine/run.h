@@ -21,6 +21,7 @@ struct RankState {
     std::uint32_t chunk = 0;            // the next one to send (counters only)
     std::uint32_t left_in_round = 0;    // ring all-to-all: blocks still to relay in this round
     std::uint32_t round = 0;
+    std::uint32_t leaving = 0;  // messages sent that have not left its port, where that is told later
     bool started = false;
     bool ended = false;
     Ps left_at = 0;  // when its last message has left its port

@@ -17,7 +17,7 @@ constexpr Bytes timing_chunk(Bytes bytes, std::int64_t parts) { return bytes / p
 
 // Counters use exact chunks: the first (bytes % parts) chunks carry one byte more.
 constexpr Bytes exact_chunk(Bytes bytes, std::int64_t parts, std::int64_t index) {
-  return bytes / parts + (index < bytes % parts ? 1 : 0);
+    return bytes / parts + (index < bytes % parts ? 1 : 0);
 }
 
 }  // namespace astra_sim::model

@@ -6,7 +6,7 @@
 namespace astra_sim::model {
 
 struct InputError : EngineError {
-  using EngineError::EngineError;
+    using EngineError::EngineError;
 };
 
 }  // namespace astra_sim::model

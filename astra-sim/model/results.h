@@ -11,32 +11,34 @@
 namespace astra_sim::model {
 
 // Per directed link, since the engine was made. Busy time never overlaps on a congestion-aware link; on a
-// congestion-unaware one it may exceed the elapsed time, because messages do not wait for each other there.
+// congestion-unaware one it may exceed the elapsed time, because messages do not wait for each other there; on a
+// fair-share one it is the time with at least one message. The first two count a message when it enters the link.
 struct LinkCounters {
-  Bytes bytes = 0;  // exact, without the padding of equal chunks
-  std::int64_t messages = 0;
-  Ps busy_ps = 0;
-  Ps queue_ps = 0;       // summed waiting of messages before they were sent
-  Ps peak_queue_ps = 0;  // the longest wait of one message
+    Bytes bytes = 0;  // exact, without the padding of equal chunks
+    std::int64_t messages = 0;
+    Ps busy_ps = 0;
+    Ps queue_ps = 0;       // summed waiting of messages before they were sent
+    Ps peak_queue_ps = 0;  // the longest wait of one message
+    std::int64_t peak_messages = 0;  // at once; only where messages share a link (fair share)
 };
 
 // Per device: time that nodes ran, by stream and by power class (nodes on Stream::none may overlap).
 struct DeviceCounters {
-  std::array<Ps, kNumStreams> busy_ps{};
-  std::array<Ps, kNumPowerClasses> class_ps{};
+    std::array<Ps, kNumStreams> busy_ps{};
+    std::array<Ps, kNumPowerClasses> class_ps{};
 };
 
 // Times of one finished graph; index = node. Valid until the graph is released.
 struct NodeTimes {
-  std::span<const Ps> start_ps;
-  std::span<const Ps> end_ps;
+    std::span<const Ps> start_ps;
+    std::span<const Ps> end_ps;
 };
 
 using GraphId = std::uint64_t;
 
 struct Completion {
-  GraphId graph;
-  Ps end_ps;
+    GraphId graph;
+    Ps end_ps;
 };
 
 }  // namespace astra_sim::model

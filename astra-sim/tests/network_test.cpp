@@ -20,118 +20,116 @@ namespace {
 using Parents = std::vector<std::uint64_t>;
 
 void arithmetic() {
-  CHECK_EQUAL(model::serialisation_ps(0, 3), 0);
-  CHECK_EQUAL(model::serialisation_ps(1, 3), 333'333'333'334);
-  CHECK_EQUAL(model::serialisation_ps(450, 450'000'000'000), 1000);
-  CHECK_EQUAL(model::serialisation_ps(451, 450'000'000'000), 1003);  // 1002.2 up: never faster than light
-  CHECK_THROWS(model::OutOfRange, "limit of 2^60", model::serialisation_ps(model::kMaxBytes, 1));
-  CHECK_THROWS(model::OutOfRange, "horizon", model::repeated_ps(1 << 30, model::kMaxSpan));
-  CHECK_EQUAL(model::timing_chunk(1'048'579, 8), 131'073);
-  Bytes sum = 0;
-  for (int i = 0; i < 8; ++i) sum += model::exact_chunk(1'048'579, 8, i);
-  CHECK_EQUAL(sum, 1'048'579);
+    CHECK_EQUAL(model::serialisation_ps(0, 3), 0);
+    CHECK_EQUAL(model::serialisation_ps(1, 3), 333'333'333'334);
+    CHECK_EQUAL(model::serialisation_ps(450, 450'000'000'000), 1000);
+    CHECK_EQUAL(model::serialisation_ps(451, 450'000'000'000), 1003);  // 1002.2 up: never faster than light
+    CHECK_THROWS(model::OutOfRange, "limit of 2^60", model::serialisation_ps(model::kMaxBytes, 1));
+    CHECK_THROWS(model::OutOfRange, "horizon", model::repeated_ps(1 << 30, model::kMaxSpan));
+    CHECK_EQUAL(model::timing_chunk(1'048'579, 8), 131'073);
+    Bytes sum = 0;
+    for (int i = 0; i < 8; ++i) sum += model::exact_chunk(1'048'579, 8, i);
+    CHECK_EQUAL(sum, 1'048'579);
 }
 
 void topologies() {
-  const auto ring = Topology::single(TopologyKind::ring, 8, 1, 0);
-  CHECK_EQUAL(ring->links().size(), 16U);
-  CHECK_EQUAL(ring->hops(0, 4), 4U);  // tied: clockwise
-  CHECK_EQUAL(ring->links()[ring->next_link(0, 4)].to, 1U);
-  CHECK_EQUAL(ring->hops(1, 7), 2U);
-  CHECK_EQUAL(ring->links()[ring->next_link(1, 7)].to, 0U);
-  const auto pair = Topology::single(TopologyKind::ring, 2, 1, 0);  // two links, not a pair of cables
-  CHECK_EQUAL(pair->links().size(), 2U);
-  CHECK_EQUAL(pair->hops(1, 0), 1U);
-  CHECK_EQUAL(Topology::single(TopologyKind::switched, 5, 1, 0)->hops(0, 4), 2U);
-  const auto full = Topology::single(TopologyKind::fully_connected, 5, 1, 0);
-  CHECK_EQUAL(full->links().size(), 20U);
-  for (DeviceId from = 0; from < 5; ++from) {
-    for (DeviceId to = 0; to < 5; ++to) {
-      if (from == to) continue;
-      CHECK_EQUAL(full->links()[full->next_link(from, to)].from, from);
-      CHECK_EQUAL(full->links()[full->next_link(from, to)].to, to);
+    const auto ring = Topology::single(TopologyKind::ring, 8, 1, 0);
+    CHECK_EQUAL(ring->links().size(), 16U);
+    CHECK_EQUAL(ring->hops(0, 4), 4U);  // tied: clockwise
+    CHECK_EQUAL(ring->links()[ring->next_link(0, 0, 4)].to, 1U);
+    CHECK_EQUAL(ring->hops(1, 7), 2U);
+    CHECK_EQUAL(ring->links()[ring->next_link(1, 1, 7)].to, 0U);
+    const auto pair = Topology::single(TopologyKind::ring, 2, 1, 0);  // two links, not a pair of cables
+    CHECK_EQUAL(pair->links().size(), 2U);
+    CHECK_EQUAL(pair->hops(1, 0), 1U);
+    CHECK_EQUAL(Topology::single(TopologyKind::switched, 5, 1, 0)->hops(0, 4), 2U);
+    const auto full = Topology::single(TopologyKind::fully_connected, 5, 1, 0);
+    CHECK_EQUAL(full->links().size(), 20U);
+    for (DeviceId from = 0; from < 5; ++from) {
+        for (DeviceId to = 0; to < 5; ++to) {
+            if (from == to) continue;
+            CHECK_EQUAL(full->links()[full->next_link(from, from, to)].from, from);
+            CHECK_EQUAL(full->links()[full->next_link(from, from, to)].to, to);
+        }
     }
-  }
-  CHECK_EQUAL(Topology::single(TopologyKind::ring, 1, 1, 0)->links().size(), 0U);
-  CHECK_THROWS(model::InvalidTopology, "0 devices", Topology::single(TopologyKind::ring, 0, 1, 0));
-  CHECK_THROWS(model::InvalidTopology, "bandwidth is 0", Topology::single(TopologyKind::ring, 2, 0, 0));
-  CHECK_THROWS(model::InvalidTopology, "latency is -1", Topology::single(TopologyKind::ring, 2, 1, -1));
-  const model::Dimension two[] = {{TopologyKind::ring, 2, 1, 0}, {TopologyKind::ring, 2, 1, 0}};
-  CHECK_THROWS(model::InvalidTopology, "2 dimensions", Topology::grid(two));
+    CHECK_EQUAL(Topology::single(TopologyKind::ring, 1, 1, 0)->links().size(), 0U);
+    CHECK_THROWS(model::InvalidTopology, "0 devices", Topology::single(TopologyKind::ring, 0, 1, 0));
+    CHECK_THROWS(model::InvalidTopology, "bandwidth is 0", Topology::single(TopologyKind::ring, 2, 0, 0));
+    CHECK_THROWS(model::InvalidTopology, "latency is -1", Topology::single(TopologyKind::ring, 2, 1, -1));
 }
 
 // Ends of transfers that all start at 0 on streams of their own.
 std::vector<Ps> ends(Engine& engine, const std::vector<std::array<DeviceId, 2>>& pairs, Bytes bytes) {
-  GraphBuilder builder(engine.topology().num_devices());
-  for (const auto& [from, to] : pairs) builder.transfer(from, to, bytes, Parents{}, model::Stream::none);
-  const GraphId id = engine.submit(builder.build(), 0);
-  engine.run();
-  const auto span = engine.times(id).end_ps;
-  return {span.begin(), span.end()};
+    GraphBuilder builder(engine.topology().num_devices());
+    for (const auto& [from, to] : pairs) builder.transfer(from, to, bytes, Parents{}, model::Stream::none);
+    const GraphId id = engine.submit(builder.build(), 0);
+    engine.run();
+    const auto span = engine.times(id).end_ps;
+    return {span.begin(), span.end()};
 }
 
 // 1000 bytes at 1 TB/s: 1000 ps on a link; latency 10 ps.
 void incast() {
-  const auto topology = Topology::single(TopologyKind::switched, 4, 1'000'000'000'000, 10);
-  Engine aware(topology, {NetworkKind::congestion_aware, 0});
-  const std::vector<Ps> queued = ends(aware, {{0, 3}, {1, 3}, {2, 3}}, 1000);
-  CHECK_EQUAL(queued[0], 2020);
-  CHECK_EQUAL(queued[1], 3020);  // ties at the port: by link, that is by sender
-  CHECK_EQUAL(queued[2], 4020);
-  const auto down = aware.link_counters()[4 + 3];
-  CHECK_EQUAL(down.bytes, 3000);
-  CHECK_EQUAL(down.messages, 3);
-  CHECK_EQUAL(down.busy_ps, 3000);
-  CHECK_EQUAL(down.queue_ps, 3000);
-  CHECK_EQUAL(down.peak_queue_ps, 2000);
-  Engine unaware(topology, {NetworkKind::congestion_unaware, 7});
-  for (const Ps end : ends(unaware, {{0, 3}, {1, 3}, {2, 3}}, 1000)) CHECK_EQUAL(end, 1027);
-  CHECK_EQUAL(unaware.link_counters()[4 + 3].busy_ps, 3000);
-  CHECK_EQUAL(unaware.link_counters()[4 + 3].queue_ps, 0);
+    const auto topology = Topology::single(TopologyKind::switched, 4, 1'000'000'000'000, 10);
+    Engine aware(topology, {NetworkKind::congestion_aware, 0});
+    const std::vector<Ps> queued = ends(aware, {{0, 3}, {1, 3}, {2, 3}}, 1000);
+    CHECK_EQUAL(queued[0], 2020);
+    CHECK_EQUAL(queued[1], 3020);  // ties at the port: by link, that is by sender
+    CHECK_EQUAL(queued[2], 4020);
+    const auto down = aware.link_counters()[4 + 3];
+    CHECK_EQUAL(down.bytes, 3000);
+    CHECK_EQUAL(down.messages, 3);
+    CHECK_EQUAL(down.busy_ps, 3000);
+    CHECK_EQUAL(down.queue_ps, 3000);
+    CHECK_EQUAL(down.peak_queue_ps, 2000);
+    Engine unaware(topology, {NetworkKind::congestion_unaware, 7});
+    for (const Ps end : ends(unaware, {{0, 3}, {1, 3}, {2, 3}}, 1000)) CHECK_EQUAL(end, 1027);
+    CHECK_EQUAL(unaware.link_counters()[4 + 3].busy_ps, 3000);
+    CHECK_EQUAL(unaware.link_counters()[4 + 3].queue_ps, 0);
 }
 
 // Who comes first at a tie is the order of the links, not the order in which the nodes were written down.
 void ties_do_not_depend_on_the_graph() {
-  const auto topology = Topology::single(TopologyKind::switched, 4, 1'000'000'000'000, 10);
-  Engine engine(topology, {NetworkKind::congestion_aware, 0});
-  const std::vector<Ps> out = ends(engine, {{2, 3}, {0, 3}, {1, 3}}, 1000);
-  CHECK_EQUAL(out[1], 2020);
-  CHECK_EQUAL(out[2], 3020);
-  CHECK_EQUAL(out[0], 4020);
+    const auto topology = Topology::single(TopologyKind::switched, 4, 1'000'000'000'000, 10);
+    Engine engine(topology, {NetworkKind::congestion_aware, 0});
+    const std::vector<Ps> out = ends(engine, {{2, 3}, {0, 3}, {1, 3}}, 1000);
+    CHECK_EQUAL(out[1], 2020);
+    CHECK_EQUAL(out[2], 3020);
+    CHECK_EQUAL(out[0], 4020);
 }
 
 void store_and_forward() {
-  const auto topology = Topology::single(TopologyKind::ring, 6, 1'000'000'000'000, 10);
-  Engine engine(topology, {NetworkKind::congestion_aware, 3});
-  const std::vector<Ps> out = ends(engine, {{0, 3}, {1, 3}, {4, 2}, {3, 2}}, 1000);
-  CHECK_EQUAL(out[0], 3 * 1010 + 3);  // link 1->2 is free again when it comes
-  CHECK_EQUAL(out[1], 2 * 1010 + 3);
-  CHECK_EQUAL(out[3], 1010 + 3);      // full duplex: 3->2 does not meet 2->3
-  CHECK_EQUAL(out[2], 2 * 1010 + 3);  // follows out[3] on 3->2, which left at 1000
+    const auto topology = Topology::single(TopologyKind::ring, 6, 1'000'000'000'000, 10);
+    Engine engine(topology, {NetworkKind::congestion_aware, 3});
+    const std::vector<Ps> out = ends(engine, {{0, 3}, {1, 3}, {4, 2}, {3, 2}}, 1000);
+    CHECK_EQUAL(out[0], 3 * 1010 + 3);  // link 1->2 is free again when it comes
+    CHECK_EQUAL(out[1], 2 * 1010 + 3);
+    CHECK_EQUAL(out[3], 1010 + 3);      // full duplex: 3->2 does not meet 2->3
+    CHECK_EQUAL(out[2], 2 * 1010 + 3);  // follows out[3] on 3->2, which left at 1000
 }
 
 void limits() {
-  const auto topology = Topology::single(TopologyKind::ring, 2, 1'000, model::kMaxSpan);
-  for (const NetworkKind kind : {NetworkKind::congestion_aware, NetworkKind::congestion_unaware}) {
-    Engine engine(topology, {kind, model::kMaxSpan});
-    GraphBuilder builder(2);
-    for (std::uint64_t i = 0; i < 4; ++i) {
-      builder.transfer(0, 1, 1'000'000'000, i == 0 ? Parents{} : Parents{i - 1}, model::Stream::none);
+    const auto topology = Topology::single(TopologyKind::ring, 2, 1'000, model::kMaxSpan);
+    for (const NetworkKind kind : {NetworkKind::congestion_aware, NetworkKind::congestion_unaware}) {
+        Engine engine(topology, {kind, model::kMaxSpan});
+        GraphBuilder builder(2);
+        for (std::uint64_t i = 0; i < 4; ++i) {
+            builder.transfer(0, 1, 1'000'000'000, i == 0 ? Parents{} : Parents{i - 1}, model::Stream::none);
+        }
+        engine.submit(builder.build(), 0);
+        CHECK_THROWS(model::OutOfRange, "horizon", engine.run());
     }
-    engine.submit(builder.build(), 0);
-    CHECK_THROWS(model::OutOfRange, "horizon", engine.run());
-  }
-  CHECK_THROWS(model::InvalidTopology, "endpoint delay is -1", Engine(topology, {NetworkKind::congestion_aware, -1}));
+    CHECK_THROWS(model::InvalidTopology, "endpoint delay is -1", Engine(topology, {NetworkKind::congestion_aware, -1}));
 }
 
 }  // namespace
 
 int main() {
-  arithmetic();
-  topologies();
-  incast();
-  ties_do_not_depend_on_the_graph();
-  store_and_forward();
-  limits();
-  return test::finish("network_test");
+    arithmetic();
+    topologies();
+    incast();
+    ties_do_not_depend_on_the_graph();
+    store_and_forward();
+    limits();
+    return test::finish("network_test");
 }

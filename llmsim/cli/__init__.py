@@ -33,8 +33,11 @@ def _guarded(command: Callable[[], object]) -> int:
 
     # Newer releases of typer carry click inside, older ones import it: this is the base of its errors in both.
     parser_error = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+    _open_missing_streams()
     try:
         code = command()
+        if code == INTERRUPTED:  # how typer reports an interrupt that reached it
+            raise KeyboardInterrupt
     except LlmsimError as error:
         return _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
@@ -53,6 +56,13 @@ def _guarded(command: Callable[[], object]) -> int:
             raise
         return _fail(f"internal error: {error!r}; this is a defect of llmsim, LLMSIM_DEBUG=1 shows where", 1)
     return code if isinstance(code, int) else 0
+
+
+def _open_missing_streams() -> None:
+    """A stream that was closed by the caller (`>&-`) is written to nowhere instead of to another one."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for the process's life
 
 
 def _usage(error: Exception) -> int:

@@ -1,8 +1,8 @@
-"""The command tree: `llmsim run`, `llmsim conformance ...`, `llmsim schema`."""
+"""The command tree: every verb of `llmsim` and where it is defined."""
 
 import typer
 
-from llmsim.cli import conformance, run, schema
+from llmsim.cli import calibrate, conformance, run, schema, trace, validate
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
@@ -20,11 +20,17 @@ def _new(help_text: str) -> typer.Typer:
 
 app = _new("Simulates LLM serving clusters, without a GPU.")
 app.command("run", help=run.HELP)(run.command)
+app.command("validate", help=validate.HELP)(validate.command)
+app.command("calibrate", help=calibrate.HELP, context_settings=calibrate.SETTINGS)(calibrate.command)
 app.command("schema", help=schema.HELP)(schema.command)
 _conformance = _new("Compares the schedulers with recordings of the real ones.")
 _conformance.command("schedules", help=conformance.SCHEDULES_HELP)(conformance.schedules)
 _conformance.command("vllm", help=conformance.VLLM_HELP)(conformance.vllm)
 app.add_typer(_conformance, name="conformance")
+_trace = _new("Looks into traces and converts them.")
+_trace.command("inspect", help=trace.INSPECT_HELP)(trace.inspect)
+_trace.command("convert", help=trace.CONVERT_HELP)(trace.convert)
+app.add_typer(_trace, name="trace")
 
 run_app = _new(run.HELP)
 run_app.command(help=run.HELP)(run.command)

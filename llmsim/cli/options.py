@@ -74,10 +74,34 @@ KvDtype = Annotated[str | None, _option(_ENGINE, "--kv-cache-dtype", text="auto,
 Watermark = Annotated[
     float | None, _option(_ENGINE, "--watermark", text="Share of KV blocks that admission keeps free.")
 ]
-Policy = Annotated[str | None, _option(_ENGINE, "--scheduling-policy", text="fcfs.")]
+Scheduler = Annotated[
+    str | None, _option(_ENGINE, "--scheduler", text="vllm_v1, sarathi, orca, static, sglang or mlfq.")
+]
+Policy = Annotated[
+    str | None, _option(_ENGINE, "--scheduling-policy", text="Order of the waiting queue: fcfs, sjf or slack.")
+]
+TtftTarget = Annotated[
+    float | None, _option(_ENGINE, "--ttft-target-ns", text="Time to first token that the slack policy aims at.")
+]
 
-Routing = Annotated[str, _option(_INPUT, "--request-routing-policy", text="LOAD, RR or RAND.", default=True)]
-ExpertRouting = Annotated[str, _option(_COST, "--expert-routing-policy", text="BALANCED.", default=True)]
+Routing = Annotated[
+    str,
+    _option(
+        _INPUT,
+        "--request-routing-policy",
+        text="NAME[:key=value,...]: LOAD, RR, RAND, LOR, P2C, SESSION, VLLM_DP, PREFIX, WEIGHTED, or module:Class.",
+        default=True,
+    ),
+]
+ExpertRouting = Annotated[
+    str,
+    _option(
+        _COST,
+        "--expert-routing-policy",
+        text="BALANCED or POWER_LAW (uneven loads, as real routers have).",
+        default=True,
+    ),
+]
 ProfileDir = Annotated[
     list[Path] | None,
     _option(_COST, "--profile-dir", text="Folder of profile bundles <hardware>/<model>/<variant>/tp<N>/; repeatable."),
@@ -91,6 +115,20 @@ Exact = Annotated[
     bool, _option(_COST, "--exact", text="Evaluate every rank's nodes in the engine instead of the folded program.")
 ]
 
+DisableTerm = Annotated[
+    list[str] | None,
+    _option(
+        _COST, "--disable-term", text="Switch off a fidelity term (decode_skew, ...; docs/calibration.md); repeatable."
+    ),
+]
+Calibration = Annotated[
+    Path | None, _option(_COST, "--calibration", text="Constants of one machine, written by `llmsim calibrate`.")
+]
+Arrivals = Annotated[
+    Path | None,
+    _option(_INPUT, "--arrivals", text="Recorded log whose true arrival times replace the trace's."),
+]
+
 Output = Annotated[Path | None, _option(_OUTPUT, "--output", text="CSV with one row per request, ns.")]
 RunDir = Annotated[Path | None, _option(_OUTPUT, "--run-dir", text="Folder for manifest, summary and Parquet tables.")]
 Json = Annotated[bool, _option(_OUTPUT, "--json", text="One JSON object on stdout instead of the text.")]
@@ -101,15 +139,19 @@ LogLevel = Annotated[
     str, _option(_OUTPUT, "--log-level", text="WARNING, INFO (heartbeat lines) or DEBUG.", default=True)
 ]
 
-PrioritizePrefill = Annotated[bool, _option(_PEER, "--prioritize-prefill", text="Not in this version.")]
+PrioritizePrefill = Annotated[
+    bool, _option(_PEER, "--prioritize-prefill", text="A step is all prompts while there are any.")
+]
 PrefixSharing = Annotated[bool, _option(_PEER, "--enable-prefix-sharing", text="Not in this version.")]
 PrefixStorage = Annotated[str | None, _option(_PEER, "--prefix-storage", text="None; CPU and CXL not in this version.")]
 LocalOffloading = Annotated[bool, _option(_PEER, "--enable-local-offloading", text="Not in this version.")]
 AttnOffloading = Annotated[bool, _option(_PEER, "--enable-attn-offloading", text="Not in this version.")]
 SubBatch = Annotated[bool, _option(_PEER, "--enable-sub-batch-interleaving", text="Not in this version.")]
 AttnPrediction = Annotated[bool, _option(_PEER, "--enable-attn-prediction", text="Not in this version.")]
-Gen = Annotated[bool, _option(_PEER, "--gen", text="Not in this version.")]
-SkipPrefill = Annotated[bool, _option(_PEER, "--skip-prefill", text="Not in this version.")]
+Gen = Annotated[bool, _option(_PEER, "--gen", text="The older form of --skip-prefill.")]
+SkipPrefill = Annotated[
+    bool, _option(_PEER, "--skip-prefill", text="Decode-only: requests arrive with the KV of their prompts.")
+]
 BlockCopy = Annotated[
     bool | None,
     _option(

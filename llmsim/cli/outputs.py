@@ -1,10 +1,12 @@
 """Writes what `llmsim run` was asked for, and decides the exit code."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmsim.config.errors import InfeasibleError, InvariantError
+from llmsim.config.errors import InfeasibleError, InputError, InterruptedRun, InvariantError, LlmsimError
 from llmsim.core import Results, Status
 
 if TYPE_CHECKING:
@@ -12,42 +14,85 @@ if TYPE_CHECKING:
     from llmsim.config import Deployment
     from llmsim.lowering import LoweredDeployment
 
-INTERRUPTED = 130
 NAMED = 3
 """How many rejected requests a message names."""
 
 
 def check_outputs(options: "RunOptions") -> None:
-    """Raises InputError, before any work, where an output cannot be written."""
+    """Raises InputError, before any work, where an output cannot be written or would replace an input."""
     from llmsim.export.files import check_writable, check_writable_folder
 
+    inputs = (options.cluster, Path(options.dataset))
+    if options.output is not None and any(_same_file(options.output, path) for path in inputs):
+        raise InputError(
+            f"--output {options.output} is an input of this run and would be overwritten; name another file"
+        )
     if options.output is not None:
         check_writable(options.output)
     if options.run_dir is not None:
         check_writable_folder(options.run_dir)
 
 
+def _same_file(a: Path, b: Path) -> bool:
+    try:
+        return a.samefile(b)
+    except (OSError, ValueError):
+        return False
+
+
 def write_outputs(
     options: "RunOptions", deployment: "Deployment", lowered: "LoweredDeployment", results: Results
 ) -> int:
-    """Files first, then stdout, then one sentence on stderr for what went wrong; the exit code says which."""
-    from llmsim.export.json import json_text
-    from llmsim.report.text import render_summary
+    """Files first, then stdout, then one sentence on stderr for what went wrong; the exit code says which.
+
+    An output that cannot be written does not cost the others: its error is raised last.
+    """
     from llmsim.results.summary import summary
 
     report = summary(results, _info(lowered))
+    writers: list[Callable[[], None]] = []
     if options.output is not None:
-        from llmsim.export.csv import write_csv
-
-        write_csv(results, options.output)
+        writers.append(lambda: _write_csv(options, results))
     if options.run_dir is not None:
-        _write_run_dir(options, deployment, lowered, results, report)
-    if options.as_json:
-        sys.stdout.write(json_text(report))
-    else:
-        sys.stdout.write(_ledgers(lowered) + render_summary(report, rich_terminal=sys.stdout.isatty()))
-    sys.stdout.flush()
+        writers.append(lambda: _write_run_dir(options, deployment, lowered, results, report))
+    writers.append(lambda: _print_report(options, lowered, report))
+    errors = []
+    for write in writers:
+        try:
+            write()
+        except BrokenPipeError:
+            raise
+        except (LlmsimError, OSError) as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
     return _verdict(results)
+
+
+def _write_csv(options: "RunOptions", results: Results) -> None:
+    from llmsim.export.csv import write_csv
+
+    assert options.output is not None
+    write_csv(results, options.output)
+
+
+def _print_report(options: "RunOptions", lowered: "LoweredDeployment", report: dict[str, Any]) -> None:
+    from llmsim.export.json import json_text
+    from llmsim.report.text import render_summary
+
+    if options.as_json:
+        text = json_text(report)
+    else:
+        text = _ledgers(lowered) + render_summary(report, rich_terminal=sys.stdout.isatty())
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InputError(
+            f"standard output cannot be written ({error.strerror}); redirect it to a disk with space"
+        ) from None
 
 
 def _info(lowered: "LoweredDeployment") -> dict[str, Any]:
@@ -96,8 +141,18 @@ def _write_run_dir(
     record = RunRecord(
         argv=sys.argv,
         seed=options.seed,
-        inputs=[options.cluster, *([] if is_synthetic(options.dataset) else [options.dataset])],
-        config={"groups": groups, "link": asdict(deployment.link), "router": options.router},
+        inputs=[
+            options.cluster,
+            *([] if is_synthetic(options.dataset) else [options.dataset]),
+            *([] if options.arrivals is None else [options.arrivals]),
+        ],
+        config={
+            "groups": groups,
+            "link": asdict(deployment.link),
+            "router": options.router.text,
+            "disabled_terms": list(options.disabled_terms),
+            "calibration": None if options.calibration is None else asdict(options.calibration),
+        },
         table_hashes={f"group {g.info.index}": g.costs.table_hash for g in lowered.groups},
     )
     write_run_dir(options.run_dir, results, report, record)
@@ -109,12 +164,9 @@ def _verdict(results: Results) -> int:
         raise InvariantError(f"{'; '.join(broken)}; the results were written but cannot be trusted: please report this")
     if results.interrupted:
         done = int((results.requests.status == Status.FINISHED).sum())
-        print(
-            f"llmsim: error: interrupted; the {done} requests that had finished were written, "
-            f"{len(results.workload) - done} were not",
-            file=sys.stderr,
+        raise InterruptedRun(
+            f"interrupted; the {done} requests that had finished were written, {len(results.workload) - done} were not"
         )
-        return INTERRUPTED
     rejected = (results.requests.status == Status.REJECTED).nonzero()[0]
     if len(rejected):
         raise InfeasibleError(_rejection(results, [int(i) for i in rejected]))

@@ -53,7 +53,11 @@ class Progress:
         for i in range(count):
             row = {name: int(column[i]) for name, column in series.items()}
             line = heartbeat(row, interval_ps=self._interval_ps, total_blocks=self._blocks[row["group"]])
-            print(line, file=sys.stderr)
+            try:
+                print(line, file=sys.stderr)
+            except OSError:  # nobody can read them: the run matters more
+                self._heartbeats = False
+                return
         self._printed += count
 
     def __exit__(

@@ -5,18 +5,14 @@ from collections.abc import Mapping
 from llmsim.config.errors import InputError, NotYetError
 
 NOT_YET: Mapping[str, str] = {
-    "--prioritize-prefill": "prefill-first scheduling",
     "--enable-prefix-sharing": "a prefix cache shared between instances",
     "--enable-local-offloading": "streaming weights from host memory",
     "--enable-attn-offloading": "attention on processing-in-memory devices",
     "--enable-sub-batch-interleaving": "sub-batch interleaving",
     "--enable-attn-prediction": "attention costs from a fitted regressor",
-    "--gen": "decode-only runs",
-    "--skip-prefill": "decode-only runs",
 }
 """Switches of later versions -> what they ask for."""
 
-ROUTERS = ("LOAD", "RR", "RAND")
 NETWORKS = ("analytical", "congestion-unaware", "congestion-aware")
 FP = {16: "auto", 32: "float32", 8: "fp8"}
 """LLMServingSim 1.0's --fp, bits per element; 16 keeps whichever 16-bit type the model has."""
@@ -40,25 +36,14 @@ def refuse_storage(storage: str | None) -> None:
     raise InputError(f'--prefix-storage is "{storage}"; it may be None, CPU or CXL')
 
 
-def router(name: str) -> str:
-    """The request routing policy, in capitals."""
-    upper = name.upper()
-    if upper == "CUSTOM":
-        raise NotYetError(
-            "--request-routing-policy CUSTOM: routers in Python do not run in this version; say LOAD, RR or RAND"
-        )
-    if upper not in ROUTERS:
-        raise InputError(f'--request-routing-policy is "{name}"; it may be LOAD, RR or RAND')
-    return upper
-
-
-def expert_routing(name: str) -> None:
-    """Balanced expert routing is what this version prices."""
+def expert_routing(name: str) -> str:
+    """The distribution of tokens over experts that is priced."""
     upper = name.upper()
     if upper in ("RR", "RAND", "FAST", "CUSTOM"):
-        raise NotYetError(f"--expert-routing-policy {upper} does not run in this version; say BALANCED")
-    if upper != "BALANCED":
-        raise InputError(f'--expert-routing-policy is "{name}"; it may be BALANCED')
+        raise NotYetError(f"--expert-routing-policy {upper} does not run in this version; say BALANCED or POWER_LAW")
+    if upper not in ("BALANCED", "POWER_LAW"):
+        raise InputError(f'--expert-routing-policy is "{name}"; it may be BALANCED or POWER_LAW')
+    return upper.lower()
 
 
 def network(name: str) -> str:

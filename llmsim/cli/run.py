@@ -3,11 +3,17 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from llmsim.cli import options as o
 from llmsim.cli import refused
 from llmsim.config.errors import InputError
+
+if TYPE_CHECKING:
+    from llmsim.lowering import Calibration
+    from llmsim.routing import RouterSpec
 
 HELP = "Simulate a cluster (JSON) serving a trace (JSONL) and report what every request and the cluster would see."
 
@@ -28,8 +34,10 @@ class RunOptions:
     num_reqs: int
     seed: int
     engine: dict[str, Any]
-    router: str
+    router: "RouterSpec"
+    expert_routing: str
     profile_dirs: tuple[Path, ...]
+    profile_dirs_given: bool
     cost_source: str
     collectives: str
     network: str
@@ -39,9 +47,14 @@ class RunOptions:
     as_json: bool
     log_interval_ps: int
     log_level: str
+    arrivals: Path | None = None
+    """A recorded log whose true arrivals replace the trace's."""
+    disabled_terms: tuple[str, ...] = ()
+    calibration: "Calibration | None" = None
 
 
 def command(
+    context: typer.Context,
     cluster_config: o.Cluster,
     dataset: o.Dataset,
     num_reqs: o.NumReqs = 0,
@@ -62,7 +75,9 @@ def command(
     fp: o.Fp = None,
     kv_cache_dtype: o.KvDtype = None,
     watermark: o.Watermark = None,
+    scheduler: o.Scheduler = None,
     scheduling_policy: o.Policy = None,
+    ttft_target_ns: o.TtftTarget = None,
     request_routing_policy: o.Routing = "LOAD",
     expert_routing_policy: o.ExpertRouting = "BALANCED",
     profile_dir: o.ProfileDir = None,
@@ -85,22 +100,22 @@ def command(
     gen: o.Gen = False,
     skip_prefill: o.SkipPrefill = False,
     enable_block_copy: o.BlockCopy = None,
+    disable_term: o.DisableTerm = None,
+    calibration: o.Calibration = None,
+    arrivals: o.Arrivals = None,
 ) -> int:
+    """What is done with the checked options is up to the caller (`context.obj`); by itself, they are run."""
     del enable_block_copy  # accepted for old command lines; equal blocks are always priced once
     refused.refuse_switches(
         {
-            "--prioritize-prefill": prioritize_prefill,
             "--enable-prefix-sharing": enable_prefix_sharing,
             "--enable-local-offloading": enable_local_offloading,
             "--enable-attn-offloading": enable_attn_offloading,
             "--enable-sub-batch-interleaving": enable_sub_batch_interleaving,
             "--enable-attn-prediction": enable_attn_prediction,
-            "--gen": gen,
-            "--skip-prefill": skip_prefill,
         }
     )
     refused.refuse_storage(prefix_storage)
-    refused.expert_routing(expert_routing_policy)
     if fp is not None and dtype is not None:
         raise InputError(f"--fp {fp} and --dtype {dtype} say the same thing twice; give one of them")
     engine = {
@@ -119,17 +134,24 @@ def command(
         "dtype": dtype if fp is None else refused.fp_dtype(fp),
         "kv_cache_dtype": kv_cache_dtype,
         "watermark": watermark,
+        "scheduler": scheduler,
         "scheduling_policy": scheduling_policy,
+        "ttft_target_ns": ttft_target_ns,
+        "prioritize_prefill": prioritize_prefill or None,
+        "skip_prefill": gen or skip_prefill or None,
     }
-    return run(
+    act = context.obj or run
+    code: int = act(
         RunOptions(
             cluster=cluster_config,
             dataset=dataset,
             num_reqs=_at_least("--num-reqs", num_reqs, 0),
             seed=_at_least("--seed", seed, 0),
             engine=engine,
-            router=refused.router(request_routing_policy),
+            router=_router(request_routing_policy),
+            expert_routing=refused.expert_routing(expert_routing_policy),
             profile_dirs=_profile_dirs(profile_dir or []),
+            profile_dirs_given=bool(profile_dir),
             cost_source=_one_of("--cost-source", cost_source, COST_SOURCES),
             collectives=_one_of("--collective-costs", collective_costs, COLLECTIVES),
             network=refused.network(network_backend),
@@ -139,47 +161,37 @@ def command(
             as_json=as_json,
             log_interval_ps=_interval_ps(log_interval),
             log_level=_one_of("--log-level", log_level.upper(), LOG_LEVELS),
+            arrivals=arrivals,
+            disabled_terms=tuple(dict.fromkeys(disable_term or ())),
+            calibration=_calibration(calibration),
         )
     )
+    return code
 
 
 def run(options: RunOptions) -> int:
     """Runs it; returns the exit code. Everything that can be wrong with the input is found before the run."""
     from llmsim.cli.outputs import check_outputs, write_outputs
+    from llmsim.cli.prepare import prepare
     from llmsim.cli.progress import Progress
-    from llmsim.config import EngineOverrides, load_cluster, resolve
-    from llmsim.lowering import LoweringOptions, lower
-    from llmsim.simulate import SimulationOptions, simulate
-    from llmsim.workload import load_dataset
+    from llmsim.cli.signals import terminable, undisturbed
+    from llmsim.simulate import simulate
 
     check_outputs(options)
-    deployment = resolve(load_cluster(options.cluster), EngineOverrides(**options.engine))
-    lowered = lower(
-        deployment,
-        LoweringOptions(
-            cost_source=options.cost_source,  # type: ignore[arg-type]  # checked by _one_of
-            collectives=options.collectives,  # type: ignore[arg-type]
-            profile_dirs=options.profile_dirs,
-            network=options.network,  # type: ignore[arg-type]
-            exact=options.exact,
-        ),
-    )
-    workload = load_dataset(
-        options.dataset, known_models=lowered.models, granularity=lowered.granularity, limit=options.num_reqs
-    )
-    with Progress(len(workload), lowered, options) as progress:
-        results = simulate(
-            lowered,
-            workload,
-            SimulationOptions(
-                router=options.router,
-                seed=options.seed,
-                series_interval_ps=options.log_interval_ps,
-                record_steps=options.run_dir is not None,
-            ),
-            progress.update,
-        )
-    return write_outputs(options, deployment, lowered, results)
+    prepared = prepare(options)
+    lowered, workload = prepared.lowered, prepared.workload
+    with terminable(), Progress(len(workload), lowered, options) as progress:
+        results = simulate(lowered, workload, prepared.simulation, progress.update)
+    with undisturbed():
+        return write_outputs(options, prepared.deployment, lowered, results)
+
+
+def _calibration(path: Path | None) -> "Calibration | None":
+    if path is None:
+        return None
+    from llmsim.lowering.calibration import load_calibration
+
+    return load_calibration(path)
 
 
 def _profile_dirs(given: list[Path]) -> tuple[Path, ...]:
@@ -189,6 +201,12 @@ def _profile_dirs(given: list[Path]) -> tuple[Path, ...]:
                 f'--profile-dir "{folder}" is not a folder; name one that holds <hardware>/<model>/.../tp<N>/'
             )
     return (*given, *([DEFAULT_PROFILES] if DEFAULT_PROFILES.is_dir() else []))
+
+
+def _router(text: str) -> "RouterSpec":
+    from llmsim.routing import parse_router
+
+    return parse_router(text)
 
 
 def _one_of(option: str, value: str, known: tuple[str, ...]) -> str:

@@ -32,6 +32,12 @@ class InvariantError(LlmsimError):
     exit_code = 4
 
 
+class InterruptedRun(LlmsimError):
+    """The user stopped the run; what had finished was written."""
+
+    exit_code = 130
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """` (did you mean "x"?)` for the closest of `known`, or an empty string when nothing is close."""
     matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)

@@ -40,7 +40,11 @@ def _text(pattern: str, expected: str) -> Any:
 
 Name = Annotated[str, _text(r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$", "a name that is not blank")]
 FolderName = Annotated[
-    str, _text(r"^[^\x00-\x1f/\\\x7f.][^\x00-\x1f/\\\x7f]*$", 'a name without slashes, such as "H100"')
+    str,
+    _text(
+        r"^([^\x00-\x1f/\\\x7f.][^\x00-\x1f/\\\x7f]*|[^\x00-\x1f\x7f]*\.json)$",
+        'a name without slashes, such as "H100", or the path of a data sheet that ends in .json',
+    ),
 ]
 MemoryLocation = Annotated[str, _text(r"^(npu|cpu|cxl:[0-9]{1,6})$", '"npu", "cpu" or "cxl:<device number>"')]
 BlockRanges = Annotated[

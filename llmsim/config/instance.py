@@ -59,7 +59,9 @@ class Instance(EngineOptions):
     model_name: Name = Field(
         description="Hugging Face id of a known model, or the path of a config.json or its folder."
     )
-    hardware: FolderName = Field(description="Device name: a preset, or the folder of a profile bundle.")
+    hardware: FolderName = Field(
+        description="Device: a preset's name, a folder of profile bundles, or a data sheet (.json, beside this file)."
+    )
     npu_mem: NpuMemory = Field(description="Memory of each device.")
     num_npus: PositiveCount | None = Field(default=None, description="Devices: tp_size x pp_size.")
     tp_size: PositiveCount | None = Field(default=None, description="Tensor-parallel devices per pipeline stage.")

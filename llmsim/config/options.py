@@ -94,8 +94,22 @@ class EngineOptions(Section):
     kv_cache_dtype: Annotated[str, _one_of(KV_CACHE_DTYPES)] | None = Field(
         default=None, description="Type of the KV cache; auto: as dtype."
     )
-    scheduling_policy: Literal["fcfs", "priority"] | None = Field(
-        default=None, description="Order of the waiting queue."
+    scheduler: Literal["vllm_v1", "sarathi", "orca", "static", "sglang", "mlfq"] | None = Field(
+        default=None, description="Which engine's scheduler forms the steps (docs/schedulers.md)."
+    )
+    scheduling_policy: Literal["fcfs", "priority", "sjf", "slack"] | None = Field(
+        default=None,
+        description="Order of the waiting queue: first come first served, by the trace's priorities, shortest prompt "
+        "first, or least slack to the TTFT target first.",
+    )
+    ttft_target_ns: TimeNs | None = Field(
+        default=None, description='Time to first token that scheduling_policy "slack" aims at.'
+    )
+    prioritize_prefill: bool | None = Field(
+        default=None, description="A step is all prompts while there are any (vllm_v1)."
+    )
+    skip_prefill: bool | None = Field(
+        default=None, description="Decode-only: requests arrive with the KV of their prompts already computed."
     )
     async_scheduling: bool | None = Field(
         default=None, description="Whether a step is scheduled while the previous one still runs."
@@ -135,7 +149,11 @@ class EngineOverrides:
     max_model_len: int | None = None
     dtype: str | None = None
     kv_cache_dtype: str | None = None
+    scheduler: str | None = None
     scheduling_policy: str | None = None
+    ttft_target_ns: float | None = None
+    prioritize_prefill: bool | None = None
+    skip_prefill: bool | None = None
     async_scheduling: bool | None = None
     cuda_graph_sizes: tuple[int, ...] | None = None
     api_latency_ns: float | None = None

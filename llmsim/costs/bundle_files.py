@@ -83,7 +83,9 @@ def _in_model_folder(root: Path, model: Path, request: CostRequest) -> tuple[Bun
             "read; use a bundle with dense.csv, or another cost source"
         )
     if missing:
-        return None, f'"{folder}" lacks {", ".join(missing)}'
+        raise InputError(
+            f'the profile bundle "{folder}" lacks {", ".join(missing)}; profile again, or give another folder'
+        )
     tp1 = base / "tp1"
     return BundleFiles(root, folder, tp1 if (tp1 / "dense.csv").is_file() else None), ""
 

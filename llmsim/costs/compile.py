@@ -15,7 +15,7 @@ from llmsim.costs import cache
 from llmsim.costs.bundle import BundleSource
 from llmsim.costs.bundle_files import BundleFiles, find_bundle
 from llmsim.costs.database import Database, find_database
-from llmsim.costs.light import floor_of, light_of
+from llmsim.costs.light import bandwidth_differs, floor_of, light_of, own_light_of
 from llmsim.costs.roofline import RooflineSource
 from llmsim.costs.source import CompiledCosts, CostRequest, CostSource, Curve, OpCost
 from llmsim.costs.tables import read_content
@@ -113,13 +113,14 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
     sources = _sources(request, available)
     notes: list[str] = list(available.notes)
     ops: list[OpCost] = []
-    link_collectives = False
+    link_collectives = collective_from_table = False
     attention = None
     collective = _collective_pricer(request, available)
     for op in request.operators:
         if op.kind == "attention":
             attention = sources[0].attention(op)
         elif op.kind == "collective":
+            collective_from_table = True
             curve = collective(op)
             link_collectives |= curve is None
             if curve is not None:
@@ -134,9 +135,27 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
     for source in sources:
         notes.extend(note for note in source.notes() if note not in notes)
     origin = dict.fromkeys([*(op.source for op in ops), attention.source])
-    floor = floor_of(request, enforce=sources[0].enforce_floor)
+    by_sheet = isinstance(sources[0], RooflineSource)
+    if bandwidth_differs(request) and not by_sheet:
+        notes.append(_unused_bandwidth(request))
+    if collective_from_table and not link_collectives:
+        notes.append(
+            "collectives inside a group take measured times: link_bw and link_latency of the cluster file are not used "
+            "(--collective-costs links uses them)"
+        )
+    light = own_light_of(request) if by_sheet else light_of(request)
+    floor = floor_of(request, light, enforce=sources[0].enforce_floor)
     costs = CompiledCosts(tuple(ops), attention, floor, link_collectives, tuple(notes), tuple(origin), "")
     return replace(costs, table_hash=hashlib.sha256(cache.pack(replace(costs, notes=()))).hexdigest()[:16])
+
+
+def _unused_bandwidth(request: CostRequest) -> str:
+    light, given = light_of(request), request.group_memory_bandwidth_bytes_per_s
+    assert light is not None
+    return (
+        f"npu_mem.mem_bw of the cluster file ({given / 1e9:g} GB/s) is not used: the times of {request.hardware_name} "
+        f"were measured on a device with {light.memory_bandwidth_bytes_per_s / 1e9:g} GB/s (--cost-source roofline uses it)"
+    )
 
 
 def _sources(request: CostRequest, available: Available) -> list[CostSource]:

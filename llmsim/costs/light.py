@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -79,9 +79,21 @@ def light_of(request: CostRequest) -> Light | None:
     return None
 
 
-def floor_of(request: CostRequest, *, enforce: bool) -> Floor:
+def own_light_of(request: CostRequest) -> Light | None:
+    """As `light_of`, but the bandwidth that the cluster file gives comes before the data sheet's: for a roofline of the
+    user's own device."""
+    light, given = light_of(request), request.group_memory_bandwidth_bytes_per_s
+    return replace(light, memory_bandwidth_bytes_per_s=given) if light is not None and given > 0 else light
+
+
+def bandwidth_differs(request: CostRequest) -> bool:
+    """Whether the cluster file gives a bandwidth that is not the data sheet's (5 % apart: sheets are rounded)."""
+    light, given = light_of(request), request.group_memory_bandwidth_bytes_per_s
+    return light is not None and given > 0 and abs(given - light.memory_bandwidth_bytes_per_s) * 20 > given
+
+
+def floor_of(request: CostRequest, light: Light | None, *, enforce: bool) -> Floor:
     """The run-time check's numbers of a deployment; bandwidth 0 where nothing is known (then nothing is checked)."""
-    light = light_of(request)
     body = [op for op in request.operators if op.part != "head"]
     head = sum(op.repeat * least_weight_bytes(op) for op in request.operators if op.part == "head")
     attention = [op for op in request.operators if op.kind == "attention"]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from llmsim.core import Provenance
 from llmsim.costs.axes import geometric_axis
-from llmsim.costs.light import Light, light_of
+from llmsim.costs.light import Light, bandwidth_differs, own_light_of
 from llmsim.costs.skew import mixed_decode_q20, skew_q20
 from llmsim.costs.source import AttentionCost, CostRequest, Curve, SplitGrid, to_ps
 
@@ -39,13 +39,14 @@ class RooflineSource:
     enforce_floor = True
 
     def __init__(self, request: CostRequest) -> None:
-        light = light_of(request)
+        light = own_light_of(request)
         if light is None:
             raise AssertionError("the caller checks that a bandwidth is known")
         self._request = request
         self._light: Light = light
-        sheet = request.hardware.name if request.hardware else f"{request.hardware_name} npu_mem.mem_bw"
-        self._label = f"data sheet of {sheet}"
+        self._label = f"data sheet of {request.hardware.name if request.hardware else request.hardware_name}"
+        if bandwidth_differs(request):
+            self._label += ", npu_mem.mem_bw of the cluster file"
         self._notes: list[str] = []
 
     def operator(self, op: Operator, last: int) -> Curve | None:

@@ -24,8 +24,11 @@ COLUMNS = [
     "distribution", "latency",
 ]  # fmt: skip
 SHAPE = ("hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
-DISTRIBUTIONS = ("power_law_1.2", "power_law_1.01", "balanced")
-"""Real routers load experts unevenly; the table's steeper power law is nearer to them than perfect balance."""
+DISTRIBUTIONS = {
+    "balanced": ("balanced", "power_law_1.01", "power_law_1.2"),
+    "power_law": ("power_law_1.2", "power_law_1.01", "balanced"),
+}
+"""Expert routing asked for -> the tables' distributions, nearest first. Real routers load experts unevenly."""
 MOE_DTYPES = {"bf16": ("bfloat16",), "fp16": ("bfloat16",), "fp8": ("fp8_block", "fp8"), "int8": (), "fp32": ()}
 
 
@@ -66,8 +69,21 @@ def moe_curve(
             keep = rows["moe_dtype"] == dtype
             if bool(keep.any()):
                 rows = {name: column[keep] for name, column in rows.items()}
+                rows = _by_routing(rows, request.expert_routing)
                 return _from_rows(rows, wanted, op, light, element_bytes, last, f"{table.label} {dtype}")
     return None
+
+
+def _by_routing(rows: Columns, routing: str) -> Columns:
+    """The rows of the nearest distribution that each shape was measured with."""
+    shapes = np.stack([rows[name].astype(np.int64) for name in SHAPE], axis=1)
+    _, owner = np.unique(shapes, axis=0, return_inverse=True)
+    order = {name: rank for rank, name in enumerate(DISTRIBUTIONS[routing])}
+    rank = np.array([order.get(str(name), len(order)) for name in rows["distribution"]])
+    best = np.full(owner.max(initial=0) + 1, len(order))
+    np.minimum.at(best, owner, rank)
+    keep = rank == best[owner]
+    return {name: column[keep] for name, column in rows.items()}
 
 
 def wanted_shape(op: Operator, request: CostRequest) -> MoeShape:
@@ -84,9 +100,7 @@ def _from_rows(
     shapes = [MoeShape(*(int(value) for value in row)) for row in np.unique(table, axis=0)]
     shape = min(shapes, key=lambda candidate: (_distance(candidate, wanted), str(candidate)))
     keep = np.all(table == np.array([shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep]), axis=1)
-    distribution = next(
-        name for name in (*DISTRIBUTIONS, *rows["distribution"][keep]) if name in rows["distribution"][keep]
-    )
+    distribution = str(rows["distribution"][keep][0])
     keep &= rows["distribution"] == distribution
     points, owner = np.unique(rows["num_tokens"][keep].astype(np.float64), return_inverse=True)
     measured = np.full(len(points), np.inf)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from llmsim.model import Dtypes, Hardware, Layout, ModelConfig, Operator
 
 SourceName = Literal["auto", "bundle", "silicon", "roofline"]
+ExpertRouting = Literal["balanced", "power_law"]
 CollectiveSource = Literal["auto", "measured", "links"]
 
 SKEW_FRACTION_BITS = 20
@@ -41,6 +42,7 @@ class CostRequest:
     profile_dirs: tuple[Path, ...] = ()
     source: SourceName = "auto"
     collectives: CollectiveSource = "auto"
+    expert_routing: ExpertRouting = "balanced"
 
     @property
     def table_tokens(self) -> int:
@@ -157,6 +159,11 @@ class CompiledCosts:
     sources: tuple[str, ...]
     """Each distinct place that a number came from, in order of first use."""
     table_hash: str
+
+    @property
+    def from_bundle(self) -> bool:
+        """Whether a user's profile prices the operators."""
+        return self.attention.source.startswith("profile bundle")
 
 
 @dataclass(frozen=True, eq=False)

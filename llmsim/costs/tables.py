@@ -87,12 +87,19 @@ def _columns(path: Path, header: Sequence[str], wanted: Sequence[str]) -> dict[s
     return {name: header.index(name) for name in wanted}
 
 
+MAX_TIME_US = 1e8
+"""No operator takes longer than 100 s; a thousand of them still fit the clock."""
+MAX_COUNT = 2.0**31
+"""Tokens and sequences."""
+
+
 def _numbers(path: Path, lines: Sequence[int], name: str, column: int, cells: Sequence[str]) -> NDArray[np.float64]:
     try:
         values = np.array([float(cell) for cell in cells])
     except ValueError:
         values = None
-    if values is not None and bool(np.all(np.isfinite(values) & (values >= 0))):
+    largest = MAX_TIME_US if name.endswith("_us") else MAX_COUNT
+    if values is not None and bool(np.all(np.isfinite(values) & (values >= 0) & (values <= largest))):
         return values
     for line, cell in zip(lines, cells, strict=True):
         try:
@@ -101,6 +108,8 @@ def _numbers(path: Path, lines: Sequence[int], name: str, column: int, cells: Se
             raise InputError(f'{path}:{line}:{column + 1}: {name} is "{cell}", not a number') from None
         if not math.isfinite(value) or value < 0:
             raise InputError(f"{path}:{line}:{column + 1}: {name} is {cell}; it must be finite and not negative")
+        if value > largest:
+            raise InputError(f"{path}:{line}:{column + 1}: {name} is {cell}; it must be at most {largest:g}")
     raise AssertionError("unreachable: some cell was bad")
 
 

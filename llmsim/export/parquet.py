@@ -9,13 +9,12 @@ from numpy.typing import NDArray
 
 from llmsim.core import Results, Status
 from llmsim.export.files import atomic_writer
-from llmsim.results.tables import BLAME, Column
+from llmsim.results.tables import BLAME, REQUEST_AMOUNTS, REQUEST_DURATIONS, REQUEST_TIMES, Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TIMES = ("arrival_ps", "queued_ps", "scheduled_ps", "first_token_ps", "finish_ps")
-_AMOUNTS = ("input_tokens", "output_tokens", "emitted_tokens", "cached_tokens", "preemptions")
+_ITL = Column("itl_ps", "int64", "ps", "inter-token latencies, one less than tokens")
 _ROWS_AT_ONCE = 8192
 """Requests per row group: bounds the inter-token latencies that are in memory at once."""
 
@@ -41,11 +40,10 @@ def write_requests(results: Results, path: str | Path) -> None:
         pa.field("group", pa.int16()),
         pa.field("model", pa.string()),
         pa.field("status", pa.string(), False),
-        *(pa.field(name, pa.int64()) for name in _TIMES),
-        *(pa.field(name, pa.int32(), False) for name in _AMOUNTS),
-        *(pa.field(name, pa.int64()) for name in ("ttft_ps", "e2el_ps", "queueing_ps")),
-        *(pa.field(column.name, pa.int64(), True, _meaning(column)) for column in BLAME),
-        pa.field("itl_ps", pa.list_(pa.field("item", pa.int64(), False))),
+        *(pa.field(column.name, pa.int64(), True, _meaning(column)) for column in REQUEST_TIMES),
+        *(pa.field(column.name, pa.int32(), False, _meaning(column)) for column in REQUEST_AMOUNTS),
+        *(pa.field(column.name, pa.int64(), True, _meaning(column)) for column in (*REQUEST_DURATIONS, *BLAME)),
+        pa.field("itl_ps", pa.list_(pa.field("item", pa.int64(), False)), metadata=_meaning(_ITL)),
     ]
     schema = pa.schema(fields)
     _write(path, schema, _request_batches(results, schema))
@@ -86,7 +84,7 @@ def _identity(results: Results, rows: slice) -> dict[str, _Masked]:
 def _progress(results: Results, rows: slice) -> dict[str, _Masked]:
     workload, requests = results.workload, results.requests
     columns: dict[str, _Masked] = {}
-    for name in _TIMES:
+    for name in (column.name for column in REQUEST_TIMES):
         times = getattr(requests, name)[rows]
         columns[name] = (times, times < 0)
     columns["input_tokens"] = (workload.input_tokens[rows], None)

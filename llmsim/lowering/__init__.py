@@ -1,5 +1,6 @@
 """Turns a deployment into what the native core runs: scheduler options, KV pools and step programs."""
 
+from llmsim.lowering.calibration import Calibration
 from llmsim.lowering.deployment import LoweredDeployment, LoweredGroup, LoweringOptions, lower
 
-__all__ = ["LoweredDeployment", "LoweredGroup", "LoweringOptions", "lower"]
+__all__ = ["Calibration", "LoweredDeployment", "LoweredGroup", "LoweringOptions", "lower"]

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Literal
 
 from llmsim import _native
-from llmsim.config import Deployment, EngineArgs, Group, LinkSpec, with_model_limits
+from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
+from llmsim.config.errors import InputError, LlmsimError
 from llmsim.core import GroupInfo
 from llmsim.costs import CompiledCosts, CostRequest, OpCost, compile_costs
-from llmsim.costs.source import CollectiveSource, SourceName
+from llmsim.costs.source import CollectiveSource, ExpertRouting, SourceName
+from llmsim.lowering.adjusted import adjusted, adjusted_costs, adjustment_notes
+from llmsim.lowering.calibration import Calibration
 from llmsim.lowering.collectives import expanded_config, group_topology, link_collective_costs
 from llmsim.lowering.program import build_program, padded_tokens
 from llmsim.model import (
@@ -25,6 +28,8 @@ from llmsim.model import (
     resolve_dtypes,
 )
 
+MAX_GROUPS = 8192
+"""A group's tables and counters take about 0.1 MB."""
 FREE_ORDER = {"vllm-0.19": _native.FreeOrder.APPEND}
 """Engines that append every freed block; later ones put blocks that nothing can hit in front (recorded from 0.24)."""
 
@@ -35,10 +40,16 @@ class LoweringOptions:
 
     cost_source: SourceName = "auto"
     collectives: CollectiveSource = "auto"
+    expert_routing: ExpertRouting = "balanced"
     profile_dirs: tuple[Path, ...] = ()
+    profile_dirs_given: bool = False
+    """Whether the user named any of them: then one has to be of use."""
     network: Literal["congestion-unaware", "congestion-aware"] = "congestion-unaware"
     exact: bool = False
     """Evaluate every rank's nodes in the engine instead of the folded program."""
+    disabled_terms: tuple[str, ...] = ()
+    """Fidelity terms that are switched off, names of `llmsim.lowering.terms.TERMS`."""
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +68,7 @@ class LoweredGroup:
     """The cost of each operator of the program, in its order; None: attention."""
     expanded: "_native.ExpandedConfig | None"
     """How to run every rank's nodes in the engine; None: the folded program."""
-    scheduler: "_native.VllmV1Config"
+    scheduler: "_native.VllmV1Config | _native.BatchingConfig"
     native: "_native.GroupConfig"
     engine: EngineArgs
 
@@ -92,16 +103,39 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
 
     Raises InputError for what is inconsistent, InfeasibleError for what does not fit.
     """
+    if len(deployment.groups) > MAX_GROUPS:
+        raise InputError(
+            f"{deployment.cluster_path}: {len(deployment.groups)} instances; at most {MAX_GROUPS} run in one simulation"
+        )
+    deployment = adjusted(deployment, options.calibration, options.disabled_terms)
     models = tuple(dict.fromkeys(group.model_name for group in deployment.groups))
     done: dict[tuple[object, ...], LoweredGroup] = {}
     groups = []
     for group in deployment.groups:
         kind = (group.model_name, group.hardware, group.tp, group.ep, group.memory, _engine_key(group.engine))
         if kind not in done:
-            done[kind] = _lower_group(group, deployment.link, options, models.index(group.model_name))
+            done[kind] = _lower_in_place(deployment, group, options, models.index(group.model_name))
         groups.append(_placed(done[kind], group))
+    if options.profile_dirs_given and not any(lowered.costs.from_bundle for lowered in done.values()):
+        reason = next(iter(done.values())).costs.notes[:1]
+        raise InputError(f"--profile-dir: none of the folders serves any group of the cluster ({' '.join(reason)})")
     notes = dict.fromkeys(note for lowered in done.values() for note in lowered.costs.notes)
-    return LoweredDeployment(tuple(groups), models, tuple(notes))
+    changes = adjustment_notes(options.calibration, options.disabled_terms)
+    return LoweredDeployment(tuple(groups), models, (*changes, *notes))
+
+
+def _lower_in_place(deployment: Deployment, group: Group, options: LoweringOptions, model_index: int) -> LoweredGroup:
+    """Lowers one group; an error says where in the cluster file the group is."""
+    try:
+        return _lower_group(group, deployment, options, model_index)
+    except LlmsimError as error:
+        raise type(error)(f"{deployment.cluster_path}: {group.field_path}: {error}") from None
+
+
+def _located(name: str, cluster_path: str) -> str:
+    """A file beside the cluster file comes before one under the working directory and before a preset of that name."""
+    beside = Path(cluster_path).parent / name
+    return str(beside) if beside.exists() and not Path(name).is_absolute() else name
 
 
 def _engine_key(engine: EngineArgs) -> tuple[object, ...]:
@@ -117,10 +151,10 @@ def _placed(lowered: LoweredGroup, group: Group) -> LoweredGroup:
     return LoweredGroup(**fields)
 
 
-def _lower_group(group: Group, link: LinkSpec, options: LoweringOptions, model_index: int) -> LoweredGroup:
-    model = load_model(group.model_name)
-    engine = with_model_limits(group.engine, model.max_position_embeddings, group.field_path)
-    hardware = load_hardware(group.hardware)
+def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions, model_index: int) -> LoweredGroup:
+    model = load_model(_located(group.model_name, deployment.cluster_path))
+    engine = with_model_limits(group.engine, model.max_position_embeddings, "the engine")
+    hardware = load_hardware(_located(group.hardware, deployment.cluster_path))
     layout, dtypes = _layout(group, model), resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
     ops = operators(model, layout, dtypes)
     ledger = memory_ledger(
@@ -149,14 +183,17 @@ def _lower_group(group: Group, link: LinkSpec, options: LoweringOptions, model_i
         profile_dirs=options.profile_dirs,
         source=options.cost_source,
         collectives=options.collectives,
+        expert_routing=options.expert_routing,
     )
-    costs = compile_costs(request)
+    costs = adjusted_costs(compile_costs(request), group.hardware, options.calibration, options.disabled_terms)
     on_links = costs.link_collectives
-    linked = link_collective_costs(ops, request, group.tp, link, options.network) if on_links else ()
+    linked = link_collective_costs(ops, request, group.tp, deployment.link, options.network) if on_links else ()
     program, program_costs = build_program(ops, costs, linked, padded_tokens(request), engine.host_gap_ps)
     expanded = None
     if options.exact:
-        expanded = expanded_config(ops, program_costs, on_links, group_topology(group.tp, link), options.network)
+        expanded = expanded_config(
+            ops, program_costs, on_links, group_topology(group.tp, deployment.link), options.network
+        )
     return LoweredGroup(
         info=GroupInfo(
             index=group.index,
@@ -176,7 +213,7 @@ def _lower_group(group: Group, link: LinkSpec, options: LoweringOptions, model_i
         program=program,
         program_costs=program_costs,
         expanded=expanded,
-        scheduler=_scheduler(engine, ledger.num_blocks, request.max_model_len),
+        scheduler=_scheduler(engine, ledger.num_blocks, request.max_model_len, program),
         native=_native_group(group, model_index),
         engine=engine,
     )
@@ -198,22 +235,54 @@ def _native_group(group: Group, model_index: int) -> "_native.GroupConfig":
     return native
 
 
-def _scheduler(engine: EngineArgs, num_blocks: int, max_model_len: int) -> "_native.VllmV1Config":
+ORDERS = {
+    "fcfs": _native.QueueOrder.FCFS,
+    "priority": _native.QueueOrder.PRIORITY,
+    "sjf": _native.QueueOrder.SHORTEST,
+    "slack": _native.QueueOrder.SLACK,
+}
+"""`scheduling_policy` -> the order of the waiting queue."""
+
+
+def _scheduler(
+    engine: EngineArgs, num_blocks: int, max_model_len: int, program: "_native.Program"
+) -> "_native.VllmV1Config | _native.BatchingConfig":
+    scheduler: _native.VllmV1Config | _native.BatchingConfig
+    if engine.scheduler == "vllm_v1":
+        scheduler = _native.VllmV1Config()
+        scheduler.long_prefill_token_threshold = engine.long_prefill_token_threshold
+        scheduler.chunked_prefill = engine.enable_chunked_prefill
+        scheduler.reserve_full_isl = engine.reserve_full_isl
+        scheduler.async_scheduling = engine.async_scheduling
+        scheduler.prefill_first = engine.prioritize_prefill
+    else:
+        scheduler = _native.BatchingConfig()
+        scheduler.scheduler = engine.scheduler
+    scheduler.max_num_seqs = engine.max_num_seqs
+    scheduler.max_num_scheduled_tokens = engine.max_num_batched_tokens
+    scheduler.watermark_blocks = int(engine.watermark * num_blocks)
+    scheduler.decode_only = engine.skip_prefill
+    scheduler.queue = _queue(engine, max_model_len, program)
+    scheduler.kv = _kv_cache(engine, num_blocks, max_model_len)
+    return scheduler
+
+
+def _queue(engine: EngineArgs, max_model_len: int, program: "_native.Program") -> "_native.QueueConfig":
+    """Slack needs to know how long a prompt takes alone: the time per token of the longest one that a step holds."""
+    queue = _native.QueueConfig()
+    queue.order = ORDERS[engine.scheduling_policy]
+    if engine.scheduling_policy == "slack":
+        tokens = min(engine.max_num_batched_tokens, max_model_len)
+        queue.ttft_target_ps = engine.ttft_target_ps
+        queue.prefill_ps_per_token = program.step_ps([(tokens, 0)]) // tokens
+    return queue
+
+
+def _kv_cache(engine: EngineArgs, num_blocks: int, max_model_len: int) -> "_native.KvCacheConfig":
     kv = _native.KvCacheConfig()
     kv.num_blocks = num_blocks
     kv.block_size = engine.block_size
     kv.max_model_len = max_model_len
     kv.prefix_caching = engine.enable_prefix_caching
     kv.free_order = FREE_ORDER.get(engine.engine_profile, _native.FreeOrder.UNKEYED_FIRST)
-    scheduler = _native.VllmV1Config()
-    scheduler.max_num_seqs = engine.max_num_seqs
-    scheduler.max_num_scheduled_tokens = engine.max_num_batched_tokens
-    scheduler.long_prefill_token_threshold = engine.long_prefill_token_threshold
-    scheduler.chunked_prefill = engine.enable_chunked_prefill
-    scheduler.reserve_full_isl = engine.reserve_full_isl
-    scheduler.async_scheduling = engine.async_scheduling
-    scheduler.watermark_blocks = int(engine.watermark * num_blocks)
-    by_priority = engine.scheduling_policy == "priority"
-    scheduler.order = _native.QueueOrder.PRIORITY if by_priority else _native.QueueOrder.FCFS
-    scheduler.kv = kv
-    return scheduler
+    return kv

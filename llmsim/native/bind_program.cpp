@@ -6,7 +6,8 @@
 
 #include "bindings.h"
 #include "expanded.h"
-#include "vllm_v1.h"
+#include "scheduling/registry.h"
+#include "scheduling/vllm_v1.h"
 
 using namespace nanobind::literals;
 
@@ -104,7 +105,16 @@ void bind_program(nb::module_& m) {
 }
 
 void bind_configs(nb::module_& m) {
-  nb::enum_<QueueOrder>(m, "QueueOrder").value("FCFS", QueueOrder::kFcfs).value("PRIORITY", QueueOrder::kPriority);
+  nb::enum_<QueueOrder>(m, "QueueOrder")
+      .value("FCFS", QueueOrder::kFcfs)
+      .value("PRIORITY", QueueOrder::kPriority)
+      .value("SHORTEST", QueueOrder::kShortest)
+      .value("SLACK", QueueOrder::kSlack);
+  nb::class_<QueueConfig>(m, "QueueConfig", "Order of a waiting queue; the times (ps) are for SLACK.")
+      .def(nb::init<>())
+      .def_rw("order", &QueueConfig::order)
+      .def_rw("ttft_target_ps", &QueueConfig::ttft_target)
+      .def_rw("prefill_ps_per_token", &QueueConfig::prefill_ps_per_token);
   nb::enum_<FreeOrder>(m, "FreeOrder")
       .value("APPEND", FreeOrder::kAppend)
       .value("UNKEYED_FIRST", FreeOrder::kUnkeyedFirst);
@@ -124,11 +134,30 @@ void bind_configs(nb::module_& m) {
       .def_rw("reserve_full_isl", &VllmV1Config::reserve_full_isl)
       .def_rw("async_scheduling", &VllmV1Config::async_scheduling)
       .def_rw("watermark_blocks", &VllmV1Config::watermark_blocks)
-      .def_rw("order", &VllmV1Config::order)
+      .def_prop_rw(
+          "order", [](const VllmV1Config& c) { return c.queue.order; },
+          [](VllmV1Config& c, QueueOrder order) { c.queue.order = order; })
+      .def_rw("queue", &VllmV1Config::queue)
+      .def_rw("prefill_first", &VllmV1Config::prefill_first)
+      .def_rw("decode_only", &VllmV1Config::decode_only)
       .def_rw("num_speculative_tokens", &VllmV1Config::num_speculative_tokens)
       .def_rw("num_lookahead_tokens", &VllmV1Config::num_lookahead_tokens)
       .def_rw("accepted_draft_tokens", &VllmV1Config::accepted_draft_tokens)
       .def_rw("kv", &VllmV1Config::kv);
+  nb::class_<BatchingConfig>(m, "BatchingConfig", "Options of a scheduler other than vLLM's, by its name.")
+      .def(nb::init<>())
+      .def_rw("scheduler", &BatchingConfig::scheduler)
+      .def_rw("max_num_seqs", &BatchingConfig::max_num_seqs)
+      .def_rw("max_num_scheduled_tokens", &BatchingConfig::max_num_scheduled_tokens)
+      .def_rw("watermark_blocks", &BatchingConfig::watermark_blocks)
+      .def_rw("decode_only", &BatchingConfig::decode_only)
+      .def_rw("queue", &BatchingConfig::queue)
+      .def_rw("kv", &BatchingConfig::kv)
+      .def_rw("sglang_new_tokens", &BatchingConfig::sglang_new_tokens)
+      .def_rw("mlfq_levels", &BatchingConfig::mlfq_levels)
+      .def_rw("mlfq_tokens_per_iteration", &BatchingConfig::mlfq_tokens_per_iteration)
+      .def_rw("mlfq_starvation_ps", &BatchingConfig::mlfq_starvation);
+  m.def("scheduler_names", &scheduler_names, "Names that BatchingConfig.scheduler may have, sorted.");
   nb::class_<GroupConfig>(m, "GroupConfig")
       .def(nb::init<>())
       .def_rw("index", &GroupConfig::index)

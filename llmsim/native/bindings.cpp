@@ -11,7 +11,8 @@
 #include "expanded.h"
 #include "python/bindings.h"
 #include "python_builder.h"
-#include "vllm_v1.h"
+#include "scheduling/registry.h"
+#include "scheduling/vllm_v1.h"
 
 using namespace nanobind::literals;
 
@@ -26,6 +27,7 @@ void add_group(Simulation& s, const GroupConfig& config, std::unique_ptr<Builder
                const std::shared_ptr<Program>& program, const ExpandedConfig* expanded, bool record_steps,
                bool record_schedule) {
   if (config.depth < 1) throw std::invalid_argument("depth must be at least 1");
+  if (config.depth > builder->max_depth()) throw std::invalid_argument("this scheduler has one batch in flight");
   if (builder->limits().usable_blocks < 1) throw std::invalid_argument("a pool needs at least 2 blocks");
   std::unique_ptr<Evaluator> evaluator;
   if (expanded != nullptr) {
@@ -59,7 +61,9 @@ void bind_content_hasher(nb::module_& m) {
 
 void bind_simulation(nb::module_& m) {
   nb::exception<Stalled>(m, "Stalled", PyExc_RuntimeError);
-  nb::class_<Simulation>(m, "Simulation")
+  nb::class_<Simulation> simulation(m, "Simulation");
+  bind_set_router(simulation);
+  simulation
       .def(
           "__init__",
           [](Simulation* s, const In<std::int64_t>& arrival_ps, const In<std::int32_t>& input_tokens,
@@ -86,6 +90,16 @@ void bind_simulation(nb::module_& m) {
           "record_schedule"_a = false,
           "With `expanded`, every rank's nodes run in the engine instead of the folded program.")
       .def(
+          "add_group",
+          [](Simulation& s, const GroupConfig& config, const BatchingConfig& scheduler,
+             const std::shared_ptr<Program>& program, const ExpandedConfig* expanded, bool record_steps,
+             bool record_schedule) {
+            auto builder = make_builder(scheduler, s.sequences(), s.log());
+            add_group(s, config, std::move(builder), program, expanded, record_steps, record_schedule);
+          },
+          "config"_a, "scheduler"_a, "program"_a, "expanded"_a.none() = nb::none(), "record_steps"_a = false,
+          "record_schedule"_a = false, "A group with one of the other schedulers (scheduler_names()).")
+      .def(
           "add_python_group",
           [](Simulation& s, const GroupConfig& config, nb::object scheduler, const KvCacheConfig& kv,
              const std::shared_ptr<Program>& program, const ExpandedConfig* expanded, bool record_steps,
@@ -96,12 +110,6 @@ void bind_simulation(nb::module_& m) {
           },
           "config"_a, "scheduler"_a, "kv"_a, "program"_a, "expanded"_a.none() = nb::none(), "record_steps"_a = false,
           "record_schedule"_a = false, "A group whose scheduler is a Python object (llmsim.scheduling.base.Scheduler).")
-      .def(
-          "set_router",
-          [](Simulation& s, const std::string& name, std::uint64_t seed, std::size_t num_models) {
-            s.set_router(make_router(name, seed, num_models));
-          },
-          "name"_a, "seed"_a, "num_models"_a)
       .def("run", &Simulation::run, "max_events"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Handles up to max_events events; True when nothing is left.")
       .def_prop_ro("now_ps", &Simulation::now)
@@ -139,5 +147,6 @@ NB_MODULE(_native, m) {
   llmsim::bind_program(m);
   llmsim::bind_configs(m);
   llmsim::bind_expanded(m);
+  llmsim::bind_routing(m);
   llmsim::bind_simulation(m);
 }

@@ -36,7 +36,10 @@ void bind_content_hasher(nb::module_& m);
 void bind_program(nb::module_& m);
 void bind_configs(nb::module_& m);
 void bind_expanded(nb::module_& m);
+void bind_routing(nb::module_& m);
 void bind_simulation(nb::module_& m);
+// Methods that choose the router of a simulation.
+void bind_set_router(nb::class_<Simulation>& simulation);
 
 // Columns of a simulation as dictionaries of numpy arrays; names and units in llmsim/core.py.
 nb::dict schedule_columns(const ScheduleRecorder& recorder);

@@ -58,6 +58,7 @@ void BlockPool::make_findable(BlockId id) {
   const BlockId first = index_.find(block.key);
   if (first == 0) {
     index_.assign(block.key, id);
+    if (key_log_ != nullptr) key_log_->added(block.key);
     return;
   }
   BlockId last = first;
@@ -75,6 +76,7 @@ void BlockPool::drop_key(BlockId id) {
       index_.assign(block.key, block.same_next);
     } else {
       index_.erase(block.key);
+      if (key_log_ != nullptr) key_log_->removed(block.key);
     }
     if (block.same_next != 0) blocks_[block.same_next].same_prev = block.same_prev;
     block.same_prev = block.same_next = 0;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "block_map.h"
+#include "routing/key_log.h"
 #include "types.h"
 
 namespace llmsim {
@@ -40,6 +41,9 @@ class BlockPool {
   // The cached block that was entered first under this key, or 0.
   BlockId find(Key key) const { return index_.find(key); }
 
+  // From now on tells `log` which keys enter and leave the index; null: nobody.
+  void log_keys(KeyLog* log) { key_log_ = log; }
+
   // Recounts everything (invariant 4); false when a counter or a list is wrong.
   bool consistent() const;
 
@@ -67,6 +71,7 @@ class BlockPool {
   List front_, back_;
   std::vector<Block> blocks_;  // grows with use, so an untouched pool costs nothing
   BlockMap index_;
+  KeyLog* key_log_ = nullptr;
 };
 
 }  // namespace llmsim

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "batch.h"
@@ -9,6 +10,8 @@
 #include "sequence_table.h"
 
 namespace llmsim {
+
+class KeyLog;
 
 struct BuilderCounters {
   std::int64_t prefix_queried_tokens = 0, prefix_hit_tokens = 0;
@@ -40,6 +43,11 @@ class Builder {
   virtual void build(Ps now, Batch& batch) = 0;
   // The model's output for `batch` has arrived; finished requests leave and their rows are appended to `finished`.
   virtual void complete(const Batch& batch, std::vector<RequestId>& finished) = 0;
+
+  // Batches that may be in flight at once.
+  virtual std::int32_t max_depth() const { return std::numeric_limits<std::int32_t>::max(); }
+  // Where to note changes of the cached keys; a builder without a prefix cache has none to note.
+  virtual void log_keys(KeyLog* log) { static_cast<void>(log); }
 
   virtual std::int32_t num_running() const = 0;
   virtual std::int32_t num_waiting() const = 0;

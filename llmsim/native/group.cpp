@@ -32,6 +32,7 @@ void Group::receive(RequestId request, Ps now) {
   }
   sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
   inbox_.push_back({now + config_.api_latency, request});
+  ++outstanding_;
 }
 
 void Group::drain_inbox(Ps now) {
@@ -79,6 +80,8 @@ void Group::outputs(Ps now, std::vector<RequestId>& finished) {
   output_communication_.push_back(slot.communication);
   const std::size_t before = finished.size();
   builder_->complete(slot.batch, finished);
+  outstanding_ -= static_cast<std::int32_t>(finished.size() - before);
+  if (key_log_ != nullptr) key_log_->publish(now);
   if (schedule) schedule->completed(now, *builder_, std::span(finished).subspan(before));
   oldest_ = (oldest_ + 1) % slots_.size();
   --num_in_flight_;

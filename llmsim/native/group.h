@@ -10,6 +10,7 @@
 #include "evaluator.h"
 #include "observers.h"
 #include "request_log.h"
+#include "routing/key_log.h"
 
 namespace llmsim {
 
@@ -44,12 +45,20 @@ class Group {
   // The oldest batch in flight has ended at `now`; finished requests are appended.
   void outputs(Ps now, std::vector<RequestId>& finished);
 
+  // From now on the changes of what its cache holds go to `log`, at the end of each step.
+  void log_keys(KeyLog* log) {
+    key_log_ = log;
+    builder_->log_keys(log);
+  }
+
   bool idle() const { return num_in_flight_ == 0; }
   Ps next_output() const { return slots_[oldest_].end; }
   // When the engine next sees a request, or kEndOfTime.
   Ps next_inbox() const { return inbox_.empty() ? kEndOfTime : inbox_.front().seen; }
   std::int32_t num_waiting() const { return builder_->num_waiting() + static_cast<std::int32_t>(inbox_.size()); }
   std::int32_t num_running() const { return builder_->num_running(); }
+  // Requests received and neither finished nor refused: waiting, running, or on their way from the API server.
+  std::int32_t outstanding() const { return outstanding_; }
   bool unfinished() const { return builder_->has_requests() || !inbox_.empty(); }
 
   // One entry per completed batch, in order: when it ended, when it started, and how much of it was collectives.
@@ -75,6 +84,8 @@ class Group {
   bool can_ever_run(const Sequence& sequence, std::int32_t max_tokens) const;
 
   GroupConfig config_;
+  std::int32_t outstanding_ = 0;
+  KeyLog* key_log_ = nullptr;
   std::unique_ptr<Builder> builder_;
   std::unique_ptr<Evaluator> evaluator_;
   SequenceTable& sequences_;

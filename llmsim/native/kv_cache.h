@@ -45,6 +45,7 @@ class KvCache {
   }
   // Returns all blocks, last first. A preempted sequence may ask for its own blocks again, so they become findable.
   void release(RequestId request, bool preempted);
+  void log_keys(KeyLog* log) { pool_.log_keys(log); }
 
   const BlockPool& pool() const { return pool_; }
   const KvCacheConfig& config() const { return config_; }

@@ -4,6 +4,18 @@
 
 namespace llmsim {
 
+namespace {
+
+// Where nobody chose a router.
+class OnlyGroup final : public Router {
+ public:
+  std::size_t route(RequestId, Ps, std::span<Group* const>) override {
+    throw std::invalid_argument("several groups serve a model, so a router is needed");
+  }
+};
+
+}  // namespace
+
 Simulation::Simulation(Arrivals arrivals, std::vector<std::int32_t> output_tokens, ContentKeys content,
                        Ps series_interval)
     : arrivals_(std::move(arrivals)),
@@ -29,13 +41,29 @@ void Simulation::add_group(std::unique_ptr<Group> group) {
   sampled_.emplace_back();
 }
 
+RouterContext Simulation::router_context() const {
+  RouterContext context;
+  context.input_tokens = arrivals_.input_tokens;
+  context.content = &sequences_.content();
+  return context;
+}
+
+void Simulation::start() {
+  started_ = true;
+  if (!router_) router_ = std::make_unique<OnlyGroup>();
+  router_->start(groups_);
+  post_next_arrival();
+}
+
 bool Simulation::run(std::int64_t max_events) {
-  if (next_timed_ == 0) post_next_arrival();
+  if (!started_) start();
   for (; max_events > 0 && !events_.empty(); --max_events) {
     const Event event = events_.top();
     events_.pop();
     while (series_interval_ > 0 && next_sample_ < event.time) record_series();
+    if (router_->next_sample() < event.time) router_->sample(event.time);
     if (event.time < now_) throw std::logic_error("invariant 3: the clock went back");
+    if (event.time > kHorizon) throw std::overflow_error("the simulated time passes its horizon of 2^62 ps");
     now_ = event.time;
     handle(event);
   }
@@ -64,6 +92,7 @@ void Simulation::on_outputs(std::int32_t index) {
   groups_[index]->outputs(now_, finished_);
   num_finished_ += static_cast<std::int64_t>(finished_.size());
   for (const RequestId request : finished_) {
+    router_->finished(request);
     const std::int32_t next = arrivals_.next_call[request];
     if (next < 0) continue;
     sequences_[next].arrival = arrivals_.arrival_ps[next] = now_ + arrivals_.tool_delay_ps[request];
@@ -87,9 +116,10 @@ void Simulation::post_next_arrival() {
 void Simulation::on_arrival(RequestId request) {
   if (request == timed_[next_timed_ - 1]) post_next_arrival();
   const auto& candidates = groups_of_model_[static_cast<std::size_t>(arrivals_.model[request])];
-  Group* group = candidates[candidates.size() == 1 ? 0 : router_->route(request, candidates)];
+  Group* group = candidates[candidates.size() == 1 ? 0 : router_->route(request, now_, candidates)];
   group->receive(request, now_);
   if (sequences_[request].status == static_cast<std::uint8_t>(Status::kRejected)) {
+    router_->finished(request);
     reject_successors(request);
   } else if (group->idle()) {
     wake(group->config().index);

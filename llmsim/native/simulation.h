@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "group.h"
-#include "router.h"
+#include "routing/router.h"
 
 namespace llmsim {
 
@@ -44,7 +44,10 @@ class Simulation {
   Simulation(Arrivals arrivals, std::vector<std::int32_t> output_tokens, ContentKeys content, Ps series_interval);
 
   void add_group(std::unique_ptr<Group> group);
+  // Needed where a model has several groups; before the first call of run.
   void set_router(std::unique_ptr<Router> router) { router_ = std::move(router); }
+  // What routers may know of the requests; the session numbers and the seed are the caller's to fill in.
+  RouterContext router_context() const;
   SequenceTable& sequences() { return sequences_; }
   RequestLog& log() { return log_; }
   const SequenceTable& sequences() const { return sequences_; }
@@ -75,6 +78,7 @@ class Simulation {
     }
   };
 
+  void start();
   void handle(const Event& event);
   void on_outputs(std::int32_t group);
   void on_arrival(RequestId request);
@@ -92,6 +96,7 @@ class Simulation {
   std::vector<std::unique_ptr<Group>> groups_;
   std::vector<std::vector<Group*>> groups_of_model_;
   std::unique_ptr<Router> router_;
+  bool started_ = false;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<Ps> pump_at_;  // time of a group's pending pump, or kEndOfTime
   std::vector<RequestId> finished_;

@@ -14,6 +14,7 @@ using int128 = __int128;
 
 inline constexpr Ps kNever = -1;
 inline constexpr Ps kEndOfTime = std::numeric_limits<Ps>::max();
+inline constexpr Ps kHorizon = Ps{1} << 62;  // 53 days; what a step may add to it still fits
 inline constexpr Ps kPsPerSecond = 1'000'000'000'000;
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }

@@ -48,6 +48,27 @@ SERIES = (
 )
 """One row per log interval and group."""
 
+REQUEST_TIMES = (
+    Column("arrival_ps", "int64", "ps", "when the client sent it"),
+    Column("queued_ps", "int64", "ps", "when the engine saw it"),
+    Column("scheduled_ps", "int64", "ps", "when it first ran"),
+    Column("first_token_ps", "int64", "ps", "end of the step that gave its first token"),
+    Column("finish_ps", "int64", "ps", "end of the step that gave its last token"),
+)
+REQUEST_AMOUNTS = (
+    Column("input_tokens", "int32", "tokens", "of the prompt"),
+    Column("output_tokens", "int32", "tokens", "that it would emit if nothing cut it"),
+    Column("emitted_tokens", "int32", "tokens", "emitted"),
+    Column("cached_tokens", "int32", "tokens", "of the prompt found in the prefix cache when it first ran"),
+    Column("preemptions", "int32", "", "how often it was sent back to the queue"),
+)
+REQUEST_DURATIONS = (
+    Column("ttft_ps", "int64", "ps", "first token - arrival"),
+    Column("e2el_ps", "int64", "ps", "last token - arrival"),
+    Column("queueing_ps", "int64", "ps", "first scheduled - arrival"),
+)
+"""One row per request of the workload; a time that never came is null."""
+
 BLAME = (
     Column("api_ps", "int64", "ps", "from arrival until the engine saw the request"),
     Column("queue_ps", "int64", "ps", "waiting in the engine until first scheduled"),

@@ -24,6 +24,7 @@ class WorkloadBuilder:
         self._tool_ns: dict[int, int] = {}
         self._session_ids: dict[int, str] = {}
         self._request_ids: dict[int, str] = {}
+        self._priorities: dict[int, int] = {}
         self._hasher: ContentHasher | None = None
         self._has_calls = False
 
@@ -70,6 +71,10 @@ class WorkloadBuilder:
         if tool_ns:
             self._tool_ns[row] = tool_ns
 
+    def prioritise_last(self, priority: int) -> None:
+        """Gives the row just added a priority; a lower number is more urgent, and 0 is what the others have."""
+        self._priorities[len(self) - 1] = priority
+
     def build(self, *, models: tuple[str, ...], source: str, notes: tuple[str, ...]) -> Workload:
         """The workload, sorted stably by arrival; says so in a note, and numbers the requests by their place in the
         file, where that changed the order."""
@@ -109,8 +114,17 @@ class WorkloadBuilder:
             source=source,
             session_id=[self._session_ids.get(row, "") for row in names] if self._session_ids else None,
             request_id=[self._request_ids.get(row, str(row)) for row in names] if numbered else None,
+            priority=self._priority(n, rows),
             notes=notes,
         )
+
+    def _priority(self, n: int, rows: Int64) -> Int32 | None:
+        if not self._priorities:
+            return None
+        priority = np.zeros(n, dtype=np.int32)
+        given = np.fromiter(self._priorities, dtype=np.int64)
+        priority[given] = np.fromiter(self._priorities.values(), dtype=np.int32)
+        return priority[rows]
 
     def _content(self, n: int) -> tuple[Int64, UInt64]:
         if self._hasher is None:

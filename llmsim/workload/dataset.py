@@ -1,11 +1,20 @@
-"""Turns the text a user gives as dataset, a path or a `synthetic:` specification, into a workload."""
+"""Turns the text a user gives as dataset (a path, `trace:PATH,...` or `synthetic:...`) into a workload."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from llmsim.config.errors import InputError
 from llmsim.core import Workload
-from llmsim.workload.jsonl import load_trace
-from llmsim.workload.spec_text import is_synthetic, parse_synthetic
+from llmsim.workload.jsonl import is_own_format, load_trace
+from llmsim.workload.options import PREFIX, TraceOptions, is_trace_text, parse_trace_text
+from llmsim.workload.spec_text import PREFIX as SYNTHETIC
+from llmsim.workload.spec_text import parse_synthetic
 from llmsim.workload.synthetic import generate
+
+
+def is_synthetic(text: str) -> bool:
+    """Whether a dataset is a specification rather than a path."""
+    return text.startswith((SYNTHETIC, PREFIX))
 
 
 def load_dataset(text: str, *, known_models: Sequence[str], granularity: int, limit: int = 0) -> Workload:
@@ -13,7 +22,20 @@ def load_dataset(text: str, *, known_models: Sequence[str], granularity: int, li
 
     Raises InputError for anything wrong with the file or the specification.
     """
-    if not is_synthetic(text):
-        return load_trace(text, known_models=known_models, granularity=granularity, limit=limit)
-    spec = parse_synthetic(text)
-    return generate(spec, known_models=known_models, granularity=granularity, limit=limit)
+    if limit < 0:
+        raise InputError(f"the number of requests to read is {limit}, but must be 0 (all) or more")
+    if text.startswith(SYNTHETIC):
+        if "=" not in text.removeprefix(SYNTHETIC).split(",")[0]:
+            from llmsim.workload.generators import generate_kind, kind_of
+
+            if kind_of(text):
+                return generate_kind(text, known_models=known_models, granularity=granularity, limit=limit)
+        spec = parse_synthetic(text)
+        return generate(spec, known_models=known_models, granularity=granularity, limit=limit)
+    path, options = parse_trace_text(text) if is_trace_text(text) else (text, TraceOptions())
+    options = replace(options, limit=min(options.limit or limit, limit or options.limit))
+    if options == TraceOptions(limit=options.limit) and is_own_format(path):
+        return load_trace(path, known_models=known_models, granularity=granularity, limit=options.limit)
+    from llmsim.workload.formats import load
+
+    return load(path, known_models=known_models, granularity=granularity, options=options)

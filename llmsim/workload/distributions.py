@@ -87,6 +87,24 @@ class Zipf:
 
 
 @dataclass(frozen=True)
+class Pareto:
+    """A heavy tail: P(more than v) = (minimum / v)^alpha, values beyond `maximum` set to it, then rounded down; without
+    that limit the mean is minimum * alpha / (alpha - 1), for alpha above 1."""
+
+    alpha: float
+    minimum: int
+    maximum: int
+
+    def draw(self, random: Generator, n: int) -> Int64:
+        values = self.minimum * (1.0 - random.random(n)) ** (-1.0 / self.alpha)
+        return np.minimum(values, self.maximum).astype(np.int64)
+
+    @property
+    def text(self) -> str:
+        return f"pareto:{self.alpha!r}:min={self.minimum}:max={self.maximum}"
+
+
+@dataclass(frozen=True)
 class Uniform:
     """Every integer from minimum to maximum, both included, equally likely; mean (minimum + maximum) / 2."""
 

@@ -1,9 +1,6 @@
 """Reads a JSONL trace line by line: requests, sessions, or a mix, checked to the last field."""
 
-import io
-import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,59 +13,39 @@ from llmsim.workload.columns import WorkloadBuilder
 from llmsim.workload.limits import MAX_TIME_NS
 from llmsim.workload.lines import Call, Line, decode_lenient, decode_strict, problem, unknown_keys
 from llmsim.workload.models import ModelNames
+from llmsim.workload.opening import opened
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_GZIP_MAGIC = b"\x1f\x8b"
+_OWN_KEYS = (b'"input_toks"', b'"sub_requests"', b'"arrival_time_ns"')
 
 
 def load_trace(path: str | Path, *, known_models: Sequence[str], granularity: int, limit: int = 0) -> Workload:
     """The requests of a trace, in stable order of arrival.
 
     Lines hold `input_toks`, `output_toks`, `arrival_time_ns` and optionally `input_tok_ids`, `output_tok_ids`,
-    `model`, `request_id`; a session has `arrival_time_ns`, `sub_requests` and optionally `session_id`, `model`.
-    Gzip is recognised by content; blank lines are skipped; other keys are ignored with a note. `known_models` are
-    the cluster's (empty: any name goes), `granularity` the tokens per content block (0: content is not kept),
-    `limit` the number of lines to read (0: all). Token ids are hashed as they are read and dropped, so memory is
-    bounded by the columns. Raises InputError, beginning `path:line:` where a line is at fault.
+    `model`, `request_id`, `priority`; a session has `arrival_time_ns`, `sub_requests` and optionally `session_id`,
+    `model` and `priority`, which its calls may override. Gzip and zstd are recognised by content; blank lines are
+    skipped; other keys are ignored with a note. `known_models` are the cluster's (empty: any name goes),
+    `granularity` the tokens per content block (0: content is not kept), `limit` the number of lines to read (0: all).
+    Token ids are hashed as they are read and dropped, so memory is bounded by the columns. Raises InputError,
+    beginning `path:line:` where a line is at fault.
     """
     if limit < 0:
         raise InputError(f"the number of requests to read is {limit}, but must be 0 (all) or more")
     reader = _Reader(str(path), ModelNames(known_models), WorkloadBuilder(granularity))
-    with _opened(Path(path)) as stream:
+    with opened(Path(path)) as stream:
         reader.read(stream, limit)
     return reader.workload()
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    """The decompressed bytes of a trace; every failure to read them becomes one sentence."""
-    with _opened_raw(path) as raw:
-        try:
-            if raw.peek(2)[:2] == _GZIP_MAGIC:
-                import gzip
-
-                with gzip.GzipFile(fileobj=raw) as unpacked:
-                    yield io.BufferedReader(unpacked)
-            else:
-                yield raw
-        except (EOFError, zlib.error) as error:
-            raise InputError(f"{path}: the gzip data is damaged or cut short ({error})") from None
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-
-
-def _opened_raw(path: Path) -> io.BufferedReader:
-    try:
-        return path.open("rb")
-    except FileNotFoundError:
-        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise InputError(f"{path}: no such trace file{nearest(path.name, siblings)}") from None
-    except IsADirectoryError:
-        raise InputError(f"{path}: a folder, but the dataset must be a JSONL file") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except ValueError as error:
-        raise InputError(f"{str(path)!r}: not a usable path ({error})") from None
+def is_own_format(path: str | Path) -> bool:
+    """Whether a file begins like a trace of this format, so that no other reader need be asked; so does what can be
+    read only once, such as a pipe."""
+    if Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
+        return True
+    with opened(Path(path)) as stream:
+        line = stream.readline(1 << 16)
+    return any(key in line for key in _OWN_KEYS) and not line.lstrip(_BYTE_ORDER_MARK).lstrip().startswith(b"[")
 
 
 class _Reader:
@@ -114,6 +91,8 @@ class _Reader:
         self._take_call(record, record.arrival_time_ns, record.model, line, number)
         if record.session_id is not UNSET or record.request_id is not UNSET:
             self._builder.name_last(record.session_id or None, record.request_id or None)
+        if record.priority is not UNSET:
+            self._builder.prioritise_last(record.priority)
 
     def _decode_again(self, line: bytes, number: int) -> Line:
         """The line without its unknown keys, which are noted once; refuses a line with any other fault."""
@@ -140,6 +119,9 @@ class _Reader:
             # The peer's traces may give a duration after the last call; nothing waits for it.
             tool_ns = call.tool_duration_ns if index + 1 < len(calls) else 0
             self._builder.name_last(session_id, call.request_id or None, tool_ns)
+            priority = record.priority if call.priority is UNSET else call.priority
+            if priority is not UNSET:
+                self._builder.prioritise_last(priority)
             arrival_ns = -1
 
     def _take_call(self, call: Line | Call, arrival_ns: int, model: object, line: bytes, number: int) -> None:

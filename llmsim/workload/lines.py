@@ -6,10 +6,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from llmsim.workload.limits import MAX_TIME_NS, MAX_TOKEN_ID, MAX_TOKENS
+from llmsim.workload.limits import MAX_PRIORITY, MAX_TIME_NS, MAX_TOKEN_ID, MAX_TOKENS, MIN_PRIORITY
 
 Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 TimeNs = Annotated[int, Meta(ge=0, le=MAX_TIME_NS)]
+Priority = Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
 TokenIds = list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]]
 
 
@@ -23,6 +24,7 @@ class Call(msgspec.Struct, gc=False):
     output_tok_ids: TokenIds | UnsetType = UNSET
     model: str | UnsetType = UNSET
     request_id: str | UnsetType = UNSET
+    priority: Priority | UnsetType = UNSET
 
 
 class Line(msgspec.Struct, gc=False):
@@ -37,6 +39,7 @@ class Line(msgspec.Struct, gc=False):
     request_id: str | UnsetType = UNSET
     session_id: str | UnsetType = UNSET
     sub_requests: list[Call] | UnsetType = UNSET
+    priority: Priority | UnsetType = UNSET
 
 
 class _StrictCall(Call, gc=False, forbid_unknown_fields=True):
@@ -88,6 +91,7 @@ def problem(line: bytes) -> str:
 
 def _session_problem(fields: dict[str, Any]) -> str:
     found = _integer_problem(fields, "arrival_time_ns", 0, MAX_TIME_NS, "") or _text_problem(fields, "")
+    found = found or _priority_problem(fields, "")
     if found:
         return found
     calls = fields["sub_requests"]
@@ -119,7 +123,11 @@ def _request_problem(fields: dict[str, Any], path: str, *, timed: bool) -> str:
         found = found or _integer_problem(fields, "tool_duration_ns", 0, MAX_TIME_NS, path)
     for name, length in _IDS.items():
         found = found or _ids_problem(fields, name, length, path)
-    return found or _text_problem(fields, path)
+    return found or _priority_problem(fields, path) or _text_problem(fields, path)
+
+
+def _priority_problem(fields: dict[str, Any], path: str) -> str:
+    return _integer_problem(fields, "priority", MIN_PRIORITY, MAX_PRIORITY, path) if "priority" in fields else ""
 
 
 def _integer_problem(fields: dict[str, Any], name: str, low: int, high: int, path: str) -> str:

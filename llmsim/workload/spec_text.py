@@ -2,7 +2,7 @@
 `synthetic:n=1000,rate=10,input=lognormal:220,output=lognormal:190,seed=1`."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.workload.distributions import (
@@ -14,11 +14,13 @@ from llmsim.workload.distributions import (
     Gamma,
     Lengths,
     LogNormal,
+    Pareto,
     Poisson,
     Uniform,
     Zipf,
 )
 from llmsim.workload.limits import MAX_TOKENS
+from llmsim.workload.patterns import Diurnal, Spikes
 from llmsim.workload.synthetic import Sessions, SharedPrefixes, SyntheticSpec
 
 PREFIX = "synthetic:"
@@ -27,38 +29,23 @@ EXAMPLE = "synthetic:n=1000,rate=10,input=lognormal:220,output=lognormal:190,see
 MAX_REQUESTS = 100_000_000
 
 
-def is_synthetic(text: str) -> bool:
-    """Whether a dataset is a specification rather than a path."""
-    return text.startswith(PREFIX)
-
-
 def parse_synthetic(text: str) -> SyntheticSpec:
     """Reads `synthetic:` and comma-separated `key=value`:
 
-    n (lines), rate (requests per second), arrivals (poisson, gamma:cv=2, fixed, burst:size=50:every_s=15), input and
-    output (tokens: lognormal:MEAN with cv= (1) or sigma=, zipf:EXPONENT with min= and max=, uniform:MIN-MAX, fixed:N or
+    n (lines), rate (requests per second), arrivals (poisson, gamma:cv=2, fixed, burst:size=50:every_s=15,
+    diurnal:period_s=86400:amplitude=0.5, spike:every_s=300:length_s=20:factor=5), input and
+    output (tokens: lognormal:MEAN with cv= (1) or sigma=, zipf:EXPONENT or pareto:ALPHA with min= and max=,
+    uniform:MIN-MAX, fixed:N or
     N; min= and max= limit a lognormal), prefixes (COUNT with tokens= and share= (1)), calls and tool_ms (sessions;
     distributions too), model (names separated by |), seed (0). Raises InputError naming the part at fault.
     """
-    values: dict[str, str] = {}
-    for part in text.removeprefix(PREFIX).split(","):
-        key, equals, value = part.partition("=")
-        if not equals or not value:
-            raise InputError(f'{text}: "{part}" is not key=value; an example is {EXAMPLE}')
-        if key not in KEYS:
-            raise InputError(f'{text}: unknown key "{key}"{nearest(key, KEYS)}; known: {", ".join(KEYS)}')
-        if key in values:
-            raise InputError(f'{text}: "{key}" is given twice')
-        values[key] = value
-    for key in ("n", "input", "output"):
-        if key not in values:
-            raise InputError(f'{text}: "{key}" is missing; an example is {EXAMPLE}')
-    fields = {key: _Field(text, key, value) for key, value in values.items()}
+    values = split_fields(text, text.removeprefix(PREFIX).split(","), KEYS, ("n", "input", "output"), EXAMPLE)
+    fields = {key: Field(text, key, value) for key, value in values.items()}
     return SyntheticSpec(
         n=fields["n"].alone_integer(1, MAX_REQUESTS),
-        arrivals=_arrivals(text, fields),
-        input_lengths=_lengths(fields["input"], 1),
-        output_lengths=_lengths(fields["output"], 1),
+        arrivals=parse_arrivals(text, fields),
+        input_lengths=parse_lengths(fields["input"], 1),
+        output_lengths=parse_lengths(fields["output"], 1),
         seed=fields["seed"].alone_integer(0, (1 << 63) - 1) if "seed" in fields else 0,
         prefixes=_prefixes(fields),
         sessions=_sessions(text, fields),
@@ -66,7 +53,27 @@ def parse_synthetic(text: str) -> SyntheticSpec:
     )
 
 
-class _Field:
+def split_fields(
+    text: str, parts: list[str], known: Sequence[str], required: Sequence[str], example: str
+) -> dict[str, str]:
+    """The `key=value` parts of a specification; raises InputError for unknown, repeated and missing keys."""
+    values: dict[str, str] = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not equals or not value:
+            raise InputError(f'{text}: "{part}" is not key=value; an example is {example}')
+        if key not in known:
+            raise InputError(f'{text}: unknown key "{key}"{nearest(key, known)}; known: {", ".join(known)}')
+        if key in values:
+            raise InputError(f'{text}: "{key}" is given twice')
+        values[key] = value
+    for key in required:
+        if key not in values:
+            raise InputError(f'{text}: "{key}" is missing; an example is {example}')
+    return values
+
+
+class Field:
     """One `key=value`, whose value is a word and colon-separated arguments; every argument must be taken."""
 
     def __init__(self, text: str, key: str, value: str) -> None:
@@ -135,9 +142,9 @@ def _called(name: str) -> str:
     return f'"{name}"' if name else "the value"
 
 
-def _arrivals(text: str, fields: dict[str, _Field]) -> Arrivals:
-    field = fields.get("arrivals") or _Field(text, "arrivals", "poisson")
-    field.word_among("arrivals", ("poisson", "gamma", "fixed", "burst"))
+def parse_arrivals(text: str, fields: dict[str, Field]) -> Arrivals:
+    field = fields.get("arrivals") or Field(text, "arrivals", "poisson")
+    field.word_among("arrivals", ("poisson", "gamma", "fixed", "burst", "diurnal", "spike"))
     if field.word == "burst":
         if "rate" in fields:
             raise InputError(f"{field.where}: bursts have size= and every_s=, so leave rate= out")
@@ -155,13 +162,19 @@ def _arrivals(text: str, fields: dict[str, _Field]) -> Arrivals:
         arrivals = Gamma(rate_per_s, field.positive("cv", most=100))
     elif field.word == "fixed":
         arrivals = FixedInterval(rate_per_s)
+    elif field.word == "diurnal":
+        arrivals = Diurnal(rate_per_s, field.positive("period_s", 86_400.0), field.positive("amplitude", 0.5, most=1))
+    elif field.word == "spike":
+        every_s = field.positive("every_s")
+        length_s = field.positive("length_s", most=every_s)
+        arrivals = Spikes(rate_per_s, every_s, length_s, field.positive("factor", most=1e6))
     field.done()
     return arrivals
 
 
-def _lengths(field: _Field, smallest: int) -> Lengths:
-    makers: dict[str, Callable[[_Field, int], Lengths]] = {
-        "lognormal": _lognormal, "zipf": _zipf, "uniform": _uniform, "fixed": _fixed,
+def parse_lengths(field: Field, smallest: int) -> Lengths:
+    makers: dict[str, Callable[[Field, int], Lengths]] = {
+        "lognormal": _lognormal, "zipf": _zipf, "pareto": _pareto, "uniform": _uniform, "fixed": _fixed,
     }  # fmt: skip
     if field.word.isdigit() and not field.arguments:
         field.arguments[""], field.word = field.word, "fixed"
@@ -171,7 +184,7 @@ def _lengths(field: _Field, smallest: int) -> Lengths:
     return lengths
 
 
-def _range(field: _Field, smallest: int, *, lowest: int | None, highest: int | None) -> tuple[int, int]:
+def _range(field: Field, smallest: int, *, lowest: int | None, highest: int | None) -> tuple[int, int]:
     minimum = field.integer("min", smallest, MAX_TOKENS, lowest)
     maximum = field.integer("max", smallest, MAX_TOKENS, highest)
     if minimum > maximum:
@@ -179,7 +192,7 @@ def _range(field: _Field, smallest: int, *, lowest: int | None, highest: int | N
     return minimum, maximum
 
 
-def _lognormal(field: _Field, smallest: int) -> Lengths:
+def _lognormal(field: Field, smallest: int) -> Lengths:
     mean = field.positive("", most=MAX_TOKENS)
     minimum, maximum = _range(field, smallest, lowest=smallest, highest=MAX_TOKENS)
     if "sigma" in field.arguments:
@@ -187,7 +200,7 @@ def _lognormal(field: _Field, smallest: int) -> Lengths:
     return LogNormal.with_cv(mean, field.positive("cv", 1.0, most=100), minimum, maximum)
 
 
-def _zipf(field: _Field, smallest: int) -> Lengths:
+def _zipf(field: Field, smallest: int) -> Lengths:
     exponent = field.positive("", most=100)
     minimum, maximum = _range(field, max(smallest, 1), lowest=1, highest=None)
     if maximum - minimum >= MAX_ZIPF_VALUES:
@@ -198,7 +211,13 @@ def _zipf(field: _Field, smallest: int) -> Lengths:
     return Zipf(exponent, minimum, maximum)
 
 
-def _uniform(field: _Field, smallest: int) -> Lengths:
+def _pareto(field: Field, smallest: int) -> Lengths:
+    alpha = field.positive("", most=100)
+    minimum, maximum = _range(field, max(smallest, 1), lowest=1, highest=MAX_TOKENS)
+    return Pareto(alpha, minimum, maximum)
+
+
+def _uniform(field: Field, smallest: int) -> Lengths:
     if "" in field.arguments:
         low, _, high = field.arguments.pop("").partition("-")
         field.set("min", low)
@@ -206,11 +225,11 @@ def _uniform(field: _Field, smallest: int) -> Lengths:
     return Uniform(*_range(field, smallest, lowest=None, highest=None))
 
 
-def _fixed(field: _Field, smallest: int) -> Lengths:
+def _fixed(field: Field, smallest: int) -> Lengths:
     return Fixed(field.integer("", smallest, MAX_TOKENS))
 
 
-def _prefixes(fields: dict[str, _Field]) -> SharedPrefixes | None:
+def _prefixes(fields: dict[str, Field]) -> SharedPrefixes | None:
     field = fields.get("prefixes")
     if field is None:
         return None
@@ -219,10 +238,10 @@ def _prefixes(fields: dict[str, _Field]) -> SharedPrefixes | None:
     return SharedPrefixes(field.alone_integer(1, MAX_REQUESTS), tokens, share)
 
 
-def _sessions(text: str, fields: dict[str, _Field]) -> Sessions | None:
+def _sessions(text: str, fields: dict[str, Field]) -> Sessions | None:
     if "calls" not in fields:
         if "tool_ms" in fields:
             raise InputError(f'{text}: "tool_ms" needs "calls", the number of calls of a session')
         return None
-    tool = fields.get("tool_ms") or _Field(text, "tool_ms", "0")
-    return Sessions(_lengths(fields["calls"], 1), _lengths(tool, 0))
+    tool = fields.get("tool_ms") or Field(text, "tool_ms", "0")
+    return Sessions(parse_lengths(fields["calls"], 1), parse_lengths(tool, 0))

@@ -76,12 +76,12 @@ def generate(
     prefix = _prefix_of_line(spec, streams[4])[:n]
     input_tokens, output_tokens = _lengths(spec, calls, prefix, streams[1], streams[2])
     arrival_ps = np.full(len(input_tokens), -1, dtype=np.int64)
-    arrival_ps[np.cumsum(calls) - calls] = _arrivals_ns(spec, n, streams[0]) * PS_PER_NS
+    arrival_ps[np.cumsum(calls) - calls] = arrivals_ns(spec.arrivals, n, spec.text, streams[0]) * PS_PER_NS
     following = next_calls(arrival_ps)
     tool_ps = np.zeros_like(arrival_ps)
     if spec.sessions:
         tool_ps = np.where(following >= 0, spec.sessions.tool_ms.draw(streams[5], len(tool_ps)) * PS_PER_MS, 0)
-    offsets, keys = _content(spec, granularity, prefix, calls, input_tokens + output_tokens)
+    offsets, keys = content_of(spec.prefixes, granularity, prefix, calls, input_tokens + output_tokens)
     names = ModelNames(known_models)
     return Workload(
         arrival_ps=arrival_ps,
@@ -99,12 +99,13 @@ def generate(
     )
 
 
-def _arrivals_ns(spec: SyntheticSpec, n: int, random: Generator) -> Int64:
+def arrivals_ns(arrivals: Arrivals, n: int, where: str, random: Generator) -> Int64:
+    """n arrival times, ns; raises InputError, beginning with `where`, for a time that no run reaches."""
     with np.errstate(all="ignore"):  # what does not fit int64 is refused just below
-        times_ns = spec.arrivals.times_ns(random, n)
+        times_ns = arrivals.times_ns(random, n)
     if n and not 0 <= int(times_ns[-1]) <= MAX_TIME_NS:
         most = f"the {MAX_TIME_NS} ns (53 days) that a run can last"
-        raise InputError(f"{spec.text}: the last request would arrive beyond {most}")
+        raise InputError(f"{where}: the last request would arrive beyond {most}")
     return times_ns
 
 
@@ -143,15 +144,16 @@ def _model_of_line(spec: SyntheticSpec, names: ModelNames, random: Generator) ->
     return indices[random.integers(0, len(indices), size=spec.n)]
 
 
-def _content(
-    spec: SyntheticSpec, granularity: int, prefix: Int64, calls: Int64, stream_tokens: Int64
+def content_of(
+    prefixes: SharedPrefixes | None, granularity: int, prefix: Int64, calls: Int64, stream_tokens: Int64
 ) -> tuple[Int64, UInt64]:
-    """Content keys of all rows: shared prefixes have the first ids, then every conversation has ids of its own."""
+    """Content keys (offsets, keys) of all rows: shared prefixes have the first ids, then every conversation of several
+    calls has ids of its own. `prefix` and `calls` are per line, `stream_tokens` (prompt and answer) per row."""
     rows = len(stream_tokens)
     offsets = np.zeros(rows + 1, dtype=np.int64)
-    if granularity == 0 or (spec.prefixes is None and spec.sessions is None):
+    if granularity == 0 or (prefixes is None and rows == len(calls)):
         return offsets, np.zeros(0, dtype=np.uint64)
-    prefix_blocks = spec.prefixes.tokens // granularity if spec.prefixes else 0
+    prefix_blocks = prefixes.tokens // granularity if prefixes else 0
     row_prefix = np.repeat(prefix, calls)
     shared = np.where(row_prefix >= 0, prefix_blocks, 0)
     talk = np.repeat(calls > 1, calls)
@@ -159,7 +161,7 @@ def _content(
     np.cumsum(blocks, out=offsets[1:])
     last_rows = np.cumsum(calls) - 1
     line_blocks = np.where(calls > 1, blocks[last_rows], 0)
-    line_base = np.cumsum(line_blocks) - line_blocks + 1 + prefix_blocks * (spec.prefixes.count if spec.prefixes else 0)
+    line_base = np.cumsum(line_blocks) - line_blocks + 1 + prefix_blocks * (prefixes.count if prefixes else 0)
     block = np.arange(offsets[-1]) - np.repeat(offsets[:-1], blocks)
     own_base = np.repeat(np.repeat(line_base, calls), blocks)
     prefix_base = np.repeat(1 + row_prefix * prefix_blocks, blocks)

@@ -106,7 +106,6 @@ def test_routers_use_every_group(router: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (["--prioritize-prefill"], 2, "--prioritize-prefill"),
         (["--enable-attn-offloading"], 2, "--enable-attn-offloading"),
         (["--prefix-storage", "CPU"], 2, "--prefix-storage"),
         (["--prefix-storage", "TAPE"], 2, "None, CPU or CXL"),

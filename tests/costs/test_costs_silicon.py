@@ -204,7 +204,12 @@ def test_an_unmeasured_head_shape_is_scaled_and_says_so() -> None:
 def test_experts_and_their_routing_are_named() -> None:
     costs = compile_costs(request("Qwen/Qwen3-30B-A3B", "H100", tp=2, ep=2, source="silicon"))
     moe = next(op for op in costs.ops if op.name == "moe")
-    assert "power_law_1.2 routing" in moe.source and moe.provenance[128] == Provenance.MEASURED
+    assert "balanced routing" in moe.source and moe.provenance[128] == Provenance.MEASURED
+    uneven = compile_costs(
+        request("Qwen/Qwen3-30B-A3B", "H100", tp=2, ep=2, source="silicon", expert_routing="power_law")
+    )
+    skewed = next(op for op in uneven.ops if op.name == "moe")
+    assert "power_law_1.2 routing" in skewed.source and (skewed.ps != moe.ps).any()
     scaled = dataclasses.replace(request("Qwen/Qwen3-30B-A3B").model, moe_intermediate_size=1000)
     costs = compile_costs(request(scaled, "H100", source="silicon"))
     assert "scaled from MoeShape" in next(op for op in costs.ops if op.name == "moe").source

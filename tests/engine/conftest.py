@@ -1,9 +1,12 @@
 """Finds the engine's bindings: its own module when that was built alone and is on the path, else the product's."""
 
 import importlib
+from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from engine.command import build_command
 
 
 def _load() -> ModuleType | None:
@@ -28,3 +31,9 @@ def engine() -> ModuleType:
     if module is None:
         pytest.skip("the engine's bindings are not built (neither llmsim._native.engine nor astra_engine_py)")
     return module
+
+
+@pytest.fixture(scope="session")
+def command() -> Path:
+    """The executable `astra-sim`, built when a test first asks for it."""
+    return build_command()

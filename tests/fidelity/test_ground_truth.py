@@ -1,49 +1,57 @@
-"""A real vLLM run against its simulation from the profile bundle: nothing fitted, the targets of docs/accuracy.md."""
+"""A real vLLM run against its simulation, nothing fitted: the targets of docs/accuracy.md."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 from shared_data import shared
 
 from llmsim.cli import run_main
+from llmsim.validation import compare, read_recording
 
-ROOT = Path(__file__).resolve().parents[2]
-SPEC = importlib.util.spec_from_file_location("compare_log", ROOT / "evaluation" / "compare_log.py")
-assert SPEC is not None and SPEC.loader is not None
-compare_log = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(compare_log)
+RUN = "groundtruth/rtxpro6000_llama31_8b"
+
+
+def log() -> Path:
+    return shared(f"{RUN}/vllm/requests.jsonl")
 
 
 def errors(tmp_path: Path, *options: str) -> dict[str, float]:
-    run = shared("groundtruth/rtxpro6000_llama31_8b")
     output = tmp_path / "out.csv"
     arguments = [
-        "--cluster-config", run / "cluster.json",
-        "--dataset", shared("groundtruth/workloads/sharegpt-llama-3.1-8b-300-sps10.jsonl"),
+        "--cluster-config", shared(f"{RUN}/cluster.json"),
+        "--dataset", shared("groundtruth/workloads/sharegpt-llama-3.1-8b-300-sps10.jsonl"), "--arrivals", log(),
         "--max-num-seqs", 128, "--max-num-batched-tokens", 2048, "--output", output, *options,
     ]  # fmt: skip
     assert run_main([str(argument) for argument in arguments]) == 0
-    real = compare_log.read_log(run / "vllm" / "requests.jsonl")
-    result: dict[str, float] = compare_log.compare(real, compare_log.read_output(output), skip_seconds=2.0)
-    return result
+    return compare(read_recording(log()), read_recording(output)).errors()
+
+
+def bundle() -> tuple[str, str]:
+    return "--profile-dir", str(shared("groundtruth/profiler/perf"))
 
 
 def test_rtx_pro_6000_llama_8b_from_its_bundle(tmp_path: Path) -> None:
-    found = errors(tmp_path, "--profile-dir", str(shared("groundtruth/profiler/perf")))
-    assert abs(found["mean_ttft"]) <= 5
-    assert abs(found["mean_tpot"]) <= 1.5
-    assert abs(found["output_throughput"]) <= 2
-    assert found["paired_mape_ttft"] <= 10
-    assert found["paired_mape_tpot"] <= 1.5
+    found = errors(tmp_path, *bundle())
+    for name in ("mean_tpot", "mean_latency", "output_throughput", "makespan", "paired_mape_tpot"):
+        assert abs(found[name]) <= 1.0, (name, found[name])
+    assert abs(found["mean_ttft"]) <= 2.5
+    assert found["paired_mape_latency"] <= 1.2
+    assert found["paired_mape_ttft"] <= 7
 
 
-def test_each_term_matters(tmp_path: Path) -> None:
-    """Without the prefix cache or with a synchronous scheduler the same bundle is further off."""
-    bundle = ("--profile-dir", str(shared("groundtruth/profiler/perf")))
-    full = errors(tmp_path, *bundle)
-    assert errors(tmp_path, *bundle, "--no-async-scheduling")["paired_mape_ttft"] > 1.5 * full["paired_mape_ttft"]
-    assert errors(tmp_path, *bundle, "--no-enable-prefix-caching")["mean_tpot"] > full["mean_tpot"] + 0.5
+@pytest.mark.parametrize(
+    ("term", "metric", "worse_by"),
+    [
+        ("async_lag", "paired_mape_ttft", 4.0),
+        ("decode_skew", "paired_mape_tpot", 2.0),
+        ("mixed_step", "paired_mape_tpot", 2.0),
+        ("prefix_cache", "paired_mape_tpot", 0.4),
+    ],
+)
+def test_each_term_matters(term: str, metric: str, worse_by: float, tmp_path: Path) -> None:
+    """Without any of them the same bundle is further off, request by request."""
+    full = errors(tmp_path, *bundle())
+    assert errors(tmp_path, *bundle(), "--disable-term", term)[metric] > full[metric] + worse_by
 
 
 @pytest.mark.parametrize("source", ["silicon"])

@@ -74,6 +74,8 @@ def test_requests_parquet_holds_everything(build, tmp_path):
     for row in (0, 8_191, 8_192, 8_999):
         assert table["itl_ps"][row].as_py() == results.itl_of(row).tolist()
     assert table["request_id"][8_500].as_py() == "8500"
+    named = [f for f in table.schema if f.name not in ("request_id", "session_id", "group", "model", "status")]
+    assert all(f.metadata and f.metadata[b"meaning"] for f in named)
     parts = sum(table[column.name].to_numpy(zero_copy_only=False)[finished] for column in BLAME)
     assert np.array_equal(parts, table["e2el_ps"].to_numpy(zero_copy_only=False)[finished])
     assert all(

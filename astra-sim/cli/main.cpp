@@ -1,0 +1,86 @@
+// The command `astra-sim`.
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/tools.h"
+#include "model/input_error.h"
+#include "strict/simulation.h"
+
+namespace astra_sim::cli {
+
+namespace {
+
+constexpr int kWrongInput = 2;
+constexpr int kUnfinished = 3;
+
+void print_notes(const std::vector<std::string>& notes) {
+    for (const std::string& note : notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+}
+
+void write_file(const std::string& path, const std::string& text) {
+    std::FILE* file = std::fopen(path.c_str(), "wb");
+    const bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+    if (file == nullptr || std::fclose(file) != 0 || !written) throw model::InputError("cannot write " + path);
+}
+
+strict::Inputs read_inputs(const CommandLine& line) {
+    strict::Inputs inputs;
+    inputs.system = config::read_system(line.system);
+    inputs.network = config::read_network(line.network);
+    inputs.memory = config::read_memory(line.memory);
+    inputs.groups = config::read_groups(line.groups, inputs.network.npus());
+    return inputs;
+}
+
+int run(const CommandLine& line) {
+    if (line.rules == "default") {
+        throw model::InputError("--rules default does not run files yet; --rules strict gives ASTRA-sim's results");
+    }
+    const strict::Inputs inputs = read_inputs(line);
+    for (const auto* notes : {&line.notes, &inputs.system.notes, &inputs.network.notes, &inputs.memory.notes}) {
+        print_notes(*notes);
+    }
+    strict::Options options;
+    options.workload = line.workload;
+    options.aware = line.backend == "congestion-aware";
+    options.rendezvous = line.rendezvous;
+    options.queues_per_dimension = line.queues_per_dimension;
+    options.injection_scale = line.injection_scale;
+    const strict::Outcome outcome = strict::simulate(options, inputs);
+    const std::string text = line.json ? as_json(outcome, inputs.system) : as_lines(outcome, inputs.system);
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    if (!line.node_times.empty()) write_file(line.node_times, as_node_times(outcome));
+    if (outcome.unfinished_nodes == 0) return 0;
+    std::fprintf(stderr, "error: %llu node(s) never end:\n", static_cast<unsigned long long>(outcome.unfinished_nodes));
+    for (const std::string& sentence : outcome.unfinished) std::fprintf(stderr, "  %s\n", sentence.c_str());
+    return kUnfinished;
+}
+
+}  // namespace
+
+}  // namespace astra_sim::cli
+
+int main(int argc, char** argv) {
+    using namespace astra_sim;
+    try {
+        const std::vector<std::string> arguments(argv + 1, argv + argc);
+        int exit_code = 0;
+        if (cli::run_tool(arguments, exit_code)) return exit_code;
+        const cli::CommandLine line = cli::parse_command_line(arguments);
+        if (line.help) {
+            std::fputs((cli::usage() + cli::tools_usage()).c_str(), stdout);
+            return 0;
+        }
+        return cli::run(line);
+    } catch (const std::bad_alloc&) {
+        std::fputs("error: memory is not enough for this run\n", stderr);
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "error: %s\n", error.what());
+    }
+    return cli::kWrongInput;
+}

@@ -1,0 +1,162 @@
+#include "cli/options.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+
+#include "config/nearest.h"
+#include "model/input_error.h"
+
+namespace astra_sim::cli {
+
+namespace {
+
+using model::InputError;
+
+constexpr std::array<std::string_view, 19> kOptions = {"workload-configuration",
+                                                       "system-configuration",
+                                                       "network-configuration",
+                                                       "remote-memory-configuration",
+                                                       "comm-group-configuration",
+                                                       "logging-configuration",
+                                                       "logging-folder",
+                                                       "num-queues-per-dim",
+                                                       "injection-scale",
+                                                       "comm-scale",
+                                                       "compute-scale",
+                                                       "rendezvous-protocol",
+                                                       "network-backend",
+                                                       "rules",
+                                                       "node-times",
+                                                       "json",
+                                                       "help",
+                                                       "version",
+                                                       "timeline"};
+
+[[noreturn]] void wrong(const std::string& name, const std::string& value, const std::string& expected) {
+    throw InputError("--" + name + " is \"" + value + "\"; " + expected + " was expected");
+}
+
+bool truth(const std::string& name, const std::string& value) {
+    if (value == "true" || value == "1" || value.empty()) return true;
+    if (value == "false" || value == "0") return false;
+    wrong(name, value, "true or false");
+}
+
+double real(const std::string& name, const std::string& value) {
+    char* end = nullptr;
+    const double number = std::strtod(value.c_str(), &end);
+    if (value.empty() || *end != '\0' || !std::isfinite(number) || number < 0)
+        wrong(name, value, "a number of 0 or more");
+    return number;
+}
+
+unsigned count(const std::string& name, const std::string& value) {
+    unsigned number = 0;
+    const char* end = value.data() + value.size();
+    const auto result = std::from_chars(value.data(), end, number);
+    if (result.ec != std::errc() || result.ptr != end || number < 1 || number > 4096) wrong(name, value, "1 to 4096");
+    return number;
+}
+
+std::string* text_option(CommandLine& line, const std::string& name) {
+    if (name == "workload-configuration") return &line.workload;
+    if (name == "system-configuration") return &line.system;
+    if (name == "network-configuration") return &line.network;
+    if (name == "remote-memory-configuration") return &line.memory;
+    if (name == "comm-group-configuration") return &line.groups;
+    if (name == "network-backend") return &line.backend;
+    if (name == "rules") return &line.rules;
+    if (name == "node-times") return &line.node_times;
+    return nullptr;
+}
+
+void apply(CommandLine& line, const std::string& name, const std::string& value) {
+    if (std::string* text = text_option(line, name)) {
+        *text = value;
+    } else if (name == "num-queues-per-dim") {
+        line.queues_per_dimension = count(name, value);
+    } else if (name == "injection-scale") {
+        line.injection_scale = real(name, value);
+    } else if (name == "rendezvous-protocol") {
+        line.rendezvous = truth(name, value);
+    } else if (name == "comm-scale" || name == "compute-scale") {
+        if (real(name, value) != 1) line.notes.push_back("--" + name + " has no effect, as upstream");
+    } else if (name == "logging-configuration" || name == "logging-folder") {
+        line.notes.push_back("--" + name + " is accepted; no log is written");
+    } else if (name == "timeline") {
+        throw InputError("--timeline is not there yet; --node-times gives the same times as CSV");
+    } else {
+        line.notes.push_back("--" + name + " is not an option and is ignored, as upstream does" +
+                             config::nearest(name, std::span(kOptions).first(16)));
+    }
+}
+
+bool is_flag(const std::string& name) { return name == "json" || name == "help"; }
+
+void check(const CommandLine& line) {
+    const std::array<std::pair<const char*, const std::string*>, 4> required = {
+        {{"workload-configuration", &line.workload},
+         {"system-configuration", &line.system},
+         {"network-configuration", &line.network},
+         {"remote-memory-configuration", &line.memory}}};
+    for (const auto& [name, value] : required) {
+        if (value->empty()) throw InputError("--" + std::string(name) + " is missing; --help lists the options");
+    }
+    if (line.rules != "strict" && line.rules != "default") wrong("rules", line.rules, "strict or default");
+    if (line.backend != "congestion-unaware" && line.backend != "congestion-aware") {
+        wrong("network-backend", line.backend, "congestion-unaware or congestion-aware");
+    }
+}
+
+}  // namespace
+
+CommandLine parse_command_line(const std::vector<std::string>& arguments) {
+    CommandLine line;
+    for (std::size_t at = 0; at < arguments.size(); ++at) {
+        const std::string& argument = arguments[at];
+        if (argument.rfind("--", 0) != 0) {
+            throw InputError("\"" + argument + "\" is no option; options are --name=value (--help lists them)");
+        }
+        const std::size_t equals = argument.find('=');
+        const std::string name = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
+        std::string value;
+        if (equals != std::string::npos) {
+            value = argument.substr(equals + 1);
+        } else if (!is_flag(name) && at + 1 < arguments.size() && arguments[at + 1].rfind("--", 0) != 0) {
+            value = arguments[++at];
+        }
+        if (name == "json") {
+            line.json = truth(name, value);
+        } else if (name == "help") {
+            line.help = true;
+        } else {
+            apply(line, name, value);
+        }
+    }
+    if (!line.help) check(line);
+    return line;
+}
+
+std::string usage() {
+    return "astra-sim: how long the execution traces of many NPUs take on a network\n"
+           "\n"
+           "  --workload-configuration=PREFIX     reads PREFIX.<npu>.et (Chakra; gzip too) for every NPU\n"
+           "  --system-configuration=FILE         JSON: collectives, chunks, endpoint and memory costs\n"
+           "  --network-configuration=FILE        YAML: topology, npus_count, bandwidth, latency\n"
+           "  --remote-memory-configuration=FILE  JSON: memory-type and its costs\n"
+           "  --comm-group-configuration=FILE     JSON: group id -> NPUs (default: empty)\n"
+           "  --network-backend=NAME              congestion-unaware (default) or congestion-aware\n"
+           "  --rules=NAME                        strict: ASTRA-sim's results, cycle for cycle\n"
+           "  --num-queues-per-dim=N              queues of a dimension (1)\n"
+           "  --injection-scale=X                 scales endpoint-delay (1.0)\n"
+           "  --rendezvous-protocol=BOOL          a control message before each message (false)\n"
+           "  --json                              results as one JSON object instead of lines\n"
+           "  --node-times=FILE                   CSV: npu,node,issue_ns,done_ns\n"
+           "\n"
+           "Exit code 0 only when every node finished; 2: a wrong option or file; 3: nodes wait for ever.\n";
+}
+
+}  // namespace astra_sim::cli

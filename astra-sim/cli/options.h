@@ -1,0 +1,27 @@
+// The command line: upstream's options and ours.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace astra_sim::cli {
+
+struct CommandLine {
+    std::string workload, system, network, memory;
+    std::string groups = "empty";
+    std::string backend = "congestion-unaware";
+    std::string rules = "default";
+    std::string node_times;  // file for the times of every node, or ""
+    double injection_scale = 1.0;
+    unsigned queues_per_dimension = 1;
+    bool rendezvous = false;
+    bool json = false;
+    bool help = false;
+    std::vector<std::string> notes;
+};
+
+// `--option=value` or `--option value`. Throws model::InputError.
+CommandLine parse_command_line(const std::vector<std::string>& arguments);
+std::string usage();
+
+}  // namespace astra_sim::cli

@@ -1,0 +1,91 @@
+// Turns parcels into flows, and the ends of flows into arrivals.
+#include "engine/fair_network.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace astra_sim::engine {
+
+namespace {
+
+std::vector<model::BytesPerSecond> capacities_of(const Topology& topology) {
+    std::vector<model::BytesPerSecond> out;
+    for (const model::Link& link : topology.links()) out.push_back(link.bandwidth_bytes_per_s);
+    return out;
+}
+
+}  // namespace
+
+FairNetwork::FairNetwork(std::shared_ptr<const Topology> topology, EventQueue& queue, Ps endpoint_delay_ps,
+                         RateQuantum quantum)
+    : topology_(std::move(topology)),
+      queue_(queue),
+      endpoint_delay_ps_(endpoint_delay_ps),
+      share_(capacities_of(*topology_), quantum),
+      count_(topology_->links().size()) {}
+
+Ps FairNetwork::send(Ps now, const Parcel& parcel) {
+    route_.clear();
+    if (parcel.link != model::kNone) {
+        route_.push_back(parcel.link);
+    } else {
+        topology_->route(parcel.from, parcel.to, route_);
+    }
+    Ps latency = endpoint_delay_ps_;
+    for (const model::LinkId id : route_) {
+        latency = std::min(latency + topology_->links()[id].latency_ps, model::kHorizon);  // the queue refuses it
+        count_[id].bytes += parcel.exact_bytes;
+        ++count_[id].messages;
+    }
+    const std::uint64_t entity = (static_cast<std::uint64_t>(parcel.from) << 28) | parcel.to;
+    if (parcel.timing_bytes == 0) {
+        arrive(now, latency, entity, parcel.token);
+        return now;
+    }
+    const FlowId flow = share_.start(now, route_, parcel.timing_bytes);
+    if (flow >= cargo_.size()) cargo_.resize(flow + 1);
+    cargo_[flow] = {serial_++, parcel.token, parcel.sender, entity, latency};
+    return kOnItsWay;
+}
+
+void FairNetwork::arrive(Ps left, Ps latency, std::uint64_t entity, std::uint64_t token) {
+    queue_.push(latency > model::kHorizon - left ? model::kHorizon + 1 : left + latency, EventKind::arrival, entity,
+                token);
+}
+
+void FairNetwork::pass_on(Ps now, std::uint64_t) {
+    if (posted_ <= now) posted_ = FairShare::kNever;
+    ended_.clear();
+    share_.end_due(now, ended_);
+    unloaded_.clear();  // who hears of a departure may send at once, and reuse the numbers of ended flows
+    for (const FlowId flow : ended_) unloaded_.push_back(cargo_[flow]);
+    // Flows between the same two devices that end together arrive in the order in which they were sent.
+    std::sort(unloaded_.begin(), unloaded_.end(), [](const Cargo& a, const Cargo& b) { return a.serial < b.serial; });
+    for (const Cargo& cargo : unloaded_) arrive(now, cargo.latency, cargo.entity, cargo.token);
+    for (const Cargo& cargo : unloaded_) {
+        if (cargo.sender != kNobody) departures_->left(cargo.sender, now);
+    }
+}
+
+void FairNetwork::settle(Ps now) {
+    share_.solve(now);
+    const Ps next = share_.next_end();
+    if (next >= posted_) return;
+    posted_ = next;
+    queue_.push(next, EventKind::hop, 0, 0);
+}
+
+std::vector<LinkCounters> FairNetwork::counters(Ps now) const {
+    std::vector<LinkCounters> out(count_);
+    for (model::LinkId id = 0; id < out.size(); ++id) {
+        out[id].busy_ps = share_.busy_ps(id, now);
+        out[id].peak_messages = share_.peak_flows_on(id);
+    }
+    return out;
+}
+
+FairShareCounters FairNetwork::fair_share() const {
+    return {share_.num_flows(), share_.num_solves(), share_.num_visits(), share_.num_deferred()};
+}
+
+}  // namespace astra_sim::engine

@@ -1,0 +1,122 @@
+// Schedule: the messages of a collective and what each of them waits for, for any group and size.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "model/collective.h"
+#include "model/types.h"
+
+namespace astra_sim::model {
+
+// One message between endpoints: ranks 0 .. n - 1, then switches. Its size is `units` of the schedule's `denominator`
+// parts of the call's bytes, beginning with part `first` (which only the exact counters care for).
+struct Message {
+    std::uint32_t from;
+    std::uint32_t to;
+    std::uint32_t phase;
+    std::uint32_t waits;  // arrivals at `from`, departures on its channel, and its rank's start
+    std::uint32_t next;   // the next message of its channel, or kNone
+    LinkId link;          // crosses only this link, or kNone
+    std::int64_t first;
+    std::int64_t units;
+};
+
+// Messages of one channel leave in order: a channel is an ordered pair of endpoints, and a phase when the vector passes
+// in pieces (else pieces would wait for later phases of earlier ones). Immutable.
+class Schedule {
+public:
+    // `group`: the devices, in rank order (for in_switch). Throws InvalidTopology when the plan cannot be made.
+    static std::shared_ptr<const Schedule> make(const CollectivePlan& plan, std::span<const DeviceId> group);
+    // Only the checks of `make`.
+    static void check(const CollectivePlan& plan, std::size_t num_ranks);
+
+    std::span<const Message> messages() const { return messages_; }
+    std::span<const std::uint32_t> after(std::uint32_t message) const {  // those that wait for its arrival
+        return {after_.data() + after_begin_[message], after_.data() + after_begin_[message + 1]};
+    }
+    std::span<const std::uint32_t> of_rank(std::uint32_t rank) const {
+        return {sent_.data() + sent_begin_[rank], sent_.data() + sent_begin_[rank + 1]};
+    }
+    std::uint32_t num_received(std::uint32_t rank) const { return received_[rank]; }
+    std::uint32_t num_ranks() const { return static_cast<std::uint32_t>(received_.size()); }
+    VertexId vertex(std::uint32_t endpoint) const { return switches_[endpoint - num_ranks()]; }  // of a switch
+    bool in_pieces() const { return in_pieces_; }
+
+    Bytes timing_bytes(std::uint32_t message, Bytes bytes) const;  // ceil(bytes * units / denominator)
+    Bytes exact_bytes(std::uint32_t message, Bytes bytes) const;
+
+private:
+    friend class ScheduleBuilder;
+    std::vector<Message> messages_;
+    std::vector<std::uint32_t> after_begin_;
+    std::vector<std::uint32_t> after_;
+    std::vector<std::uint32_t> sent_begin_;
+    std::vector<std::uint32_t> sent_;
+    std::vector<std::uint32_t> received_;
+    std::vector<VertexId> switches_;
+    std::int64_t denominator_ = 1;
+    bool in_pieces_ = false;
+};
+
+// Lays messages line by line (the ranks of one dimension that differ in it only), phase by phase, piece by piece. What
+// a rank sends first in a phase waits for all that it received in the phase before.
+class ScheduleBuilder {
+public:
+    ScheduleBuilder(const CollectivePlan& plan, std::span<const DeviceId> group);
+    std::shared_ptr<const Schedule> build();
+
+private:
+    using Ids = std::vector<std::uint32_t>;
+    // A line at work: its ranks, the part of the vector that each of them works on, and its root's position.
+    struct Line {
+        std::vector<std::uint32_t> ranks;
+        std::vector<std::int64_t> first;  // by position
+        std::int64_t units;               // reduce-scatter, all-to-all: before; all-gather: of one rank
+        std::uint32_t root;
+        std::uint32_t size() const { return static_cast<std::uint32_t>(ranks.size()); }
+    };
+    std::uint32_t add(const Line& line, std::uint32_t from, std::uint32_t to, std::int64_t first, std::int64_t units,
+                      std::span<const std::uint32_t> after, bool own = false, LinkId link = kNone);
+    void piece(std::uint32_t index);
+    void all_pairs();
+    void phase(std::uint32_t dim, CollectiveKind kind);
+    void end_phase();
+    void lay(const Line& line, CollectiveKind kind, Algorithm algorithm);
+    void ring(const Line& line, CollectiveKind kind);
+    void direct(const Line& line, CollectiveKind kind);
+    void chain(const Line& line, CollectiveKind kind);
+    void star(const Line& line, CollectiveKind kind);
+    void halving(const Line& line, bool scatter, bool gather);
+    void binomial(const Line& line, CollectiveKind kind);
+    void two_trees(const Line& line, CollectiveKind kind);
+    void tree(const Line& line, std::span<const std::uint32_t> up, CollectiveKind kind, std::int64_t first,
+              std::int64_t units, const Ids& order);
+    void dissemination(const Line& line);
+    void in_switch(const Line& line, CollectiveKind kind);
+    void finish();
+    std::uint32_t coordinate(std::uint32_t rank, std::uint32_t dim) const { return rank / stride_[dim] % dims_[dim]; }
+
+    const CollectivePlan& plan_;
+    std::span<const DeviceId> group_;
+    std::uint32_t num_ranks_;
+    std::vector<std::uint32_t> dims_;
+    std::vector<std::uint32_t> stride_;
+    std::vector<Algorithm> algorithms_;
+    std::shared_ptr<Schedule> out_;
+    std::vector<std::int64_t> first_;  // by rank: its part of the vector
+    std::int64_t units_ = 0;
+    std::uint32_t phase_ = 0;
+    std::vector<Ids> ready_;     // by rank: arrivals of the phase before
+    std::vector<Ids> incoming_;  // by endpoint: of this phase
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> edges_;
+    std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t> channels_;
+    std::map<std::vector<std::uint32_t>, std::uint32_t> agents_;  // by line: its switch
+};
+
+}  // namespace astra_sim::model

@@ -1,0 +1,99 @@
+// What can happen under strict rules: 16 bytes with the link to the next event of its list.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace astra_sim::strict {
+
+using Ns = std::int64_t;
+inline constexpr std::uint32_t kNone = 0xffffffff;
+
+enum class EventKind : std::uint8_t {
+    arrival,         // a: member, b: channel: a message of a collective is there
+    receive_posted,  // a: member, b: channel: it was there before its receive was posted
+    control,         // a: member, b: channel: a rendezvous message reached the sender
+    control_ready,   // a: channel: it was there before the sender wanted to send
+    hop,             // a: message: it came to the end of a link
+    link_free,       // a: link
+    plain_arrival,   // a: pair, b: sending node
+    plain_posted,    // a: receiving node: its message was there before
+    plain_control,   // a: pair, b: receiving node: a rendezvous message reached the sender
+    plain_ready,     // a: pair: it was there before the sender wanted to send
+    // From here on what an NPU schedules for itself.
+    credit,       // a: member, b: how many
+    reduce,       // a: member, b: packet: the endpoint delay is over, the reduction begins
+    tree,         // a: member, b: TreeStep
+    tree_reduce,  // a: member, b: TreeStep after the reduction
+    node_done,    // a: node
+    custom_done,  // a: node of a custom collective
+    memory_free,  // a: memory server
+};
+
+struct Event {
+    Event() = default;
+    Event(EventKind what, std::uint32_t first, std::uint32_t second = 0) : kind(what), npu(0), a(first), b(second) {}
+
+    bool of_one_npu() const { return kind >= EventKind::credit; }
+
+    EventKind kind : 8;
+    std::uint32_t npu : 24;  // of_one_npu(): whose it is
+    std::uint32_t a;
+    std::uint32_t b;
+};
+static_assert(sizeof(Event) == 12);
+
+// First and last event of a list in the pool.
+struct EventList {
+    std::uint32_t head = kNone;
+    std::uint32_t tail = kNone;
+};
+
+// All pending events. The freed come back first, so a run in lock-step stays in a small part of memory.
+class EventPool {
+public:
+    void append(EventList& list, Event event) {
+        if (free_ == kNone) grow();
+        const std::uint32_t at = free_;
+        Link* const links = links_.data();
+        free_ = links[at].next;
+        links[at] = {event, kNone};
+        if (list.head == kNone) {
+            list.head = at;
+        } else {
+            links[list.tail].next = at;
+        }
+        list.tail = at;
+    }
+
+    // Needs a list that is not empty.
+    Event take(EventList& list) {
+        Link& link = links_[list.head];
+        const std::uint32_t at = list.head;
+        list.head = link.next;
+        link.next = free_;
+        free_ = at;
+        return link.event;
+    }
+
+private:
+    struct Link {
+        Event event;
+        std::uint32_t next;
+    };
+    // Apart, so that the common path of append() stays short.
+    [[gnu::noinline]] void grow() {
+        const auto first = static_cast<std::uint32_t>(links_.size());
+        const std::uint32_t more = first == 0 ? 256 : first / 2;
+        links_.resize(first + more);
+        for (std::uint32_t at = first + more; at-- > first;) {
+            links_[at].next = free_;
+            free_ = at;
+        }
+    }
+
+    std::vector<Link> links_;
+    std::uint32_t free_ = kNone;
+};
+
+}  // namespace astra_sim::strict

@@ -1,0 +1,217 @@
+#include "strict/node_fields.h"
+
+#include <charconv>
+#include <limits>
+#include <string_view>
+
+#include "chakra/wire.h"
+#include "model/input_error.h"
+
+namespace astra_sim::strict {
+
+namespace {
+
+using chakra::Attribute;
+using chakra::NodeType;
+using model::InputError;
+
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 60;
+constexpr std::uint64_t kMaxMicros = std::uint64_t{1} << 50;  // 35 years; times stay far below 2^63 ns
+constexpr std::uint32_t kTagModulus = 500'000'000;
+
+// The attributes that matter, each the first of its name.
+struct Found {
+    const Attribute* is_cpu_op = nullptr;
+    const Attribute* num_ops = nullptr;
+    const Attribute* tensor_size = nullptr;
+    const Attribute* comm_type = nullptr;
+    const Attribute* comm_size = nullptr;
+    const Attribute* comm_src = nullptr;
+    const Attribute* comm_dst = nullptr;
+    const Attribute* comm_tag = nullptr;
+    const Attribute* pg_name = nullptr;
+    const Attribute* involved_dim = nullptr;
+};
+
+// Names are told apart by their lengths first: there are many attributes, and few that matter.
+Found find_all(const chakra::Node& node) {
+    Found found;
+    for (const Attribute& attribute : node.attributes) {
+        const auto keep = [&](std::string_view name, const Attribute*& slot) {
+            if (slot == nullptr && attribute.name == name) slot = &attribute;
+        };
+        switch (attribute.name.size()) {
+            case 7:
+                keep("num_ops", found.num_ops);
+                keep("pg_name", found.pg_name);
+                break;
+            case 8:
+                keep("comm_src", found.comm_src);
+                keep("comm_dst", found.comm_dst);
+                keep("comm_tag", found.comm_tag);
+                break;
+            case 9:
+                keep("is_cpu_op", found.is_cpu_op);
+                keep("comm_size", found.comm_size);
+                keep("comm_type", found.comm_type);
+                break;
+            case 11:
+                keep("tensor_size", found.tensor_size);
+                break;
+            case 12:
+                keep("involved_dim", found.involved_dim);
+                break;
+            default:
+                break;
+        }
+    }
+    return found;
+}
+
+class Converter {
+public:
+    Converter(const chakra::Node& node, const std::string& path, std::uint32_t rank, const TraceRules& rules)
+        : node_(node), path_(path), rank_(rank), rules_(rules), found_(find_all(node)) {}
+
+    TraceNode convert() {
+        out_.id = node_.id;
+        out_.type = node_.type;
+        if (node_.duration_micros > kMaxMicros)
+            fail("duration_micros is " + std::to_string(node_.duration_micros) + "; too long");
+        out_.duration_ns = node_.duration_micros == 0 ? 1 : static_cast<Ns>(node_.duration_micros) * 1000;
+        if (found_.is_cpu_op != nullptr) out_.on_cpu = number(found_.is_cpu_op, "is_cpu_op") != 0;
+        const bool communicates = node_.type >= NodeType::comm_send;
+        if (out_.on_cpu && communicates) fail("it communicates but is_cpu_op is set; only compute runs on the CPU");
+        if (rules_.custom && node_.type != NodeType::comp && node_.type != NodeType::comm_send &&
+            node_.type != NodeType::comm_recv) {
+            fail("a custom collective is made of COMP, COMM_SEND and COMM_RECV nodes");
+        }
+        if (!rules_.replay_only) read_costs();
+        return out_;
+    }
+
+private:
+    [[noreturn]] void fail(const std::string& what) const {
+        const auto type = chakra::kNodeTypeNames[static_cast<std::size_t>(node_.type)];
+        throw InputError(path_ + ": node " + std::to_string(node_.id) + " (" + std::string(type) + " \"" +
+                         std::string(node_.name) + "\"): " + what);
+    }
+
+    std::uint64_t number(const Attribute* attribute, const char* name) const {
+        if (attribute == nullptr) fail(std::string(name) + " is missing");
+        const auto value = attribute->unsigned_value();
+        if (!value) {
+            fail(std::string(name) + " is a " +
+                 std::string(chakra::encoding_name(attribute->encoding, attribute->list)) +
+                 (attribute->is_integer() ? " below 0" : "") + "; a whole number was expected");
+        }
+        return *value;
+    }
+
+    std::int64_t bytes(const Attribute* attribute, const char* name) const {
+        const std::uint64_t value = number(attribute, name);
+        if (value > kMaxBytes)
+            fail(std::string(name) + " is " + std::to_string(value) + "; at most 2^60 bytes were expected");
+        return static_cast<std::int64_t>(value);
+    }
+
+    void read_costs() {
+        switch (node_.type) {
+            case NodeType::comp:
+                if (!rules_.roofline || out_.on_cpu) return;
+                out_.operations = bytes(found_.num_ops, "num_ops");
+                out_.bytes = bytes(found_.tensor_size, "tensor_size");
+                return;
+            case NodeType::mem_load:
+            case NodeType::mem_store:
+                out_.bytes = bytes(found_.tensor_size, "tensor_size");
+                return;
+            case NodeType::comm_send:
+                read_message(found_.comm_dst, "comm_dst", found_.comm_src, "comm_src");
+                return;
+            case NodeType::comm_recv:
+                read_message(found_.comm_src, "comm_src", found_.comm_dst, "comm_dst");
+                return;
+            case NodeType::comm_coll:
+                read_collective();
+                return;
+            default:
+                return;
+        }
+    }
+
+    void read_message(const Attribute* other, const char* other_name, const Attribute* own, const char* own_name) {
+        out_.bytes = bytes(found_.comm_size, "comm_size");
+        if (out_.bytes == 0) fail("comm_size is 0; a message has one byte at least");
+        const std::uint64_t peer = number(other, other_name);
+        if (peer >= rules_.npus) {
+            fail(std::string(other_name) + " is " + std::to_string(peer) + "; NPUs are 0 to " +
+                 std::to_string(rules_.npus - 1));
+        }
+        if (peer == rank_)
+            fail(std::string(other_name) + " is " + std::to_string(peer) + ", the NPU of the file itself");
+        if (own != nullptr && number(own, own_name) != rank_) {
+            fail(std::string(own_name) + " is " + std::to_string(number(own, own_name)) + " in the file of " +
+                 std::to_string(rank_));
+        }
+        out_.peer = static_cast<std::uint32_t>(peer);
+        out_.tag = static_cast<std::uint32_t>(number(found_.comm_tag, "comm_tag") % kTagModulus);
+    }
+
+    void read_collective() {
+        const std::uint64_t kind = number(found_.comm_type, "comm_type");
+        if (kind >= chakra::kCollectiveNames.size())
+            fail("comm_type is " + std::to_string(kind) + "; 0 to 9 was expected");
+        out_.collective = static_cast<chakra::CollectiveKind>(kind);
+        using Kind = chakra::CollectiveKind;
+        if (out_.collective != Kind::all_reduce && out_.collective != Kind::all_gather &&
+            out_.collective != Kind::broadcast && out_.collective != Kind::all_to_all &&
+            out_.collective != Kind::reduce_scatter) {
+            fail("strict rules have no " + std::string(chakra::kCollectiveNames[kind]) +
+                 ", as upstream; ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL and BROADCAST run");
+        }
+        out_.bytes = bytes(found_.comm_size, "comm_size");
+        if (found_.pg_name != nullptr) out_.group = group();
+        if (found_.involved_dim != nullptr) out_.dimensions = involved();
+    }
+
+    std::uint32_t group() const {
+        const auto text = found_.pg_name->string_value();
+        if (!text) fail("pg_name is no string");
+        if (text->empty()) return 0;
+        std::uint32_t id = 0;
+        const auto result = std::from_chars(text->data(), text->data() + text->size(), id);
+        if (result.ec != std::errc() || result.ptr != text->data() + text->size()) {
+            fail("pg_name is \"" + std::string(*text) + "\"; the number of a comm group was expected");
+        }
+        return id;
+    }
+
+    std::uint32_t involved() const {
+        std::optional<std::vector<std::uint64_t>> flags;
+        try {
+            flags = found_.involved_dim->number_list();
+        } catch (const chakra::WireError& error) {
+            fail(std::string("involved_dim: ") + error.what());
+        }
+        if (!flags) fail("involved_dim is no list of true and false");
+        std::uint32_t bits = 0;
+        for (std::size_t i = 0; i < flags->size() && i < 32; ++i) bits |= ((*flags)[i] != 0 ? 1u : 0u) << i;
+        return bits;
+    }
+
+    const chakra::Node& node_;
+    const std::string& path_;
+    std::uint32_t rank_;
+    const TraceRules& rules_;
+    Found found_;
+    TraceNode out_;
+};
+
+}  // namespace
+
+TraceNode read_node(const chakra::Node& node, const std::string& path, std::uint32_t rank, const TraceRules& rules) {
+    return Converter(node, path, rank, rules).convert();
+}
+
+}  // namespace astra_sim::strict

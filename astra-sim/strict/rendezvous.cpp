@@ -1,0 +1,41 @@
+// The rendezvous before each message of a collective: the receiver says that it is ready, then the sender sends.
+#include "strict/collectives.h"
+
+namespace astra_sim::strict {
+
+namespace {
+constexpr std::int64_t kControlBytes = 8192;
+}
+
+void Collectives::send_after_control(std::uint32_t from, std::uint32_t to, std::uint32_t channel, std::int64_t bytes) {
+    Handshake& handshake = handshakes_[channel];
+    handshake.waiting.push_back({from, to, bytes});
+    if (handshake.arrived == 0) return;
+    --handshake.arrived;
+    clock_.global(0, {EventKind::control_ready, channel});
+}
+
+void Collectives::send_control(std::uint32_t member, std::uint32_t from, std::uint32_t channel) {
+    network_.send(members_[member].npu, members_[from].npu, kControlBytes, {EventKind::control, member, channel});
+}
+
+// The control message is at the sender: its receive is posted first, then the data leave.
+void Collectives::control(std::uint32_t member, std::uint32_t channel) {
+    post_now(member, channel);
+    Handshake& handshake = handshakes_[channel];
+    if (handshake.waiting.empty()) {
+        ++handshake.arrived;
+    } else {
+        control_ready(channel);
+    }
+}
+
+void Collectives::control_ready(std::uint32_t channel) {
+    Handshake& handshake = handshakes_[channel];
+    const PendingSend message = handshake.waiting.front();
+    handshake.waiting.pop_front();
+    network_.send(members_[message.from].npu, members_[message.to].npu, message.bytes,
+                  {EventKind::arrival, message.to, channel});
+}
+
+}  // namespace astra_sim::strict

@@ -1,0 +1,187 @@
+"""Regenerates docs/accuracy.md: every validation that is possible with the data at hand, the rest with its reason.
+
+usage: python evaluation/accuracy.py [--data DIR] [--output docs/accuracy.md]
+
+DIR holds the recorded runs and published traces, which are not part of this repository (groundtruth/, artifact/,
+vllm_oracle/); by default the folder shared/data beside the checkout. A section whose data is absent says so.
+"""
+
+import argparse
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import accuracy_published
+import accuracy_static
+from accuracy_data import SectionSkipped, needed
+
+from llmsim.cli.prepare import checked_options, trial
+from llmsim.cli.run import RunOptions
+from llmsim.config.errors import LlmsimError
+from llmsim.validation import Comparison, compare, read_recording
+from llmsim.validation.ablation import ablate, ablation_markdown
+from llmsim.validation.calibrate import calibrate
+from llmsim.validation.calibration_table import calibration_markdown
+from llmsim.validation.recording import Recording, recording_of
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT.parent / "shared" / "data"
+RUN = "groundtruth/rtxpro6000_llama31_8b"
+TRACE = "groundtruth/workloads/sharegpt-llama-3.1-8b-300-sps10.jsonl"
+BUNDLES = "groundtruth/profiler/perf"
+ENGINE = ("--engine-profile", "vllm-0.19", "--max-num-seqs", "128", "--max-num-batched-tokens", "2048")
+SOURCES = {"profile bundle": ("--profile-dir", BUNDLES), "silicon database": ("--cost-source", "silicon")}
+PEER = {
+    "mean_ttft": -4.3, "mean_tpot": -1.0, "mean_latency": -1.9, "output_throughput": 1.9, "makespan": -1.9,
+    "paired_mape_ttft": 15.0, "paired_mape_tpot": 1.5, "paired_mape_latency": 2.0,
+}  # fmt: skip
+"""LLMServingSim 2.0's own published output for this run against the same log, TTFT from the true arrival."""
+ROWS = (
+    ("mean TTFT", "mean_ttft", "2.5"), ("p50 TTFT", "p50_ttft", "6"), ("p99 TTFT", "p99_ttft", "6"),
+    ("mean TPOT", "mean_tpot", "1"), ("p50 TPOT", "p50_tpot", "2"), ("p99 TPOT", "p99_tpot", "2"),
+    ("mean latency", "mean_latency", "1"), ("p50 latency", "p50_latency", "1.5"),
+    ("p99 latency", "p99_latency", "1.5"), ("output throughput", "output_throughput", "1"),
+    ("makespan", "makespan", "1"), ("per request, TTFT: mean absolute error", "paired_mape_ttft", "7"),
+    ("per request, TTFT: median", "paired_median_ttft", "4"),
+    ("per request, TPOT: mean absolute error", "paired_mape_tpot", "1"),
+    ("per request, latency: mean absolute error", "paired_mape_latency", "1.2"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """The recorded run of section 1 and how it is simulated; `folder` holds all data."""
+
+    folder: Path
+
+    def options(self, source: str) -> RunOptions:
+        """The deployment with one source of operator times, at the log's true arrivals."""
+        where = [str(needed(self.folder, part)) if "/" in part else part for part in SOURCES[source]]
+        cluster, trace = needed(self.folder, f"{RUN}/cluster.json"), needed(self.folder, TRACE)
+        arguments = ["--cluster-config", str(cluster), "--dataset", str(trace), *ENGINE, *where]
+        return replace(checked_options(arguments), arrivals=self.log)
+
+    @property
+    def log(self) -> Path:
+        """The engine's stamps."""
+        return needed(self.folder, f"{RUN}/vllm/requests.jsonl")
+
+    def real(self) -> Recording:
+        """The log."""
+        return read_recording(self.log)
+
+
+def recorded_run(folder: Path) -> str:
+    """Section 1: every metric, both sources, the peer and the target."""
+    run = RecordedRun(folder)
+    real = run.real()
+    found: dict[str, Comparison] = {}
+    for source in SOURCES:
+        found[source] = compare(real, recording_of(trial(run.options(source))))
+    lines = [
+        accuracy_static.RECORDED_RUN,
+        f"| metric, % | {' | '.join(SOURCES)} | LLMServingSim 2.0's own output | target (bundle) |",
+        "| --- |" + " ---: |" * (len(SOURCES) + 2),
+    ]
+    errors = [comparison.errors() for comparison in found.values()]
+    for label, name, target in ROWS:
+        cells = [_signed(name, one[name]) for one in errors]
+        peer = _signed(name, PEER[name], digits=1) if name in PEER else "-"
+        lines.append(f"| {label} | {' | '.join(cells)} | {peer} | {target} |")
+    findings = [f"- {source}: {one.sentence}" for source, comparison in found.items() for one in comparison.findings]
+    return "\n".join([*lines, "", *findings, "", accuracy_static.RECORDED_RUN_NOTES])
+
+
+def _signed(name: str, value: float, digits: int = 2) -> str:
+    return f"{value:.{digits}f}" if name.startswith("paired") else f"{value:+.{digits}f}"
+
+
+def terms(folder: Path) -> str:
+    """Section 2: the same run, one term removed at a time."""
+    run = RecordedRun(folder)
+    parts = [accuracy_static.TERMS]
+    for source in SOURCES:
+        options = run.options(source)
+
+        def simulate(disabled: tuple[str, ...], options: RunOptions = options) -> Recording:
+            return recording_of(trial(replace(options, disabled_terms=disabled)))
+
+        parts += [f"From the {source}:", ablation_markdown(ablate(run.real(), simulate, (), 2.0))]
+    return "\n\n".join(part.strip("\n") for part in parts)
+
+
+def half_split(folder: Path) -> str:
+    """Section 3: one constant of the machine, fitted on the first half of the log and tested on the second."""
+    run = RecordedRun(folder)
+    parts = [accuracy_static.HALF_SPLIT]
+    for source in SOURCES:
+        options = run.options(source)
+        report = calibrate(
+            run.real(),
+            lambda calibration, options=options: recording_of(trial(replace(options, calibration=calibration))),
+            hardware="RTXPRO6000",
+            wanted=(),
+            available=("time_factor", "host_gap_ns"),
+            skip_seconds=2.0,
+        )
+        parts += [f"From the {source}:", calibration_markdown(report)]
+    return "\n\n".join(part.strip("\n") for part in parts)
+
+
+def scheduler(folder: Path) -> str:
+    """Section 6: recorded schedules, step by step."""
+    from llmsim.scheduling.recorded import find_recordings, replay
+
+    verdicts = [replay(path) for path in find_recordings([needed(folder, "vllm_oracle")])]
+    identical, steps = sum(one.identical for one in verdicts), sum(one.steps for one in verdicts)
+    return (
+        f"`llmsim conformance schedules <data>/vllm_oracle`: {identical} of {len(verdicts)} recordings of vLLM "
+        f"0.24.0's own scheduler are identical at every step, {steps:,} steps. " + accuracy_static.SCHEDULER
+    )
+
+
+SECTIONS: Sequence[tuple[str, Callable[[Path], str]]] = (
+    ("1. A real server, request by request: RTX PRO 6000, Llama-3.1-8B", recorded_run),
+    ("2. What each term is worth", terms),
+    ("3. One constant of the machine, half of the log", half_split),
+    ("4. Published means: H100, four devices per instance", accuracy_published.h100),
+    ("5. KV blocks", accuracy_published.kv_blocks),
+    ("6. The scheduler", scheduler),
+)
+
+
+def document(folder: Path) -> tuple[str, list[str]]:
+    """The whole page, and the sections that were skipped."""
+    parts, skipped = [accuracy_static.INTRODUCTION], []
+    for title, section in SECTIONS:
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                text = section(folder)
+        except SectionSkipped as reason:
+            text = f"Skipped: {reason}."
+            skipped.append(f"{title}: {reason}")
+        parts.append(f"## {title}\n\n{text.strip()}")
+    return "\n\n".join([*parts, accuracy_static.LIMITS]).rstrip() + "\n", skipped
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "accuracy.md")
+    arguments = parser.parse_args()
+    try:
+        text, skipped = document(arguments.data)
+    except LlmsimError as error:
+        print(f"accuracy: error: {error}", file=sys.stderr)
+        return error.exit_code
+    arguments.output.write_text(text, encoding="utf-8")
+    for reason in skipped:
+        print(f"skipped {reason}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""`llmsim calibrate`: fits the constants of one machine to a recorded run of it."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmsim.config.errors import InputError
+
+if TYPE_CHECKING:
+    from llmsim.cli.run import RunOptions
+    from llmsim.lowering import Calibration
+    from llmsim.validation import Recording
+
+HELP = (
+    "Fit constants of one machine (speed factor of its operators, host gap, link) to the first half of a recorded run, "
+    "test them on the second half, and write them for `run --calibration`. Takes every option of `llmsim run` that "
+    "describes the recorded deployment, at least --cluster-config and --dataset."
+)
+SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def command(
+    context: typer.Context,
+    log: Annotated[Path, typer.Argument(help="The recorded run; before all options.", show_default=False)],
+    fit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fit",
+            help="time_factor, host_gap_ns, link_bandwidth_gb_per_s or link_latency_ns; repeatable: fitted together. "
+            "Without it each is tried alone and the best is kept.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Calibration file to write.", show_default=False)] = None,
+    skip_seconds: Annotated[
+        float, typer.Option("--skip-seconds", help="Paired errors leave out arrivals this early (cold engine).")
+    ] = 2.0,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of Markdown.")] = False,
+) -> int:
+    from llmsim.export.files import check_writable
+    from llmsim.export.json import json_text, write_json
+    from llmsim.validation import read_recording
+    from llmsim.validation.calibrate import calibrate, calibration_json
+    from llmsim.validation.calibration_table import calibration_markdown
+
+    if str(log).startswith("-"):
+        raise InputError("the log comes first: llmsim calibrate LOG --cluster-config ... --dataset ...")
+    real = read_recording(log)
+    options = _trial_options(context.args, log if real.has_arrivals else None)
+    if out is not None:
+        check_writable(out)
+    hardware, available = _what_can_be_fitted(options)
+    report = calibrate(
+        real,
+        lambda calibration: _simulated(options, calibration),
+        hardware=hardware,
+        wanted=fit or (),
+        available=available,
+        skip_seconds=skip_seconds,
+    )
+    middle = len(real) // 2
+    data = calibration_json(report, source=f"{log}, first {middle} of {len(real)} requests")
+    if out is not None:
+        write_json(data, out)
+    sys.stdout.write(json_text(data) if as_json else calibration_markdown(report))
+    return 0
+
+
+def _trial_options(arguments: list[str], log: Path | None) -> "RunOptions":
+    """The deployment under test: the log's arrivals where the trace is not a session trace, and no outputs."""
+    from llmsim.cli.prepare import checked_options
+
+    options = checked_options(arguments)
+    if options.calibration is not None:
+        raise InputError("--calibration: a calibration is fitted from nothing; leave the option out")
+    return replace(options, output=None, run_dir=None, arrivals=options.arrivals or log)
+
+
+def _simulated(options: "RunOptions", calibration: "Calibration | None") -> "Recording":
+    from llmsim.cli.prepare import trial
+    from llmsim.validation.recording import recording_of
+
+    return recording_of(trial(replace(options, calibration=calibration)))
+
+
+def _what_can_be_fitted(options: "RunOptions") -> tuple[str, tuple[str, ...]]:
+    """The hardware of the deployment, and the constants that matter in it."""
+    from llmsim.cli.prepare import prepare
+
+    lowered = prepare(options).lowered
+    hardware = sorted({group.info.hardware for group in lowered.groups})
+    if len(hardware) > 1:
+        raise InputError(
+            f"the cluster has {', '.join(hardware)}; a log of several kinds of machine does not tell whose constants "
+            "it is about: calibrate each alone"
+        )
+    linked = any(group.info.tp > 1 and group.costs.link_collectives for group in lowered.groups)
+    links = ("link_bandwidth_gb_per_s", "link_latency_ns") if linked else ()
+    return hardware[0], ("time_factor", "host_gap_ns", *links)

@@ -1,0 +1,77 @@
+"""From a checked `run` command line to something that can be simulated, once or many times."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llmsim.cli.run import RunOptions
+
+if TYPE_CHECKING:
+    from llmsim.config import Deployment
+    from llmsim.core import Results, Workload
+    from llmsim.lowering import LoweredDeployment
+    from llmsim.simulate import SimulationOptions
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What a command line describes, read, resolved and lowered; ready to simulate."""
+
+    deployment: "Deployment"
+    lowered: "LoweredDeployment"
+    workload: "Workload"
+    simulation: "SimulationOptions"
+
+
+def trial(options: RunOptions) -> "Results":
+    """Runs it without outputs: one evaluation of an ablation or a calibration."""
+    from llmsim.simulate import simulate
+
+    prepared = prepare(options)
+    return simulate(prepared.lowered, prepared.workload, prepared.simulation)
+
+
+def prepare(options: RunOptions) -> Prepared:
+    """Reads and lowers what the options name; raises what the parts raise (InputError, InfeasibleError)."""
+    from llmsim.config import EngineOverrides, load_cluster, resolve
+    from llmsim.lowering import LoweringOptions, lower
+    from llmsim.simulate import SimulationOptions
+    from llmsim.workload import load_dataset
+
+    deployment = resolve(load_cluster(options.cluster), EngineOverrides(**options.engine))
+    lowered = lower(
+        deployment,
+        LoweringOptions(
+            cost_source=options.cost_source,  # type: ignore[arg-type]  # checked by _one_of
+            collectives=options.collectives,  # type: ignore[arg-type]
+            expert_routing=options.expert_routing,  # type: ignore[arg-type]
+            profile_dirs=options.profile_dirs,
+            profile_dirs_given=options.profile_dirs_given,
+            network=options.network,  # type: ignore[arg-type]
+            exact=options.exact,
+            disabled_terms=options.disabled_terms,
+            calibration=options.calibration,
+        ),
+    )
+    workload = load_dataset(
+        options.dataset, known_models=lowered.models, granularity=lowered.granularity, limit=options.num_reqs
+    )
+    if options.arrivals is not None:
+        from llmsim.validation.arrivals import with_recorded_arrivals
+
+        workload = with_recorded_arrivals(workload, options.arrivals)
+    simulation = SimulationOptions(
+        router=options.router,
+        seed=options.seed,
+        series_interval_ps=options.log_interval_ps,
+        record_steps=options.run_dir is not None,
+    )
+    return Prepared(deployment, lowered, workload, simulation)
+
+
+def checked_options(arguments: Sequence[str]) -> RunOptions:
+    """The options of a `run` command line, checked but not run: what other commands pass on to `trial`."""
+    from llmsim.cli.app import run_app
+
+    options: RunOptions = run_app(list(arguments), standalone_mode=False, obj=lambda checked: checked)
+    return options

@@ -1,0 +1,158 @@
+"""`llmsim trace`: says what is in a trace of any known format, and writes it in another."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmsim.config.errors import InputError
+
+if TYPE_CHECKING:
+    from llmsim.core import Workload
+    from llmsim.workload.formats import Trace
+    from llmsim.workload.options import TraceOptions
+
+INSPECT_HELP = (
+    "Describe a trace of any known format (told by its content): size, rate, burstiness, lengths, prefix hits."
+)
+CONVERT_HELP = "Write a trace of any known format as LLMServingSim's or Mooncake's JSON Lines."
+CONTENT_BLOCK = 16
+TARGETS = ("llmservingsim", "mooncake")
+
+Input = Annotated[str, typer.Argument(help="Trace file (also .gz, .zst), or synthetic:...", show_default=False)]
+Format = Annotated[str | None, typer.Option("--format", help="Format, instead of telling it by content.")]
+Speedup = Annotated[str | None, typer.Option("--speedup", help="Divide arrival times by this.")]
+Window = Annotated[str | None, typer.Option("--window", help="START-END in seconds from the first arrival.")]
+Sample = Annotated[str | None, typer.Option("--sample", help="Keep each request or session with this probability.")]
+Seed = Annotated[str | None, typer.Option("--seed", help="Seed of --sample and --rate.")]
+Limit = Annotated[str | None, typer.Option("--limit", help="Keep this many requests or sessions; 0: all.")]
+Rate = Annotated[str | None, typer.Option("--rate", help="Poisson arrivals per second, instead of the file's.")]
+Failures = Annotated[str | None, typer.Option("--failures", help="Requests without tokens: drop (default) or keep.")]
+Turns = Annotated[str | None, typer.Option("--turns", help="Of a ShareGPT conversation: all (default) or first.")]
+Block = Annotated[str | None, typer.Option("--block", help="Tokens per hash id of the input.")]
+Tokenizer = Annotated[str | None, typer.Option("--tokenizer", help="tokenizer.json that counts text.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the card as JSON.")]
+MaxModelLen = Annotated[int | None, typer.Option("--max-model-len", min=1, help="Count requests that exceed it.")]
+Output = Annotated[Path, typer.Argument(help="File to write.", show_default=False)]
+Target = Annotated[str, typer.Option("--to", help="llmservingsim or mooncake.")]
+TokenIds = Annotated[
+    bool, typer.Option("--token-ids", help="llmservingsim: make up token ids that keep shared prefixes.")
+]
+OutputBlock = Annotated[int, typer.Option("--output-block", min=1, help="mooncake: tokens per hash id.")]
+
+
+def inspect(
+    path: Input,
+    format_name: Format = None,
+    speedup: Speedup = None,
+    window: Window = None,
+    sample: Sample = None,
+    seed: Seed = None,
+    limit: Limit = None,
+    rate: Rate = None,
+    failures: Failures = None,
+    turns: Turns = None,
+    block: Block = None,
+    tokenizer: Tokenizer = None,
+    max_model_len: MaxModelLen = None,
+    as_json: Json = False,
+) -> None:
+    given = {
+        "format": format_name, "speedup": speedup, "window": window, "sample": sample, "seed": seed, "limit": limit,
+        "rate": rate, "failures": failures, "turns": turns, "block": block, "tokenizer": tokenizer,
+    }  # fmt: skip
+    from llmsim.workload.card import card, render
+
+    trace = _read(path, given, CONTENT_BLOCK)
+    made = card(trace.workload, trace.format, max_model_len=max_model_len)
+    print(json.dumps(made, indent=2) if as_json else render(made))
+
+
+def convert(
+    path: Input,
+    output: Output,
+    to: Target = "llmservingsim",
+    token_ids: TokenIds = False,
+    output_block: OutputBlock = 512,
+    format_name: Format = None,
+    speedup: Speedup = None,
+    window: Window = None,
+    sample: Sample = None,
+    seed: Seed = None,
+    limit: Limit = None,
+    rate: Rate = None,
+    failures: Failures = None,
+    turns: Turns = None,
+    block: Block = None,
+    tokenizer: Tokenizer = None,
+) -> None:
+    given = {
+        "format": format_name, "speedup": speedup, "window": window, "sample": sample, "seed": seed, "limit": limit,
+        "rate": rate, "failures": failures, "turns": turns, "block": block, "tokenizer": tokenizer,
+    }  # fmt: skip
+    from llmsim.export.files import check_writable
+
+    if to not in TARGETS:
+        raise InputError(f'--to is "{to}"; it may be {", ".join(TARGETS)}')
+    check_writable(output)
+    trace = _read(path, given, CONTENT_BLOCK)
+    if to == "mooncake":
+        _write_mooncake(trace, output, output_block)
+    else:
+        from llmsim.export.jsonl import write_jsonl
+
+        write_jsonl(trace.at(CONTENT_BLOCK), output, token_ids=token_ids)
+        if len(trace.workload.keys) and not token_ids:
+            print(f"{output}: shared prefixes are lost without token ids; --token-ids keeps them", file=sys.stderr)
+    for note in trace.workload.notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(f"{output}: {len(trace.workload)} requests, {to} (from {trace.format})")
+
+
+def _write_mooncake(trace: "Trace", output: Path, block: int) -> None:
+    import msgspec
+
+    from llmsim.export.files import atomic_writer
+    from llmsim.workload.formats.mooncake import rows
+
+    workload: Workload = trace.workload
+    if block % max(workload.granularity, 1):
+        if not trace.has_handles:
+            raise InputError(f"--output-block is {block}; it must be a multiple of {workload.granularity} here")
+        workload = trace.at(block)
+    with atomic_writer(output, "wb") as stream:
+        for row in rows(workload, block):
+            stream.write(msgspec.json.encode(row) + b"\n")
+
+
+def _read(path: str, given: "dict[str, str | None]", granularity: int) -> "Trace":
+    from llmsim.workload.formats import Trace, read_trace
+    from llmsim.workload.options import TraceOptions, is_trace_text, options_from, parse_trace_text
+
+    asked = {key: value for key, value in given.items() if value is not None}
+    if path.startswith("synthetic:"):
+        return _generated(path, asked, granularity)
+    options = TraceOptions()
+    if is_trace_text(path):
+        path, options = parse_trace_text(path)
+    named = options_from({key: value for key, value in asked.items()}, path)
+    options = replace(
+        options, **{name: value for name, value in vars(named).items() if value != getattr(TraceOptions(), name)}
+    )
+    trace: Trace = read_trace(path, known_models=(), granularity=granularity, options=options)
+    return trace
+
+
+def _generated(text: str, asked: dict[str, str], granularity: int) -> "Trace":
+    from llmsim.workload import load_dataset
+    from llmsim.workload.formats import Trace
+    from llmsim.workload.options import options_from
+    from llmsim.workload.selection import selected
+
+    options: TraceOptions = options_from(asked, text)
+    workload = load_dataset(text, known_models=(), granularity=granularity, limit=0)
+    changed = options.changes_workload or options.limit > 0
+    return Trace("synthetic", selected(workload, options) if changed else workload, has_handles=False)

@@ -1,0 +1,51 @@
+"""`llmsim validate`: a recorded run against a simulated one."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmsim.config.errors import InputError
+
+HELP = (
+    "Compare a recorded run (vLLM's per-request log, the JSON of `vllm bench serve --save-detailed`, aiperf's "
+    "profile_export.jsonl) with a simulated one (run folder, requests.parquet or CSV), request by request: errors of "
+    "TTFT, TPOT, ITL, latency, throughput and makespan, and what makes the comparison unsound."
+)
+
+
+def command(
+    log: Annotated[Path, typer.Argument(help="The recorded run.", show_default=False)],
+    output: Annotated[Path, typer.Argument(help="The simulated run.", show_default=False)],
+    skip_seconds: Annotated[
+        float, typer.Option("--skip-seconds", help="Paired figures leave out arrivals this early (cold engine).")
+    ] = 2.0,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of Markdown.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for validation.md and validation.json.", show_default=False)
+    ] = None,
+    plots: Annotated[
+        Path | None, typer.Option("--plots", help="Folder for cdf.png, scatter.png, time.png.", show_default=False)
+    ] = None,
+) -> int:
+    from llmsim.export.files import atomic_writer, check_writable_folder
+    from llmsim.export.json import json_text
+    from llmsim.validation import compare, read_recording
+    from llmsim.validation.table import markdown
+
+    if not 0 <= skip_seconds < float("inf"):
+        raise InputError(f"--skip-seconds is {skip_seconds:g}; it must be 0 or more")
+    comparison = compare(read_recording(log), read_recording(output), skip_seconds)
+    texts = {"validation.md": markdown(comparison), "validation.json": json_text(comparison.as_json())}
+    if out is not None:
+        folder = check_writable_folder(out)
+        for name, text in texts.items():
+            with atomic_writer(folder / name) as stream:
+                stream.write(text)
+    if plots is not None:
+        from llmsim.validation.plots import write_plots
+
+        write_plots(comparison, plots)
+    sys.stdout.write(texts["validation.json" if as_json else "validation.md"])
+    return 0

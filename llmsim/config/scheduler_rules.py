@@ -1,0 +1,67 @@
+"""The schedulers by name: which defaults each brings, and which options mean nothing to it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from llmsim.config.errors import InputError
+
+VLLM = "vllm_v1"
+SCHEDULERS = (VLLM, "sarathi", "orca", "static", "sglang", "mlfq")
+POLICIES = ("fcfs", "priority", "sjf", "slack")
+
+OWN_DEFAULTS: Mapping[str, Any] = {
+    "scheduler": VLLM,
+    "prioritize_prefill": False,
+    "skip_prefill": False,
+    "ttft_target_ns": 1_000_000_000,
+}
+"""Options that no engine has; the default of each does what the engine does."""
+
+_OTHERS: Mapping[str, Any] = {"async_scheduling": False}
+_PAPERS: Mapping[str, Any] = {**_OTHERS, "enable_prefix_caching": False}
+_WHOLE_PROMPTS: Mapping[str, Any] = {**_PAPERS, "enable_chunked_prefill": False}
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    VLLM: {},
+    "sarathi": _PAPERS,
+    "orca": _WHOLE_PROMPTS,
+    "static": _WHOLE_PROMPTS,
+    "sglang": {**_OTHERS, "block_size": 1},
+    "mlfq": _WHOLE_PROMPTS,
+}
+"""What a scheduler's default is instead of the engine profile's (docs/schedulers.md)."""
+
+_OFF = (None, False, 0, 0.0)
+_ONLY_VLLM = ("long_prefill_token_threshold", "reserve_full_isl", "async_scheduling", "prioritize_prefill")
+
+Place = Callable[[str], str]
+
+
+def check_scheduler(values: Mapping[str, Any], places: Mapping[str, Place]) -> None:
+    """Raises InputError for the first given option that contradicts the scheduler or means nothing to it.
+
+    `values` are all options, `places` name those that were given.
+    """
+    name = values["scheduler"]
+
+    def refuse(option: str, reason: str) -> InputError:
+        return InputError(f"{places[option](option)} {reason}")
+
+    if name != VLLM:
+        for option in _ONLY_VLLM:
+            if option in places and values[option] not in _OFF:
+                raise refuse(option, f"is an option of the scheduler {VLLM}, not of {name}; remove it")
+        if "watermark" in places and values["watermark"] and name != "sarathi":
+            raise refuse("watermark", f"is an option of the schedulers {VLLM} and sarathi, not of {name}; remove it")
+        chunks = DEFAULTS[name].get("enable_chunked_prefill", True)
+        if "enable_chunked_prefill" in places and values["enable_chunked_prefill"] != chunks:
+            rule = "always cuts prompts to the token budget" if chunks else "runs whole prompts"
+            raise refuse("enable_chunked_prefill", f"cannot be chosen: the scheduler {name} {rule}; remove it")
+        if name in ("orca", "static") and "enable_prefix_caching" in places and values["enable_prefix_caching"]:
+            raise refuse("enable_prefix_caching", f"is on, but the scheduler {name} has no prefix cache; remove it")
+        if name == "mlfq" and values["scheduling_policy"] != "fcfs":
+            raise refuse("scheduling_policy", "is given, but the scheduler mlfq orders by its levels; remove it")
+    if values["prioritize_prefill"] and values["skip_prefill"]:
+        option = "prioritize_prefill" if "prioritize_prefill" in places else "skip_prefill"
+        raise refuse(option, "contradicts skip_prefill: a decode-only run has no prefill; remove one of them")
+    if "ttft_target_ns" in places and values["scheduling_policy"] != "slack":
+        raise refuse("ttft_target_ns", 'has an effect only with scheduling_policy "slack"; remove it, or say "slack"')

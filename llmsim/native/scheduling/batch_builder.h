@@ -1,0 +1,94 @@
+// What the schedulers other than vLLM's share: queues, blocks, and the bookkeeping of one batch in flight.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "builder.h"
+#include "kv_cache.h"
+#include "scheduling/waiting_queue.h"
+
+namespace llmsim {
+
+struct BatchingConfig {
+  std::string scheduler;  // a name of scheduling/registry.h
+  std::int32_t max_num_seqs = 128;
+  std::int32_t max_num_scheduled_tokens = 2048;  // sarathi: chunk size; sglang: chunked_prefill_size
+  std::int32_t watermark_blocks = 0;             // sarathi: blocks that admission leaves free
+  bool decode_only = false;                      // requests arrive with the KV of their prompts
+  QueueConfig queue;
+  KvCacheConfig kv;
+  std::int32_t sglang_new_tokens = 4096;         // answer length assumed by admission, at most
+  std::int32_t mlfq_levels = 6;                  // quantum of level i: 2^i iterations
+  std::int32_t mlfq_tokens_per_iteration = 256;  // prompt tokens that take as long as one decode step
+  Ps mlfq_starvation = 10 * kPsPerSecond;        // waiting this long promotes a request to the first level
+};
+
+// A policy says in `form` what the next step runs, by the verbs below; everything that must stay consistent is here.
+// Synchronous: the next batch is built when the last one has completed, so no token is in flight during `build`.
+class BatchBuilder : public Builder {
+ public:
+  BatchBuilder(const BatchingConfig& config, SequenceTable& sequences, RequestLog& log);
+
+  void add(RequestId request) override;
+  bool has_requests() const override { return num_running() + num_waiting() > 0; }
+  void build(Ps now, Batch& batch) final;
+  void complete(const Batch& batch, std::vector<RequestId>& finished) final;
+  void log_keys(KeyLog* log) final { kv_.log_keys(log); }
+  std::int32_t max_depth() const final { return 1; }
+
+  std::int32_t num_running() const override { return static_cast<std::int32_t>(running_.size()); }
+  std::int32_t num_waiting() const override { return static_cast<std::int32_t>(waiting_.size()); }
+  PoolState pool() const final { return {kv_.pool().total(), kv_.pool().num_free(), kv_.pool().num_free_keyed()}; }
+  bool pool_consistent() const final { return kv_.pool().consistent(); }
+  Limits limits() const final { return {config_.kv.max_model_len, config_.kv.block_size, kv_.usable_blocks()}; }
+  const BuilderCounters& counters() const final { return counters_; }
+
+ protected:
+  // Fills the batch (empty at first).
+  virtual void form(Ps now, Batch& batch) = 0;
+  // `item` has been computed, and its token received if it emits; not called for what finishes with it.
+  virtual void served(const Item& item) { (void)item; }
+  // A finished request has to leave the policy's lists (`running_` is taken care of); gives back its blocks.
+  virtual void leave(RequestId request) { kv_.release(request, /*preempted=*/false); }
+  // After all of a batch's items have been received.
+  virtual void completed() {}
+
+  // Tokens between what is computed and what is known: the rest of a prompt, or 1.
+  std::int32_t tokens_left(RequestId request) const {
+    const Sequence& s = sequences_[request];
+    return s.num_tokens - s.num_computed;
+  }
+  // Room that admission must find before a request starts.
+  struct Room {
+    std::int32_t tokens;     // of KV taken now; at least what is scheduled
+    std::int32_t spare = 0;  // blocks that must stay free on top
+  };
+  // Cached and brought tokens of a request that does not run, whose hits stay in `hits_` until the next call.
+  std::int32_t find_cached(RequestId request);
+  // Starts a request whose `find_cached` was `cached` with its first `tokens` tokens, if its room is there. The caller
+  // has taken it from its queue, or takes it now.
+  bool start(Ps now, RequestId request, std::int32_t cached, std::int32_t tokens, const Room& room, Batch& batch);
+  // The request runs `tokens` more tokens, for which it holds the blocks.
+  void schedule(RequestId request, std::int32_t tokens, Batch& batch);
+  // Takes all blocks away; everything is computed again later. The caller moves the request between its lists.
+  void drop(RequestId request, Batch& batch);
+  // The same, from the end of `running_` to the front of the waiting queue.
+  void preempt_youngest(Batch& batch);
+
+  BatchingConfig config_;
+  SequenceTable& sequences_;
+  RequestLog& log_;
+  KvCache kv_;
+  WaitingQueue waiting_;
+  std::vector<RequestId> running_;  // in order of admission
+  BuilderCounters counters_;
+
+ private:
+  void receive(const Item& item, std::vector<RequestId>& finished);
+
+  std::vector<BlockId> hits_;
+};
+
+}  // namespace llmsim

@@ -1,0 +1,41 @@
+// SGLang's scheduler in outline (python/sglang/srt/managers: scheduler.py, schedule_policy.py, schedule_batch.py;
+// L. Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", NeurIPS 2024).
+//
+// SGLang's: a step is either prompts or decodes, prompts first; one prompt at a time is cut to the budget
+// (chunked_prefill_size) and goes on before others start; admission estimates what the running requests will still
+// write, a share (new token ratio) of their possible answers, clipped at 4096 tokens, that starts at 0.7, falls by each
+// decode step to 0.098, and is reset when idle; a decode step that does not fit retracts the requests with the shortest
+// answers, the longest prompts first, to the end of the queue, and raises the ratio; the order is first come first
+// served, the default.
+//
+// Not SGLang's: the radix tree is the hash of pages (block size; 1 is SGLang's default), evicted page by page instead
+// of leaf by leaf, with prompts findable when scheduled instead of when computed, and a retracted request finds what is
+// left of its own pages; a prompt's pages are taken when it starts; no limit on the answer is known, so each may fill
+// the clip; no overlap with the previous step, no mixed chunks, no cache-aware order.
+#pragma once
+
+#include "scheduling/batch_builder.h"
+
+namespace llmsim {
+
+class Sglang final : public BatchBuilder {
+ public:
+  using BatchBuilder::BatchBuilder;
+
+ private:
+  void form(Ps now, Batch& batch) override;
+  void schedule_prompts(Ps now, Batch& batch);
+  void schedule_decodes(Batch& batch);
+  std::int32_t blocks_for_decodes() const;
+  void retract(Batch& batch);
+  void raise_ratio();
+  std::int64_t new_tokens_left(const Sequence& sequence) const;
+  std::int64_t tokens_promised() const;
+
+  static constexpr std::int64_t kRatioUnit = 1'000'000;
+  static constexpr std::int64_t kFirstRatio = 700'000, kLeastRatio = 98'000, kDecay = (kFirstRatio - kLeastRatio) / 600;
+  static constexpr std::int64_t kRetractDecodeSteps = 20;
+  std::int64_t ratio_ = kFirstRatio;
+};
+
+}  // namespace llmsim

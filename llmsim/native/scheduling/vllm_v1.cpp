@@ -1,0 +1,226 @@
+#include "scheduling/vllm_v1.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "scheduling/phase.h"
+
+namespace llmsim {
+
+VllmV1::VllmV1(const VllmV1Config& config, SequenceTable& sequences, RequestLog& log)
+    : config_(config), sequences_(sequences), log_(log), kv_(config.kv, sequences), waiting_(config.queue, sequences) {}
+
+void VllmV1::add(RequestId request) {
+  sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
+  waiting_.push_back(request);
+}
+
+void VllmV1::build(Ps now, Batch& batch) {
+  batch.clear();
+  std::int32_t budget = config_.max_num_scheduled_tokens;
+  if (config_.prefill_first) {
+    build_prefill_first(now, batch, budget);
+  } else {
+    schedule_running(batch, budget);
+    if (batch.preempted.empty()) schedule_waiting(now, batch, budget);
+  }
+  for (const Item& item : batch.items) batch.features.add(item.tokens, item.computed_before);
+  const std::int32_t used = kv_.usable_blocks() - kv_.pool().num_free();
+  counters_.peak_blocks_used = std::max(counters_.peak_blocks_used, used);
+}
+
+// Prompts without room wait for the decodes and take nothing from them, else the two could take turns for ever.
+void VllmV1::build_prefill_first(Ps now, Batch& batch, std::int32_t& budget) {
+  if (schedule_running(batch, budget, Only::kPrefills)) schedule_waiting(now, batch, budget);
+  if (batch.empty()) schedule_running(batch, budget, Only::kDecodes);
+  if (batch.empty()) schedule_running(batch, budget);  // nothing but prompts, which stand in each other's way
+}
+
+std::int32_t VllmV1::tokens_wanted(RequestId request, std::int32_t budget) const {
+  const Sequence& s = sequences_[request];
+  // A step in flight already samples the last token: with async scheduling a stop by length is foreseen.
+  if (s.num_in_flight > 0 && s.num_computed + 2 - s.num_in_flight >= s.prompt_tokens + sequences_.max_tokens(request))
+    return 0;
+  std::int32_t wanted = s.num_tokens + s.num_drafts + s.num_in_flight - s.num_computed;
+  if (config_.long_prefill_token_threshold > 0) wanted = std::min(wanted, config_.long_prefill_token_threshold);
+  return std::min({wanted, budget, config_.kv.max_model_len - 1 - s.num_computed});
+}
+
+bool VllmV1::schedule_running(Batch& batch, std::int32_t& budget, Only only) {
+  for (std::size_t i = 0; i < running_.size() && budget > 0; ++i) {
+    const RequestId request = running_[i];
+    if (only != Only::kAll && prefilling(sequences_[request]) != (only == Only::kPrefills)) continue;
+    const std::int32_t tokens = tokens_wanted(request, budget);
+    if (tokens <= 0) continue;
+    const std::int32_t slots = sequences_[request].num_computed + tokens + config_.num_lookahead_tokens;
+    if (!kv_.grow(request, slots) && (only == Only::kPrefills || !make_room(request, slots, batch, budget, i)))
+      return false;
+    schedule(request, tokens, batch);
+    budget -= tokens;
+  }
+  return true;
+}
+
+bool VllmV1::make_room(RequestId request, std::int32_t tokens, Batch& batch, std::int32_t& budget, std::size_t& index) {
+  do {
+    const std::size_t victim_index = choose_victim();
+    const RequestId victim = running_[victim_index];
+    running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(victim_index));
+    if (unschedule(victim, batch, budget)) --index;  // like vLLM, which moves on from its place only for such a victim
+    preempt(victim);
+    batch.preempted.push_back(victim);
+    if (victim == request) return false;
+  } while (!kv_.grow(request, tokens));
+  return true;
+}
+
+// By priority, a victim may have been scheduled in this very step: its tokens go back to the budget.
+bool VllmV1::unschedule(RequestId request, Batch& batch, std::int32_t& budget) {
+  const auto item = std::find_if(batch.items.begin(), batch.items.end(),
+                                 [request](const Item& scheduled) { return scheduled.request == request; });
+  if (item == batch.items.end()) return false;
+  budget += item->tokens;
+  counters_.recomputed_tokens -= item->tokens;  // `preempt` counts all as computed, but these never ran
+  if (config_.async_scheduling && item->emits) sequences_[request].num_in_flight -= 1 + item->drafts;
+  batch.items.erase(item);
+  return true;
+}
+
+std::size_t VllmV1::choose_victim() const {
+  if (config_.queue.order != QueueOrder::kPriority) return running_.size() - 1;
+  std::size_t worst = 0;
+  for (std::size_t i = 1; i < running_.size(); ++i) {
+    const Sequence &a = sequences_[running_[i]], &b = sequences_[running_[worst]];
+    // vLLM takes the first of equals. Prompts that run alone would take turns, so there the queue's order decides.
+    const RequestId row = config_.prefill_first ? running_[i] : 0, other = config_.prefill_first ? running_[worst] : 0;
+    if (std::tuple(a.priority, a.arrival, row) > std::tuple(b.priority, b.arrival, other)) worst = i;
+  }
+  return worst;
+}
+
+void VllmV1::preempt(RequestId request) {
+  Sequence& s = sequences_[request];
+  kv_.release(request, /*preempted=*/true);
+  counters_.recomputed_tokens += s.num_computed;
+  ++counters_.preemptions;
+  log_.preempted(request);
+  s.num_computed = 0;
+  s.num_drafts = 0;
+  ++s.epoch;
+  s.status = static_cast<std::uint8_t>(Status::kWaiting);
+  waiting_.push_front(request);
+}
+
+void VllmV1::schedule_waiting(Ps now, Batch& batch, std::int32_t& budget) {
+  while (!waiting_.empty() && budget > 0 && num_running() < config_.max_num_seqs) {
+    const RequestId request = waiting_.front(now);
+    if (!admit(now, request, budget, batch)) return;  // head of line: nobody overtakes
+    budget -= batch.items.back().tokens;
+  }
+}
+
+bool VllmV1::admit(Ps now, RequestId request, std::int32_t budget, Batch& batch) {
+  Sequence& s = sequences_[request];
+  kv_.find_hits(request, hits_);
+  const std::int32_t hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
+  const std::int32_t cached = std::max(hit, tokens_brought(s, config_.decode_only));
+  std::int32_t tokens = s.num_tokens - cached;
+  if (config_.long_prefill_token_threshold > 0) tokens = std::min(tokens, config_.long_prefill_token_threshold);
+  if (!config_.chunked_prefill && tokens > budget) return false;
+  tokens = std::min(tokens, budget);
+  const std::int32_t spare = running_.empty() ? 0 : config_.watermark_blocks;
+  if (config_.reserve_full_isl && !kv_.fits(s, s.num_tokens, hits_, spare)) return false;
+  const std::int32_t slots = cached + tokens + config_.num_lookahead_tokens;
+  if (!kv_.fits(s, slots, hits_, spare)) return false;
+  kv_.allocate(request, slots, hits_);
+
+  waiting_.pop_front();
+  running_.push_back(request);
+  s.status = static_cast<std::uint8_t>(Status::kRunning);
+  s.num_computed = cached;
+  if (config_.kv.prefix_caching) {
+    counters_.prefix_queried_tokens += s.num_tokens;
+    counters_.prefix_hit_tokens += hit;
+  }
+  if (log_.scheduled[request] == kNever) {
+    log_.first_scheduled(request, now, cached);
+    counters_.prompt_tokens += s.prompt_tokens;
+  }
+  if (s.epoch > 0) counters_.recomputed_tokens -= cached;
+  schedule(request, tokens, batch);
+  return true;
+}
+
+// Computed tokens advance when scheduled, so that a chunk can go on before the model has answered.
+void VllmV1::schedule(RequestId request, std::int32_t tokens, Batch& batch) {
+  Sequence& s = sequences_[request];
+  const std::int32_t before = s.num_computed;
+  const std::int32_t drafts = std::max(0, before + tokens - s.num_tokens - s.num_in_flight);
+  s.num_computed += tokens;
+  kv_.register_full(request, std::min(s.num_computed, s.num_tokens));
+  const bool emits = s.num_computed == s.num_tokens + s.num_in_flight + drafts;
+  s.num_drafts = 0;
+  if (config_.async_scheduling && emits) {
+    s.num_in_flight += 1 + drafts;
+    s.num_drafts = config_.num_speculative_tokens;
+  }
+  batch.items.push_back({request, tokens, before, s.epoch, drafts, emits});
+}
+
+void VllmV1::complete(const Batch& batch, std::vector<RequestId>& finished) {
+  some_running_finished_ = false;
+  for (const Item& item : batch.items) receive(item, finished);
+  if (some_running_finished_) {
+    std::erase_if(running_, [this](RequestId request) {
+      return sequences_[request].status == static_cast<std::uint8_t>(Status::kFinished);
+    });
+  }
+}
+
+void VllmV1::receive(const Item& item, std::vector<RequestId>& finished) {
+  Sequence& s = sequences_[item.request];
+  if (s.status == static_cast<std::uint8_t>(Status::kFinished)) return;
+  const bool current = s.epoch == item.epoch;
+  const std::int32_t accepted = std::min(item.drafts, config_.accepted_draft_tokens);
+  const std::int32_t rejected = item.drafts - accepted;  // these roll back
+  if (s.num_computed > 0) s.num_computed -= rejected;
+  if (s.num_in_flight > 0) s.num_in_flight -= rejected;
+  if (!item.emits) return;
+  std::int32_t count = 0;
+  bool stopped = false;
+  while (count < 1 + accepted && !stopped) {  // a stop cuts off the drafts behind it
+    ++s.num_tokens;
+    ++count;
+    stopped = stops(item.request, s);
+  }
+  if (config_.async_scheduling) s.num_in_flight -= count;
+  log_.emit(item.request, count);
+  counters_.generation_tokens += count;
+  if (config_.async_scheduling && current) kv_.register_full(item.request, s.num_computed - s.num_in_flight);
+  if (stopped) {
+    finish(item.request, finished);
+  } else if (!config_.async_scheduling && current) {
+    s.num_drafts = config_.num_speculative_tokens;
+  }
+}
+
+bool VllmV1::stops(RequestId request, const Sequence& s) const {
+  return s.emitted() >= sequences_.max_tokens(request) || s.num_tokens >= config_.kv.max_model_len;
+}
+
+void VllmV1::finish(RequestId request, std::vector<RequestId>& finished) {
+  Sequence& s = sequences_[request];
+  if (s.status == static_cast<std::uint8_t>(Status::kWaiting)) {
+    waiting_.remove(request);                         // preempted while its last token was in flight
+    counters_.recomputed_tokens -= s.num_tokens - 1;  // what it lost is never computed again
+  } else {
+    some_running_finished_ = true;
+    kv_.release(request, /*preempted=*/false);
+  }
+  s.status = static_cast<std::uint8_t>(Status::kFinished);
+  ++counters_.finished;
+  log_.finished(request);
+  finished.push_back(request);
+}
+
+}  // namespace llmsim

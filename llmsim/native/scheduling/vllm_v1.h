@@ -1,0 +1,79 @@
+// vLLM's v1 scheduler, version 0.24, proven step for step against recorded schedules (tests/conformance).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "builder.h"
+#include "kv_cache.h"
+#include "scheduling/waiting_queue.h"
+
+namespace llmsim {
+
+struct VllmV1Config {
+  std::int32_t max_num_seqs = 128;
+  std::int32_t max_num_scheduled_tokens = 2048;
+  std::int32_t long_prefill_token_threshold = 0;  // 0: off
+  bool chunked_prefill = true;
+  bool reserve_full_isl = true;
+  bool async_scheduling = false;
+  std::int32_t watermark_blocks = 0;
+  bool prefill_first = false;  // not vLLM: a step is all prompts while there are any
+  bool decode_only = false;    // not vLLM: requests arrive with the KV of their prompts
+  QueueConfig queue;
+  std::int32_t num_speculative_tokens = 0;
+  std::int32_t num_lookahead_tokens = 0;
+  std::int32_t accepted_draft_tokens = 0;
+  KvCacheConfig kv;
+};
+
+// There is no prefill or decode phase: every request has computed tokens and wanted tokens, and a step closes the gap
+// within the token budget, running requests first, then waiting ones.
+class VllmV1 final : public Builder {
+ public:
+  VllmV1(const VllmV1Config& config, SequenceTable& sequences, RequestLog& log);
+
+  void add(RequestId request) override;
+  bool has_requests() const override { return !running_.empty() || !waiting_.empty(); }
+  void build(Ps now, Batch& batch) override;
+  void complete(const Batch& batch, std::vector<RequestId>& finished) override;
+  void log_keys(KeyLog* log) override { kv_.log_keys(log); }
+
+  std::int32_t num_running() const override { return static_cast<std::int32_t>(running_.size()); }
+  std::int32_t num_waiting() const override { return static_cast<std::int32_t>(waiting_.size()); }
+  PoolState pool() const override { return {kv_.pool().total(), kv_.pool().num_free(), kv_.pool().num_free_keyed()}; }
+  bool pool_consistent() const override { return kv_.pool().consistent(); }
+  Limits limits() const override { return {config_.kv.max_model_len, config_.kv.block_size, kv_.usable_blocks()}; }
+  const BuilderCounters& counters() const override { return counters_; }
+
+ private:
+  enum class Only : std::uint8_t { kAll, kPrefills, kDecodes };
+  void build_prefill_first(Ps now, Batch& batch, std::int32_t& budget);
+  // False when it stopped at a request without room.
+  bool schedule_running(Batch& batch, std::int32_t& budget, Only only = Only::kAll);
+  void schedule_waiting(Ps now, Batch& batch, std::int32_t& budget);
+  bool admit(Ps now, RequestId request, std::int32_t budget, Batch& batch);
+  std::int32_t tokens_wanted(RequestId request, std::int32_t budget) const;
+  // Frees blocks until `request` can hold `tokens`; false when it had to preempt the request itself. `index` is the
+  // request's place in the running list and moves when a victim stood before it.
+  bool make_room(RequestId request, std::int32_t tokens, Batch& batch, std::int32_t& budget, std::size_t& index);
+  bool unschedule(RequestId request, Batch& batch, std::int32_t& budget);
+  std::size_t choose_victim() const;
+  void preempt(RequestId request);
+  void schedule(RequestId request, std::int32_t tokens, Batch& batch);
+  void receive(const Item& item, std::vector<RequestId>& finished);
+  bool stops(RequestId request, const Sequence& sequence) const;
+  void finish(RequestId request, std::vector<RequestId>& finished);
+
+  VllmV1Config config_;
+  SequenceTable& sequences_;
+  RequestLog& log_;
+  KvCache kv_;
+  WaitingQueue waiting_;
+  std::vector<RequestId> running_;
+  std::vector<BlockId> hits_;  // scratch
+  BuilderCounters counters_;
+  bool some_running_finished_ = false;
+};
+
+}  // namespace llmsim

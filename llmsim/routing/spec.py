@@ -1,0 +1,140 @@
+"""Reads `--request-routing-policy`: NAME[:key=value,...] or module:Class[:key=value,...]."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from llmsim.config.errors import InputError, nearest
+from llmsim.core import Int32, Workload
+from llmsim.routing.base import Router
+
+if TYPE_CHECKING:
+    from llmsim import _native
+
+OPTION = "--request-routing-policy"
+OLD_NAMES = ("LOAD", "RR", "RAND")
+"""LLMServingSim's; errors list them last, where people look."""
+
+
+@dataclass(frozen=True)
+class RouterSpec:
+    """A checked routing policy: a native router by name, or one written in Python."""
+
+    text: str = "LOAD"
+    name: str = "LOAD"
+    options: Mapping[str, float] = field(default_factory=dict)
+    """Of a native router; those not given have its defaults."""
+    python: Callable[[], Router] | None = None
+    """Makes a fresh one for a run."""
+
+    def install(self, simulation: "_native.Simulation", seed: int, models: Sequence[str], workload: Workload) -> None:
+        """Makes it the simulation's router; `models` are the deployment's names, `seed` that of random routers."""
+        if self.python is None:
+            session = session_numbers(workload) if self.name == "SESSION" else np.empty(0, np.int32)
+            simulation.set_router(self.name, seed, dict(self.options), session)
+        else:
+            from llmsim.routing.python import guarded
+
+            simulation.set_python_router(guarded(self.python(), self.name), session_names(workload), tuple(models))
+
+
+def parse_router(text: str) -> RouterSpec:
+    """Raises InputError saying what is known for an unknown name, option or value, and for a class that does not work.
+
+    Names of native routers are not case-sensitive. A name with a colon is a class, any other that is not native an
+    entry point of the group "llmsim.routers".
+    """
+    name, given = _split(text)
+    if ":" not in name and (spec := _native_router(text, name.upper(), given)) is not None:
+        return spec
+    if name.upper() == "CUSTOM":
+        raise InputError(f"{OPTION} CUSTOM: name the class of your router, as in {OPTION} my_module:MyRouter")
+    from llmsim.routing.python import create, entry_points
+
+    if ":" not in name and name not in entry_points():
+        known = native_names()
+        listed = f"{', '.join(known[:-1])} or {known[-1]}"
+        near = nearest(name.upper(), known) or nearest(name, entry_points())
+        raise InputError(
+            f'{OPTION} is "{name}"{near}; it may be {listed}, a class such as my_module:MyRouter, or an entry point of '
+            f'the group "llmsim.routers" ({", ".join(entry_points()) or "none is installed"})'
+        )
+    make = partial(create, name, given)
+    make()  # what is wrong with it is found before the run
+    return RouterSpec(text=text, name=name, python=make)
+
+
+def _split(text: str) -> tuple[str, dict[str, str]]:
+    """The name, and the key=value pairs behind its last colon."""
+    name, colon, tail = text.rpartition(":")
+    if not colon or "=" not in tail:
+        return text, {}
+    given: dict[str, str] = {}
+    for part in tail.split(","):
+        key, equals, value = part.partition("=")
+        if not (key and equals and value):
+            raise InputError(f'{OPTION} {text}: "{part}" is not key=value; an example is PREFIX:weight=8,delay_ms=50')
+        if key in given:
+            raise InputError(f'{OPTION} {text}: "{key}" is given twice')
+        given[key] = value
+    return name, given
+
+
+def native_names() -> list[str]:
+    """Names of the native routers, the old ones last."""
+    from llmsim import _native
+
+    return [kind.name for kind in _native.router_kinds() if kind.name not in OLD_NAMES] + list(OLD_NAMES)
+
+
+def _native_router(text: str, name: str, given: Mapping[str, str]) -> RouterSpec | None:
+    from llmsim import _native
+
+    kind = next((kind for kind in _native.router_kinds() if kind.name == name), None)
+    if kind is None:
+        return None
+    known = {option.name: option for option in kind.options}
+    values = {}
+    for key, value in given.items():
+        if key not in known:
+            has = f"{name} has {', '.join(known)}" if known else f"{name} has no options"
+            raise InputError(f'{OPTION} {text}: unknown option "{key}"{nearest(key, known)}; {has}')
+        number, low, high = _number(value), known[key].low, known[key].high
+        if not low <= number <= high:
+            raise InputError(f"{OPTION} {text}: {key} is {value}, but must be a number from {low:g} to {high:g}")
+        values[key] = number
+    return RouterSpec(text=text, name=name, options=values)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def session_names(workload: Workload) -> list[str] | None:
+    """Each row's session, "" where it has none; None when no row has one. Unnamed sessions are named after a row."""
+    if workload.session_id is not None:
+        return workload.session_id
+    if not (workload.next_call >= 0).any():
+        return None
+    names = [""] * len(workload)
+    for row, following in enumerate(workload.next_call.tolist()):
+        if following >= 0:
+            names[row] = names[row] or f"session-of-{row}"
+            names[following] = names[row]
+    return names
+
+
+def session_numbers(workload: Workload) -> Int32:
+    """Number of each row's session from 0, or -1 where it has none, shape (requests,); empty when no row has one."""
+    names = session_names(workload)
+    if names is None:
+        return np.empty(0, np.int32)
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(name, len(numbers)) if name else -1 for name in names], np.int32)

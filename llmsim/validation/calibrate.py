@@ -1,0 +1,208 @@
+"""Fits the documented constants of one machine to half of a recording and tests them on the other half."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from llmsim.config.errors import InputError, nearest
+from llmsim.lowering.calibration import KIND, SCHEMA_VERSION, Calibration, calibration_of
+from llmsim.validation.compare import Comparison, compare
+from llmsim.validation.pairing import Pairs, pair
+from llmsim.validation.recording import Finding, Recording
+from llmsim.validation.search import Axis, minimise
+
+Simulate = Callable[[Calibration | None], Recording]
+"""One full simulation of the recorded trace with the constants given (None: nothing fitted)."""
+
+AXES: Mapping[str, Axis] = MappingProxyType(
+    {
+        "time_factor": Axis("time_factor", 0.6, 1.6, 2e-4, logarithmic=True, coarse=11),
+        "host_gap_ns": Axis("host_gap_ns", 0.0, 12e6, 4e3, logarithmic=False, coarse=7),
+        "link_bandwidth_gb_per_s": Axis("link_bandwidth_gb_per_s", 1.0, 1024.0, 2e-3, logarithmic=True, coarse=11),
+        "link_latency_ns": Axis("link_latency_ns", 0.0, 120e3, 50.0, logarithmic=False, coarse=7),
+    }
+)
+"""The constants that may be fitted, and no others: each belongs to a machine, never to a run."""
+CLEARLY_BETTER = 0.9
+"""A constant is preferred to those named before it only if it lowers the objective by a tenth: most of them trade
+against each other, and a machine's speed is the likelier difference."""
+HELD_OUT_TARGET_PERCENT = 0.5
+"""Means of the held-out half should agree this well once one constant of the machine is known."""
+MEANS = ("mean_ttft", "mean_tpot", "mean_latency")
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """One set of fitted constants: errors of the half that it was fitted on, and of the half that it never saw."""
+
+    fitted: tuple[str, ...]
+    constants: Mapping[str, float]
+    objective: float
+    """Of the fitted half, percent: see `objective`."""
+    fit_half: Comparison
+    held_out: Comparison
+    simulations: int
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationReport:
+    """What `calibrate` found: nothing fitted, each constant alone, and the choice among them."""
+
+    hardware: str
+    unfitted: Fit
+    fits: tuple[Fit, ...]
+    chosen: Fit
+    other_half: Mapping[str, float]
+    """The chosen constants, fitted on the other half instead: how stable they are."""
+    findings: tuple[Finding, ...]
+
+
+class Calibrator:
+    """Simulates with constants, and remembers what it has simulated. Owned by one `calibrate`."""
+
+    def __init__(self, real: Recording, simulate: Simulate, hardware: str, skip_seconds: float) -> None:
+        self.real = real
+        self.hardware = hardware
+        self.skip_seconds = skip_seconds
+        self._simulate = simulate
+        self._done: dict[tuple[tuple[str, float], ...], Recording] = {}
+
+    @property
+    def simulations(self) -> int:
+        """How many simulations were run."""
+        return len(self._done)
+
+    def run(self, constants: Mapping[str, float]) -> Recording:
+        """The simulation with these constants."""
+        key = tuple(sorted(constants.items()))
+        if key not in self._done:
+            calibration = calibration_of(self.hardware, "calibrate", constants) if constants else None
+            self._done[key] = self._simulate(calibration)
+        return self._done[key]
+
+    def halves(self, constants: Mapping[str, float]) -> tuple[Comparison, Comparison]:
+        """The first and second half of the requests by arrival, compared; those of the cold engine are in neither."""
+        pairs = pair(self.real, self.run(constants))
+        middle = len(pairs.real) // 2
+        parts = (range(self._num_cold(pairs.real, middle), middle), range(middle, len(pairs.real)))
+        first, second = (self._compare(pairs, rows) for rows in parts)
+        return first, second
+
+    def _num_cold(self, real: Recording, middle: int) -> int:
+        cold = int((real.arrival_s < self.skip_seconds).sum()) if real.has_arrivals else 0
+        if cold > middle // 2:
+            raise InputError(
+                f"{real.source}: {cold} of the {middle} requests of the first half arrive in the first "
+                f"{self.skip_seconds:g} s and would be left out; say --skip-seconds 0 if the engine was warm"
+            )
+        return cold
+
+    def _compare(self, pairs: Pairs, rows: range) -> Comparison:
+        return compare(pairs.real.rows(rows), pairs.simulated.rows(rows), self.skip_seconds)
+
+
+def objective(comparison: Comparison) -> float:
+    """What is minimised: mean absolute error of the requests' latency and TPOT, plus those of their means, percent.
+
+    Paired errors find the constant (means agree by cancellation, pairs do not); the means settle what the noise of
+    single requests leaves open. TTFT is left to follow: it is chaotic where nothing queues.
+    """
+    errors = comparison.errors()
+    names = ("latency", "tpot")
+    return sum(errors[f"paired_mape_{name}"] + abs(errors[f"mean_{name}"]) for name in names) / 2
+
+
+def calibrate(
+    real: Recording, simulate: Simulate, *, hardware: str, wanted: Sequence[str], available: Sequence[str],
+    skip_seconds: float,
+) -> CalibrationReport:  # fmt: skip
+    """Fits on the first half by arrival and tests on the second.
+
+    `wanted` names constants to fit together, one after the other (two rounds where there are several); empty: each of
+    `available` alone, and the best of them is chosen. Raises InputError for a constant that is not available here.
+    """
+    for name in wanted:
+        if name not in AXES:
+            raise InputError(f'--fit "{name}" is no constant{nearest(name, AXES)}; it may be {", ".join(AXES)}')
+        if name not in available:
+            raise InputError(f'--fit "{name}" changes nothing in this deployment; it may be {", ".join(available)}')
+    if len(real) < 20:
+        raise InputError(f"{real.source}: {len(real)} requests; two halves of at least 10 are needed to fit and test")
+    calibrator = Calibrator(replace(real, itl_s=None), simulate, hardware, skip_seconds)
+    unfitted = _fit(calibrator, (), half=0)
+    sets = [tuple(wanted)] if wanted else [(name,) for name in available]
+    fits = tuple(_fit(calibrator, names, half=0) for names in sets)
+    chosen = unfitted
+    for fit in fits:
+        if fit.objective < CLEARLY_BETTER * chosen.objective:
+            chosen = fit
+    swapped = _fit(calibrator, chosen.fitted, half=1) if chosen.fitted else chosen
+    return CalibrationReport(
+        hardware, unfitted, fits, chosen, swapped.constants, _findings(real, calibrator, chosen, skip_seconds)
+    )
+
+
+def _fit(calibrator: Calibrator, names: tuple[str, ...], *, half: int) -> Fit:
+    constants: dict[str, float] = {}
+    before = calibrator.simulations
+    for _ in range(2 if len(names) > 1 else 1):
+        for name in names:
+            others = {key: value for key, value in constants.items() if key != name}
+
+            def error(value: float, name: str = name, others: dict[str, float] = others) -> float:
+                return objective(calibrator.halves({**others, name: value})[half])
+
+            constants[name] = minimise(error, AXES[name]).value
+    halves = calibrator.halves(constants)
+    fitted, held_out = halves[half], halves[1 - half]
+    used = calibrator.simulations - before
+    return Fit(names, constants, objective(fitted), fitted, held_out, used)
+
+
+def _findings(real: Recording, calibrator: Calibrator, chosen: Fit, skip_seconds: float) -> tuple[Finding, ...]:
+    whole = compare(real, calibrator.run(chosen.constants), skip_seconds)
+    found = [finding for finding in whole.findings if finding.code != "few"]
+    for name, value in chosen.constants.items():
+        axis = AXES[name]
+        if axis.place(value) >= axis.place(axis.largest) - axis.tolerance or (
+            axis.logarithmic and axis.place(value) <= axis.place(axis.least) + axis.tolerance
+        ):
+            sentence = f"{name} ends at {value:g}, an end of the searched range: the model lacks something else"
+            found.append(Finding("range", True, sentence))
+    return tuple(found)
+
+
+def held_out_means_percent(fit: Fit) -> float:
+    """The largest error of the held-out half's mean TTFT, TPOT and latency."""
+    errors = fit.held_out.errors()
+    return float(np.nanmax([abs(errors[name]) for name in MEANS]))
+
+
+def calibration_json(report: CalibrationReport, *, source: str) -> dict[str, Any]:
+    """The file that `run --calibration` reads: the constants, and beside them how they were obtained."""
+    chosen = report.chosen
+    calibration = calibration_of(report.hardware, source, chosen.constants)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": KIND,
+        "hardware": report.hardware,
+        "constants": calibration.constants(),
+        "fitted": list(chosen.fitted),
+        "source": source,
+        "fitted_on_the_other_half": dict(report.other_half),
+        "errors_percent": {
+            "unfitted": _errors_json(report.unfitted),
+            "fitted": _errors_json(chosen),
+        },
+        "findings": [vars(finding) for finding in report.findings],
+    }
+
+
+def _errors_json(fit: Fit) -> dict[str, dict[str, float]]:
+    return {
+        name: {key: round(error, 4) for key, error in comparison.errors().items() if np.isfinite(error)}
+        for name, comparison in (("fit_half", fit.fit_half), ("held_out_half", fit.held_out))
+    }

@@ -1,0 +1,172 @@
+"""Logs of real servers: the engine's stamps, vLLM's benchmark, aiperf's records."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llmsim.config.errors import InputError
+from llmsim.validation.recording import UNKNOWN, Finding, Float64, Recording
+
+Rows = Sequence[tuple[int, dict[str, Any]]]
+"""Line number and object of each line of a JSONL file."""
+
+_STAMPS = ("arrival_time", "queued_ts", "first_token_ts", "last_token_ts")
+CLOCK_GRAIN_S = 1e-6
+"""Epoch seconds in a 64-bit float are no finer."""
+_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
+
+
+def read_engine_log(path: Path, rows: Rows) -> Recording:
+    """Stamps of vLLM's engine: `arrival_time` in epoch seconds, the others in seconds of a monotonic clock.
+
+    The clocks are aligned by the smallest queued_ts - arrival_time: the quickest way from client to queue counts as 0.
+    """
+    stamps = {name: np.array([_number(path, line, row, name) for line, row in rows]) for name in _STAMPS}
+    offset = float(np.min(stamps["queued_ts"] - stamps["arrival_time"]))
+    arrival = stamps["arrival_time"] + offset
+    findings = list(_order(arrival, stamps))
+    return Recording(
+        source=str(path),
+        kind="vLLM engine log",
+        request_id=tuple(str(row.get("request_id", index)) for index, (_, row) in enumerate(rows)),
+        arrival_s=arrival - arrival.min(),
+        ttft_s=stamps["first_token_ts"] - arrival,
+        latency_s=stamps["last_token_ts"] - arrival,
+        input_tokens=np.array([int(row.get("input_toks", UNKNOWN)) for _, row in rows], dtype=np.int64),
+        output_tokens=np.array([int(_number(path, line, row, "output_toks")) for line, row in rows], dtype=np.int64),
+        findings=tuple(findings),
+    )
+
+
+def _order(arrival: Float64, stamps: dict[str, Float64]) -> list[Finding]:
+    chain = (("arrival", arrival), *((name, stamps[name]) for name in _STAMPS[1:]))
+    found = []
+    for (earlier, before), (later, after) in pairwise(chain):
+        wrong = int((after < before - CLOCK_GRAIN_S).sum())
+        if wrong:
+            sentence = f"the log's clocks disagree: {later} is before {earlier} in {wrong} requests"
+            found.append(Finding("clocks", True, sentence))
+    return found
+
+
+def read_bench(path: Path, data: dict[str, Any]) -> Recording:
+    """The JSON of `vllm bench serve --save-result --save-detailed`; times in seconds, as the client saw them.
+
+    A request arrives when the client sent it (`start_times`; versions before 0.10 have none). Row i is the benchmark's
+    request i. Failed requests are left out, with a finding.
+    """
+    for name in ("ttfts", "output_lens"):
+        if not isinstance(data.get(name), list):
+            raise InputError(f'{path}: there is no list "{name}"; run the benchmark with --save-result --save-detailed')
+    count = len(data["ttfts"])
+    itls = _list(path, data, "itls", count) or [[]] * count
+    errors = _list(path, data, "errors", count) or [""] * count
+    good = [row for row in range(count) if not errors[row] and int(data["output_lens"][row]) > 0]
+    if not good:
+        raise InputError(f"{path}: none of its {count} requests succeeded; there is nothing to compare")
+    ttft = np.array([float(data["ttfts"][row]) for row in good])
+    given = _list(path, data, "latencies", count)
+    latency = (
+        np.array([float(given[row]) for row in good])
+        if given
+        else ttft + np.array([math.fsum(itls[row]) for row in good])
+    )
+    start = _list(path, data, "start_times", count)
+    arrival = np.array([float(start[row]) for row in good]) if start else np.full(len(good), np.nan)
+    outputs = np.array([int(data["output_lens"][row]) for row in good], dtype=np.int64)
+    inputs = _list(path, data, "input_lens", count)
+    pooled = np.concatenate([np.asarray(itls[row], dtype=np.float64) for row in good])
+    findings = _failed(count - len(good), count)
+    chunked = int(sum(len(itls[row]) != outputs[i] - 1 for i, row in enumerate(good)))
+    if len(pooled) and chunked:
+        sentence = f"{chunked} requests did not stream token by token: their ITLs are those of chunks"
+        findings.append(Finding("chunks", False, sentence))
+    return Recording(
+        source=str(path),
+        kind="vLLM benchmark",
+        request_id=tuple(str(row) for row in good),
+        arrival_s=arrival - arrival.min(),
+        ttft_s=ttft,
+        latency_s=latency,
+        input_tokens=np.array([int(inputs[row]) if inputs else UNKNOWN for row in good], dtype=np.int64),
+        output_tokens=outputs,
+        itl_s=pooled if len(pooled) else None,
+        findings=tuple(findings),
+    )
+
+
+def _list(path: Path, data: dict[str, Any], name: str, count: int) -> list[Any] | None:
+    values = data.get(name)
+    if not values:
+        return None
+    if not isinstance(values, list) or len(values) != count:
+        raise InputError(f'{path}: "{name}" must be a list as long as "ttfts", which has {count} entries')
+    return values
+
+
+def read_aiperf(path: Path, rows: Rows) -> Recording:
+    """aiperf's profile_export.jsonl: one record per request, each metric with its unit; warm-up records are left out.
+
+    A request arrives when the client started it; its number is the record's session_num.
+    """
+    measured = [(line, row) for line, row in rows if row["metadata"].get("benchmark_phase", "profiling") == "profiling"]
+    good = [(line, row) for line, row in measured if not row.get("error") and row.get("metrics")]
+    if not good:
+        raise InputError(f"{path}: none of its {len(rows)} records is of a request that succeeded")
+    start = np.array([_number(path, line, row["metadata"], "request_start_ns") for line, row in good]) / 1e9
+    chunks = [row["metrics"].get("inter_chunk_latency") for _, row in good]
+    pooled = [np.asarray(chunk["value"], float) * _unit(path, 1, chunk) for chunk in chunks if chunk]
+    return Recording(
+        source=str(path),
+        kind="aiperf records",
+        request_id=tuple(str(row["metadata"].get("session_num", index)) for index, (_, row) in enumerate(good)),
+        arrival_s=start - start.min(),
+        ttft_s=_metric(path, good, "time_to_first_token"),
+        latency_s=_metric(path, good, "request_latency"),
+        input_tokens=_tokens(good, "input_sequence_length"),
+        output_tokens=_tokens(good, "output_sequence_length"),
+        itl_s=np.concatenate(pooled) if pooled else None,
+        findings=tuple(_failed(len(measured) - len(good), len(measured))),
+    )
+
+
+def _metric(path: Path, rows: Rows, name: str) -> Float64:
+    """A metric of every record, seconds."""
+    values = []
+    for line, row in rows:
+        metric = row["metrics"].get(name)
+        if not isinstance(metric, dict):
+            raise InputError(f"{path}:{line}: metrics.{name} is missing; run aiperf with --streaming")
+        values.append(_number(path, line, metric, "value") * _unit(path, line, metric))
+    return np.array(values)
+
+
+def _unit(path: Path, line: int, metric: dict[str, Any]) -> float:
+    unit = metric.get("unit")
+    if unit not in _UNITS:
+        raise InputError(f'{path}:{line}: the unit "{unit}" is not known; it may be {", ".join(_UNITS)}')
+    return _UNITS[unit]
+
+
+def _tokens(rows: Rows, name: str) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    counts = [(row["metrics"].get(name) or {}).get("value", UNKNOWN) for _, row in rows]
+    return np.array([int(count) for count in counts], dtype=np.int64)
+
+
+def _failed(failed: int, total: int) -> list[Finding]:
+    if not failed:
+        return []
+    return [
+        Finding("failed", True, f"{failed} of the log's {total} requests failed; they loaded the server all the same")
+    ]
+
+
+def _number(path: Path, line: int, row: dict[str, Any], name: str) -> float:
+    value = row.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise InputError(f"{path}:{line}: {name} is {value!r}; it must be a number")
+    return float(value)

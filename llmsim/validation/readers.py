@@ -1,0 +1,79 @@
+"""Reads a recorded or simulated run, whatever wrote it: the kind is told by content, never by the file's name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from llmsim.config.errors import InputError
+from llmsim.validation.logs import read_aiperf, read_bench, read_engine_log
+from llmsim.validation.outputs import read_csv, read_parquet
+from llmsim.validation.recording import Recording
+
+KINDS = (
+    "a per-request JSONL log (request_id, arrival_time, queued_ts, first_token_ts, last_token_ts, output_toks), "
+    "the JSON of `vllm bench serve --save-detailed`, aiperf's profile_export.jsonl, or llmsim's run folder, "
+    "requests.parquet or CSV"
+)
+
+
+def read_recording(path: Path) -> Recording:
+    """The requests of a run, from any of `KINDS`.
+
+    Raises InputError when there is no such file, when it is of no known kind, or when something in it is missing.
+    """
+    if path.is_dir():
+        table = path / "requests.parquet"
+        if not table.is_file():
+            raise InputError(
+                f"{path}: a folder without requests.parquet is no run folder; `llmsim run --run-dir` writes one"
+            )
+        return read_parquet(table)
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(4)
+        if head == b"PAR1":
+            return read_parquet(path)
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise InputError(f"{path}: cannot be read ({why}); it may be {KINDS}") from None
+    return _read_text(path, text)
+
+
+def _read_text(path: Path, text: str) -> Recording:
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:
+        raise InputError(f"{path}: the file is empty; it may be {KINDS}")
+    if not text.lstrip().startswith("{"):
+        return read_csv(path, text)
+    whole = _whole(text) if len(lines) > 1 or '"ttfts"' in lines[0][1] else None
+    if whole is not None:
+        return read_bench(path, whole)
+    rows = [(number, _object(path, number, line)) for number, line in lines]
+    first = rows[0][1]
+    if "metadata" in first and "metrics" in first:
+        return read_aiperf(path, rows)
+    if "first_token_ts" in first:
+        return read_engine_log(path, rows)
+    raise InputError(
+        f"{path}:{rows[0][0]}: the keys {', '.join(sorted(first)[:8])} are of no known log; it may be {KINDS}"
+    )
+
+
+def _whole(text: str) -> dict[str, Any] | None:
+    """The text as one JSON object, or None where it is JSON lines."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _object(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise InputError(f"{path}:{number}: not JSON ({error}); every line must be one request") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{path}:{number}: a line must be a JSON object, one request")
+    return value

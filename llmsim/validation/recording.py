@@ -1,0 +1,112 @@
+"""What is known of each request of a run, real or simulated, in one form."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmsim.core import PS_PER_S, Results
+from llmsim.results.metrics import finished_rows
+
+Float64 = NDArray[np.float64]
+Int64 = NDArray[np.int64]
+UNKNOWN = -1
+"""A token count that a log does not hold."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a reader of a comparison has to know; `unsound`: its figures do not mean what they say."""
+
+    code: str
+    unsound: bool
+    sentence: str
+
+
+@dataclass(frozen=True)
+class KvUse:
+    """How full the KV cache of a simulated run was; `blocks_given`: the block count was stated, not predicted."""
+
+    peak_usage: float
+    preemptions: int
+    blocks_given: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """The finished requests of a run; columns of equal length, seconds; immutable.
+
+    `arrival_s` counts from the run's first arrival (NaN where the log has no arrivals). `ttft_s` and `latency_s` are
+    first and last token minus arrival. `itl_s` pools all inter-token latencies, or is None where they were not kept.
+    """
+
+    source: str
+    kind: str
+    request_id: tuple[str, ...]
+    arrival_s: Float64
+    ttft_s: Float64
+    latency_s: Float64
+    input_tokens: Int64
+    output_tokens: Int64
+    itl_s: Float64 | None = None
+    findings: tuple[Finding, ...] = ()
+    kv: KvUse | None = None
+
+    def __len__(self) -> int:
+        return len(self.request_id)
+
+    @property
+    def tpot_s(self) -> Float64:
+        """(latency - ttft) / (tokens - 1); NaN for answers of one token, which have none."""
+        several = self.output_tokens > 1
+        tpot = np.full(len(self), np.nan)
+        tpot[several] = (self.latency_s - self.ttft_s)[several] / (self.output_tokens[several] - 1)
+        return tpot
+
+    @property
+    def has_arrivals(self) -> bool:
+        """Whether the run says when its requests arrived."""
+        return not bool(np.isnan(self.arrival_s).any())
+
+    @property
+    def makespan_s(self) -> float:
+        """From the first arrival to the last token; NaN without arrivals."""
+        return float((self.arrival_s + self.latency_s).max() - self.arrival_s.min())
+
+    @property
+    def output_throughput(self) -> float:
+        """Output tokens per second of the makespan; NaN without arrivals."""
+        return float(self.output_tokens.sum() / self.makespan_s)
+
+    def rows(self, rows: Sequence[int] | Int64) -> "Recording":
+        """The same recording of some of its requests, in the order of `rows`; pooled latencies are dropped."""
+        chosen = np.asarray(rows, dtype=np.int64)
+        return replace(
+            self,
+            request_id=tuple(self.request_id[row] for row in chosen.tolist()),
+            arrival_s=self.arrival_s[chosen],
+            ttft_s=self.ttft_s[chosen],
+            latency_s=self.latency_s[chosen],
+            input_tokens=self.input_tokens[chosen],
+            output_tokens=self.output_tokens[chosen],
+            itl_s=None,
+        )
+
+
+def recording_of(results: Results) -> Recording:
+    """The finished requests of a simulation that has just run; inter-token latencies are left out."""
+    rows = finished_rows(results.requests)
+    requests, workload = results.requests, results.workload
+    arrival_ps = requests.arrival_ps[rows]
+    names = workload.request_id
+    return Recording(
+        source="simulation",
+        kind="llmsim results",
+        request_id=tuple(names[row] if names else str(row) for row in rows.tolist()),
+        arrival_s=(arrival_ps - (arrival_ps.min() if len(rows) else 0)) / PS_PER_S,
+        ttft_s=(requests.first_token_ps[rows] - arrival_ps) / PS_PER_S,
+        latency_s=(requests.finish_ps[rows] - arrival_ps) / PS_PER_S,
+        input_tokens=workload.input_tokens[rows].astype(np.int64),
+        output_tokens=requests.emitted_tokens[rows].astype(np.int64),
+    )

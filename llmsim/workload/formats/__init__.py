@@ -1,0 +1,96 @@
+"""Reads a trace in any of the known formats, told by its content and never by its name."""
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+
+from llmsim.config.errors import InputError, nearest
+from llmsim.core import Workload
+from llmsim.workload.formats.head import Head, head_of
+from llmsim.workload.formats.table import Source
+from llmsim.workload.handles import with_granularity
+from llmsim.workload.models import ModelNames
+from llmsim.workload.options import TraceOptions
+from llmsim.workload.selection import selected
+
+FORMATS = {
+    "llmservingsim": "llmservingsim",
+    "bailian": "bailian",
+    "tracelab": "tracelab",
+    "aiperf": "aiperf",
+    "weka": "weka",
+    "vllm-bench": "vllm_bench",
+    "sharegpt": "sharegpt",
+    "mooncake": "mooncake",
+    "azure": "azure",
+    "burstgpt": "burstgpt",
+    "vidur": "vidur",
+    "baseten": "baseten",
+}
+"""Name -> module with NAME, TITLE, `detect(head)` and `read(source, head)`; the first to recognise a file has it."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A file's requests; `has_handles` says that the keys are the file's own block ids (`llmsim.workload.handles`)."""
+
+    format: str
+    workload: Workload
+    has_handles: bool
+
+    def at(self, granularity: int) -> Workload:
+        """The workload with keys for an engine's blocks; others must have been read at that granularity."""
+        return with_granularity(self.workload, granularity) if self.has_handles else self.workload
+
+
+def module_of(name: str) -> ModuleType:
+    """The reader of a format. Raises InputError for an unknown name."""
+    if name not in FORMATS:
+        raise InputError(f'unknown trace format "{name}"{nearest(name, FORMATS)}; known: {", ".join(FORMATS)}')
+    return importlib.import_module(f"llmsim.workload.formats.{FORMATS[name]}")
+
+
+def detect(path: str, head: Head) -> str:
+    """The name of the format. Raises InputError where nothing matches, with what the file begins with."""
+    for name in FORMATS:
+        if module_of(name).detect(head):
+            return name
+    if head.kind == "empty":
+        raise InputError(f"{path}: the trace is empty")
+    titles = ", ".join(FORMATS)
+    columns = f" (columns {', '.join(head.columns)})" if head.kind == "csv" else ""
+    raise InputError(f'{path}:1: not a trace that is known: it begins with "{head.shown}"{columns}; known: {titles}')
+
+
+def read_trace(
+    path: str | Path, *, known_models: Sequence[str], granularity: int, options: TraceOptions | None = None
+) -> Trace:
+    """The requests of a trace in any format, as `options` ask.
+
+    `granularity` is that of content which has no block size of its own (0: none is kept). Times are ns from the first
+    arrival, except in LLMServingSim's format, whose zero is kept. Raises InputError, beginning `path:line:column:`
+    where one place is at fault.
+    """
+    options = options or TraceOptions()
+    head = head_of(Path(path))
+    name = options.format or detect(str(path), head)
+    module = module_of(name)
+    if name == "llmservingsim":
+        from llmsim.workload.jsonl import load_trace
+
+        first = 0 if options.changes_workload else options.limit
+        workload = load_trace(path, known_models=known_models, granularity=granularity, limit=first)
+        return Trace(name, selected(workload, options) if options.changes_workload else workload, has_handles=False)
+    table = module.read(Source(str(path), options, ModelNames(known_models), granularity), head)
+    workload = table.workload()
+    if options.changes_workload or options.limit:
+        workload = selected(workload, options)
+    return Trace(name, workload, table.has_handles)
+
+
+def load(path: str | Path, *, known_models: Sequence[str], granularity: int, options: TraceOptions) -> Workload:
+    """`read_trace` for an engine whose KV blocks are multiples of `granularity` tokens, with the format in a note."""
+    trace = read_trace(path, known_models=known_models, granularity=granularity, options=options)
+    return replace(trace.at(granularity), notes=trace.workload.notes)

@@ -1,0 +1,74 @@
+"""Baseten's request exports (Parquet or Arrow): timestamp_start_unix_ms, input_tokens, output_tokens, block hashes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from llmsim.config.errors import InputError
+from llmsim.workload.formats.head import Head
+from llmsim.workload.formats.rows import note_unused, scaled_ns
+from llmsim.workload.formats.table import Source, Table
+
+NAME, TITLE = "baseten", "Baseten"
+WANTED = ("timestamp_start_unix_ms", "input_tokens", "output_tokens")
+OPTIONAL = ("total_hashes", "block_size", "provided_session_id")
+BLOCK_TOKENS = 64
+
+
+def detect(head: Head) -> bool:
+    return head.kind in ("parquet", "arrow")
+
+
+def read(source: Source, head: Head) -> Table:
+    table = Table(source, block_tokens=source.options.block or BLOCK_TOKENS)
+    table.unit = "row"
+    number, size = 0, None
+    for batch in _batches(table, head):
+        columns = {name: batch.column(index).to_pylist() for index, name in enumerate(batch.schema.names)}
+        blank = [None] * batch.num_rows
+        hashes, sizes, sessions = (columns.get(name, blank) for name in OPTIONAL)
+        for index, values in enumerate(zip(*(columns[name] for name in WANTED), strict=True)):
+            number += 1
+            if any(not isinstance(value, int | float) or not abs(value) < 1 << 62 for value in values):
+                raise table.refusal(number, f"a row needs numbers in {', '.join(WANTED)}, but holds {values}")
+            if hashes[index] and sizes[index] and source.options.block is None:
+                size = size or sizes[index]
+                if sizes[index] != size:
+                    raise table.refusal(
+                        number, f'"block_size" is {sizes[index]}, but {size} before: one file, one size'
+                    )
+                table.block_tokens = int(size)
+            at_ns = scaled_ns(table, number, values[0], 1_000_000, WANTED[0])
+            session = None if sessions[index] is None else str(sessions[index])
+            table.add(number, at_ns, int(values[1]), int(values[2]), session=session, ids=hashes[index])
+        if table.full:
+            break
+    return table
+
+
+def _batches(table: Table, head: Head) -> Iterator[Any]:
+    path = table.source.path
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if head.kind == "parquet":
+            file = pq.ParquetFile(path)
+            yield from file.iter_batches(20_000, columns=_columns(table, file.schema_arrow.names))
+        else:
+            with pa.memory_map(path) as data:
+                reader = pa.ipc.open_file(data)
+                names = _columns(table, reader.schema.names)
+                for index in range(reader.num_record_batches):
+                    yield reader.get_batch(index).select(names)
+    except ImportError:
+        raise InputError(f"{path}: reading Parquet needs pyarrow") from None
+    except pa.ArrowException as error:
+        raise InputError(f"{path}: not readable as {head.kind} ({error})") from None
+
+
+def _columns(table: Table, found: list[str]) -> list[str]:
+    missing = [name for name in WANTED if name not in found]
+    if missing:
+        raise InputError(f'{table.source.path}: the column "{missing[0]}" is missing; needed are {", ".join(WANTED)}')
+    note_unused(table, 1, found, [*WANTED, *OPTIONAL])
+    return [name for name in found if name in WANTED + OPTIONAL]

@@ -1,0 +1,31 @@
+"""BurstGPT: CSV with Timestamp in s, Model, Request tokens, Response tokens; newer files add Session ID."""
+
+from llmsim.workload.formats.head import Head
+from llmsim.workload.formats.rows import CsvRows
+from llmsim.workload.formats.table import Source, Table
+
+NAME, TITLE = "burstgpt", "BurstGPT"
+COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
+OPTIONAL = ("Model", "Session ID")
+
+
+def detect(head: Head) -> bool:
+    return head.kind == "csv" and head.has("Request tokens", "Response tokens")
+
+
+def read(source: Source, head: Head) -> Table:
+    table = Table(source)
+    rows = CsvRows(table, head, COLUMNS, OPTIONAL)
+    (at, request, response), (model, session) = rows.columns, rows.optional
+    for number, fields in rows:
+        table.add(
+            number,
+            rows.seconds_ns(number, fields, at),
+            rows.tokens(number, fields, request),
+            rows.tokens(number, fields, response),
+            session=fields[session] or None if session >= 0 else None,
+            model=fields[model] or None if model >= 0 else None,
+        )
+        if table.full:
+            break
+    return table

@@ -1,0 +1,106 @@
+"""Mooncake's JSON Lines (FAST'25) and the fields that aiperf and aisimulate added: `timestamp` in ms, block ids of 512.
+
+Two requests with equal leading `hash_ids` share those blocks; the last id of a prompt may name a partial block. A row
+of a session with `delay` (ms) comes that long after the last token of the row before it; one with a timestamp comes
+then.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from llmsim.core import Workload
+from llmsim.workload.formats.head import Head
+from llmsim.workload.formats.rows import json_lines, scaled_ns
+from llmsim.workload.formats.table import Source, Table
+from llmsim.workload.handles import coarser
+
+NAME, TITLE = "mooncake", "Mooncake"
+BLOCK_TOKENS = 512
+NS_PER_MS = 1_000_000
+Count = Annotated[int, Meta(ge=0)]
+
+
+class Row(msgspec.Struct, gc=False):
+    timestamp: float | None = None
+    input_length: Count | None = None
+    output_length: Count | None = None
+    hash_ids: list[int | str] | None = None
+    session_id: str | int | None = None
+    delay: float | None = None
+    delay_ms: float | None = None
+    priority: int | None = None
+    request_id: str | None = None
+    model: str | None = None
+    created_time: float | None = None
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+
+
+def detect(head: Head) -> bool:
+    lengths = head.has("input_length", "output_length") or head.has("input_tokens", "output_tokens")
+    timed = any(head.has(name) for name in ("timestamp", "created_time", "delay", "delay_ms"))
+    lines = head.kind in ("lines", "object") and not head.has("chat_id")
+    return lines and lengths and (timed or head.has("hash_ids"))
+
+
+def read(source: Source, head: Head) -> Table:
+    table = Table(source, block_tokens=source.options.block or BLOCK_TOKENS)
+    for number, row in json_lines(table, Row):
+        take(table, number, row)
+        if table.full and head.first and "session_id" not in head.first:
+            break
+    return table
+
+
+def take(table: Table, number: int, row: Row) -> None:
+    """Adds one row; refuses it where it lacks a length or a time."""
+    tokens_in = row.input_length if row.input_length is not None else row.input_tokens
+    tokens_out = row.output_length if row.output_length is not None else row.output_tokens
+    if tokens_in is None or tokens_out is None:
+        missing = "input_length" if tokens_in is None else "output_length"
+        raise table.refusal(number, f'"{missing}" is missing; a row needs input_length, output_length and timestamp')
+    at_ms = row.timestamp if row.timestamp is not None else row.created_time
+    delay_ms = row.delay if row.delay is not None else row.delay_ms
+    session = None if row.session_id is None else str(row.session_id)
+    if at_ms is None and (delay_ms is None or session is None):
+        raise table.refusal(number, '"timestamp" is missing; only the later rows of a session may have "delay" instead')
+    if delay_ms is not None and delay_ms < 0:
+        raise table.refusal(number, f'"delay" is {delay_ms:g}, but must be 0 or more')
+    at_ns = 0 if at_ms is None else scaled_ns(table, number, at_ms, NS_PER_MS, "timestamp")
+    after_ns = -1 if at_ms is not None or delay_ms is None else scaled_ns(table, number, delay_ms, NS_PER_MS, "delay")
+    added = table.add(
+        number, at_ns, tokens_in, tokens_out, after_ns=after_ns, session=session, ids=row.hash_ids, model=row.model
+    )
+    if added and (row.request_id is not None or row.priority is not None):
+        table.detail(request_id=row.request_id, priority=row.priority)
+
+
+def rows(workload: Workload, block_tokens: int = BLOCK_TOKENS) -> list[dict[str, object]]:
+    """A workload as rows of this format, timestamps rounded to whole ms. Its granularity must divide `block_tokens`."""
+    ids = coarser(workload, block_tokens)
+    arrival_ms = ((workload.arrival_ps + 500_000_000) // 1_000_000_000).tolist()
+    inputs, outputs = workload.input_tokens.tolist(), workload.output_tokens.tolist()
+    delays_ms = ((workload.tool_delay_ps + 500_000_000) // 1_000_000_000).tolist()
+    priority = getattr(workload, "priority", None)
+    made: list[dict[str, object]] = []
+    line = 0
+    for row, hash_ids in enumerate(ids):
+        head = workload.arrival_ps[row] >= 0
+        line += bool(head)
+        fields: dict[str, object] = {"timestamp": arrival_ms[row]} if head else {"delay": delays_ms[row - 1]}
+        fields |= {"input_length": inputs[row], "output_length": outputs[row], "hash_ids": hash_ids}
+        chained = not head or workload.next_call[row] >= 0
+        if workload.session_id and workload.session_id[row]:
+            fields["session_id"] = workload.session_id[row]
+        elif chained:
+            fields["session_id"] = f"session-{line - 1}"
+        if workload.request_id:
+            fields["request_id"] = workload.request_id[row]
+        if workload.model[row] >= 0:
+            fields["model"] = workload.models[workload.model[row]]
+        if priority is not None and len(priority) and priority[row]:
+            fields["priority"] = int(priority[row])
+        made.append(fields)
+    return made

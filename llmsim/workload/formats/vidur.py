@@ -1,0 +1,43 @@
+"""Vidur's CSV (arrived_at in s, num_prefill_tokens, num_decode_tokens), and the columns that Frontier adds to it."""
+
+from llmsim.workload.formats.head import Head
+from llmsim.workload.formats.rows import CsvRows
+from llmsim.workload.formats.table import Source, Table
+
+NAME, TITLE = "vidur", "Vidur"
+COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
+OPTIONAL = ("session_id", "block_hash_ids")
+BLOCK_TOKENS = 16
+
+
+def detect(head: Head) -> bool:
+    return head.kind == "csv" and head.has("num_prefill_tokens", "num_decode_tokens")
+
+
+def read(source: Source, head: Head) -> Table:
+    table = Table(source, block_tokens=source.options.block or BLOCK_TOKENS)
+    rows = CsvRows(table, head, COLUMNS, OPTIONAL)
+    (at, prefill, decode), (session, hashes) = rows.columns, rows.optional
+    if hashes >= 0 and source.options.block is None:
+        table.notes.append(
+            f"{source.path}: block_hash_ids are taken as blocks of {BLOCK_TOKENS} tokens; block= says otherwise"
+        )
+    for number, fields in rows:
+        table.add(
+            number,
+            rows.seconds_ns(number, fields, at),
+            rows.tokens(number, fields, prefill),
+            rows.tokens(number, fields, decode),
+            session=fields[session] or None if session >= 0 else None,
+            ids=_ids(fields[hashes]) if hashes >= 0 else None,
+        )
+        if table.full:
+            break
+    return table
+
+
+def _ids(text: str) -> list[int | str]:
+    """`11|22`, or a list as Python or JSON write it; ids that are no numbers stay text."""
+    parts = text.strip().strip("[]").replace(",", "|").split("|")
+    names = [part.strip().strip("'\"") for part in parts if part.strip()]
+    return [int(name) if name.isdigit() else name for name in names]

@@ -1,0 +1,78 @@
+"""Opens a trace file, whatever packed it; every failure to read it becomes one sentence."""
+
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from llmsim.config.errors import InputError, nearest
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[io.BufferedReader]:
+    """The decompressed bytes of a trace; gzip and Zstandard are recognised by content. Raises InputError."""
+    packing = ""
+    with _opened_raw(path) as raw:
+        try:
+            magic = raw.peek(4)[:4]
+            if magic[:2] == _GZIP_MAGIC:
+                import gzip
+
+                packing = "gzip"
+                with gzip.GzipFile(fileobj=raw) as unpacked:
+                    yield io.BufferedReader(unpacked)
+            elif magic == _ZSTD_MAGIC:
+                packing = "zstd"
+                yield _zstd(raw, path)
+            else:
+                yield raw
+        except (EOFError, zlib.error) as error:
+            raise InputError(f"{path}: the gzip data is damaged or cut short ({error})") from None
+        except OSError as error:
+            if packing == "zstd":
+                raise InputError(f"{path}: the zstd data is damaged or cut short ({error})") from None
+            raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def _zstd(raw: BinaryIO, path: Path) -> io.BufferedReader:
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise InputError(f"{path}: reading zstd needs pyarrow; install it, or unpack the file first") from None
+    if not pa.Codec.is_available("zstd"):
+        raise InputError(f"{path}: this pyarrow was built without zstd; unpack the file first")
+    return io.BufferedReader(cast(io.RawIOBase, _Unpacked(pa.CompressedInputStream(raw, "zstd"))))
+
+
+class _Unpacked(io.RawIOBase):
+    """Arrow's stream as one that Python's buffered reader accepts."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        data = self._stream.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _opened_raw(path: Path) -> io.BufferedReader:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise InputError(f"{path}: no such trace file{nearest(path.name, siblings)}") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: a folder, but the dataset must be a file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except ValueError as error:
+        raise InputError(f"{str(path)!r}: not a usable path ({error})") from None

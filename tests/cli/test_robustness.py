@@ -1,0 +1,181 @@
+"""What a careless or unlucky user meets: nothing lost, nothing overwritten, no silence, one sentence."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from shared_data import shared
+
+from llmsim.cli import run_main
+
+ROOT = Path(__file__).resolve().parents[2]
+CLUSTER = ROOT / "cluster_config" / "h100_llama31_8b.json"
+TRACE = ROOT / "dataset" / "example_10.jsonl"
+ROOFLINE = ("--cost-source", "roofline")
+BUSY = "synthetic:n=300000,rate=40,input=lognormal:220,output=lognormal:190,seed=1"
+
+
+def run(*options: object, cluster: Path = CLUSTER, dataset: object = TRACE) -> int:
+    return run_main([str(o) for o in ("--cluster-config", cluster, "--dataset", dataset, *options)])
+
+
+def command(*options: object) -> list[str]:
+    return [sys.executable, str(ROOT / "main.py"), "--cluster-config", str(CLUSTER), *map(str, (*ROOFLINE, *options))]
+
+
+def changed(tmp_path: Path, **instance: object) -> Path:
+    cluster = json.loads(CLUSTER.read_text(encoding="utf-8"))
+    cluster["nodes"][0]["instances"][0].update(instance)
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(cluster), encoding="utf-8")
+    return path
+
+
+def test_an_output_never_replaces_an_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "t.jsonl"
+    shutil.copy(TRACE, trace)
+    assert run(*ROOFLINE, "--output", trace, dataset=trace) == 2
+    assert "overwritten" in capsys.readouterr().err
+    assert trace.read_bytes() == TRACE.read_bytes()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_one_output_that_fails_does_not_cost_the_others(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command("--dataset", TRACE, "--json", "--output", "/dev/full", "--run-dir", tmp_path / "r"),
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2 and "/dev/full" in done.stderr and "Traceback" not in done.stderr
+    assert json.loads(done.stdout)["completed"] == 10
+    assert (tmp_path / "r" / "manifest.json").exists()
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(command("--dataset", TRACE), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 2 and "standard output cannot be written" in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_closed_streams(closed: str) -> None:
+    line = " ".join(f"'{part}'" for part in command("--dataset", TRACE, "--json"))
+    done = subprocess.run(["sh", "-c", f"{line} {closed}"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr == ""
+    line = " ".join(f"'{part}'" for part in command("--dataset", "absent.jsonl"))
+    done = subprocess.run(["sh", "-c", f"{line} 2>&-"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+
+
+@pytest.mark.parametrize(("number", "delay"), [(signal.SIGINT, 2.0), (signal.SIGTERM, 2.0), (signal.SIGINT, 0.1)])
+def test_whenever_it_is_stopped_it_says_so(tmp_path: Path, number: signal.Signals, delay: float) -> None:
+    process = subprocess.Popen(
+        command("--dataset", BUSY, "--json", "--exact", "--output", tmp_path / "o.csv"),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(delay)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert "Traceback" not in err or delay < 1  # while Python itself starts, nobody can catch it
+    if delay >= 1:
+        assert process.returncode == 130 and "interrupted" in err
+        assert json.loads(out)["interrupted"] and (tmp_path / "o.csv").exists()
+
+
+def being_written(folder: Path) -> bool:
+    """Whether the temporary file of an output has content."""
+    try:
+        return any(path.stat().st_size > 0 for path in folder.glob(".o.csv.*"))
+    except FileNotFoundError:
+        return False
+
+
+def test_writing_the_results_is_not_interrupted(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command("--dataset", BUSY.replace("300000", "30000"), "--json", "--output", tmp_path / "o.csv"),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while process.poll() is None and not being_written(tmp_path):
+        time.sleep(0.002)
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert len((tmp_path / "o.csv").read_text(encoding="utf-8").splitlines()) == json.loads(out)["completed"] + 1
+
+
+def test_data_sheets_and_models_beside_the_cluster_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "parts").mkdir()
+    sheet = json.loads((ROOT / "llmsim/presets/hardware/h100_sxm.json").read_text(encoding="utf-8"))
+    sheet |= {"name": "Mine", "silicon_system": None}
+    (tmp_path / "parts" / "mine.json").write_text(json.dumps(sheet), encoding="utf-8")
+    model = json.loads((ROOT / "llmsim/presets/models/meta-llama/Llama-3.1-8B.json").read_text(encoding="utf-8"))
+    (tmp_path / "parts" / "config.json").write_text(json.dumps(model), encoding="utf-8")
+    cluster = changed(tmp_path, hardware="parts/mine.json", model_name="parts/config.json")
+    assert run("--json", cluster=cluster) == 0
+    assert "data sheet of Mine" in next(iter(json.loads(capsys.readouterr().out)["sources"]["by_source"]))
+
+
+def test_a_bandwidth_that_is_not_used_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow = changed(tmp_path, npu_mem={"mem_size": 80, "mem_bw": 1000, "mem_latency": 0})
+    tpot = {}
+    for source in ("silicon", "roofline"):
+        for cluster in (CLUSTER, slow):
+            assert run("--cost-source", source, "--json", cluster=cluster) == 0
+            summary = json.loads(capsys.readouterr().out)
+            tpot[source, cluster] = summary["mean_tpot_ms"]
+            assert any("mem_bw" in note for note in summary["notes"]) == (source == "silicon" and cluster == slow)
+    assert tpot["silicon", slow] == tpot["silicon", CLUSTER]
+    assert tpot["roofline", slow] > 2 * tpot["roofline", CLUSTER]
+
+
+def test_errors_name_the_instance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for instance in ({"hardware": "Abacus"}, {"model_name": "no/model"}, {"model_name": "meta-llama/Llama-3.1-405B"}):
+        assert run(cluster=changed(tmp_path, **instance)) in (2, 3)
+        assert "cluster.json: nodes[0].instances[0]: " in capsys.readouterr().err
+
+
+def test_answers_cut_by_the_context_are_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text('{"input_toks": 3, "output_toks": 900, "arrival_time_ns": 0}\n', encoding="utf-8")
+    assert run(*ROOFLINE, "--max-model-len", 500, "--json", dataset=trace) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["total_output_tokens"] == 497
+    assert any("cut at max_model_len" in note for note in summary["notes"])
+
+
+def bundle(tmp_path: Path, scale: float) -> Path:
+    """The shared bundle with all dense times multiplied."""
+    target = tmp_path / "perf"
+    shutil.copytree(shared("groundtruth/profiler/perf"), target)
+    path = next(target.rglob("tp1/dense.csv"))
+    path.chmod(0o644)
+    rows = [line.split(",") for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = [",".join(rows[0]), *(f"{a},{b},{float(c) * scale!r}" for a, b, c in rows[1:])]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return target
+
+
+@pytest.mark.parametrize(("scale", "code", "words"), [(1e15, 2, "dense.csv:2"), (1e4, 3, "53 days")])
+def test_times_out_of_all_proportion(
+    tmp_path: Path, scale: float, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = shared("groundtruth/rtxpro6000_llama31_8b/cluster.json")
+    dataset = "synthetic:n=3000,rate=10,input=fixed:20,output=fixed:2000,seed=1"
+    profile = bundle(tmp_path, scale)
+    options = ("--profile-dir", profile, "--max-num-seqs", 1, "--max-num-batched-tokens", 64)
+    assert run(*options, cluster=cluster, dataset=dataset) == code
+    assert words in capsys.readouterr().err
+
+
+def test_a_given_profile_folder_has_to_be_of_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--profile-dir", tmp_path) == 2
+    assert "--profile-dir" in capsys.readouterr().err
+    cluster = shared("groundtruth/rtxpro6000_llama31_8b/cluster.json")
+    broken = bundle(tmp_path, 1.0)
+    next(broken.rglob("tp1")).chmod(0o755)
+    os.remove(next(broken.rglob("tp1/per_sequence.csv")))
+    assert run("--profile-dir", broken, cluster=cluster) == 2
+    assert "lacks per_sequence.csv" in capsys.readouterr().err

@@ -1,0 +1,86 @@
+"""Builds the command `astra-sim` once per session and runs it on cases."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BUILD = REPOSITORY / "build" / "astra-sim"
+TIMEOUT_S = 60
+
+
+def _tool(name: str) -> str | None:
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.exists() else shutil.which(name)
+
+
+def build_command() -> Path:
+    """Path of the executable, built (or brought up to date) under the ignored `build/`; skips without cmake."""
+    cmake, ninja = _tool("cmake"), _tool("ninja")
+    if cmake is None or (shutil.which("c++") is None and shutil.which("g++") is None):
+        pytest.skip("the command astra-sim cannot be built here: cmake or a C++ compiler is missing")
+    generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja is not None else []
+    options = ["-DASTRA_TESTS=OFF", "-DASTRA_BENCH=OFF"]
+    configure = [cmake, "-S", str(REPOSITORY / "astra-sim"), "-B", str(BUILD), *options]
+    if not (BUILD / "CMakeCache.txt").exists():
+        configure += generator
+    for step in (configure, [cmake, "--build", str(BUILD), "--target", "astra-sim", "--parallel", "2"]):
+        done = subprocess.run(step, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return BUILD / "astra-sim"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run printed; `report` is the JSON object, None where there was none. Times in ns."""
+
+    exit_code: int
+    report: dict[str, Any] | None
+    errors: str
+    node_times: list[str]
+
+    def finish_ns(self) -> list[int | None]:
+        assert self.report is not None, self.errors
+        return [npu["finish_ns"] for npu in self.report["npus"]]
+
+
+def run_case(
+    executable: Path,
+    case: Path,
+    scratch: Path,
+    backend: str = "unaware",
+    flags: tuple[str, ...] = (),
+    in_case: bool = False,
+) -> Result:
+    """Runs a folder with the corpus's file names under strict rules."""
+    times = scratch / "node_times.csv"
+    times.unlink(missing_ok=True)
+    groups = case / "comm_group.json"
+    command = [
+        str(executable),
+        "--rules=strict",
+        f"--network-backend=congestion-{backend}",
+        f"--workload-configuration={case}/workload",
+        f"--system-configuration={case}/system.json",
+        f"--network-configuration={case}/network.yml",
+        f"--remote-memory-configuration={case}/memory.json",
+        f"--comm-group-configuration={groups if groups.exists() else 'empty'}",
+        "--json",
+        f"--node-times={times}",
+        *flags,
+    ]
+    where = case if in_case else scratch
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("ASTRA")}
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=where, timeout=TIMEOUT_S, env=environment, check=False
+    )
+    errors = "\n".join(line for line in done.stderr.splitlines() if not line.startswith("note:"))
+    lines = times.read_text().split()[1:] if times.exists() else []
+    return Result(done.returncode, json.loads(done.stdout) if done.stdout else None, errors, lines)

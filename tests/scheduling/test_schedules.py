@@ -1,0 +1,195 @@
+"""What distinguishes each scheduler, as exact steps on tiny traces: (request, tokens, computed before) per step.
+
+A step takes 1 ms, so an arrival between two milliseconds is seen by the step at the next one.
+"""
+
+from dataclasses import replace
+
+import pytest
+from tiny import SCHEDULERS, Options, free_blocks, preempted, run, schedule
+
+# A decode runs when a long prompt arrives.
+INTERRUPTED = [(0.0, 4, 5), (1.5, 12, 2)]
+
+
+def test_vllm_mixes_prompts_with_decodes_running_first() -> None:
+    sim = run(INTERRUPTED, Options("vllm_v1", budget=8))
+    assert schedule(sim)[:4] == [[(0, 4, 0)], [(0, 1, 4)], [(0, 1, 5), (1, 7, 0)], [(0, 1, 6), (1, 5, 7)]]
+
+
+def test_prefill_first_runs_prompts_alone() -> None:
+    sim = run(INTERRUPTED, Options("vllm_v1", budget=8, extra={"prefill_first": True}))
+    assert schedule(sim) == [
+        [(0, 4, 0)], [(0, 1, 4)],
+        [(1, 8, 0)], [(1, 4, 8)],  # the decode stalls
+        [(0, 1, 5), (1, 1, 12)], [(0, 1, 6)], [(0, 1, 7)],
+    ]  # fmt: skip
+
+
+def test_sarathi_runs_decodes_first_and_takes_a_whole_prompts_blocks_at_its_start() -> None:
+    options = Options("sarathi", budget=8, block_size=4, blocks=101)
+    sim = run(INTERRUPTED, options)
+    assert schedule(sim)[2:5] == [[(0, 1, 5), (1, 7, 0)], [(0, 1, 6), (1, 5, 7)], [(0, 1, 7), (1, 1, 12)]]
+    # 2 blocks of the decode and 3 of a prompt of which 7 tokens have run; vLLM takes 2 for those
+    assert free_blocks(sim)[2] == 100 - 2 - 3
+    assert free_blocks(run(INTERRUPTED, replace(options, scheduler="vllm_v1")))[2] == 100 - 2 - 2
+
+
+def test_sarathi_shares_the_chunk_among_prompts_and_keeps_its_watermark() -> None:
+    requests = [(0.0, 10, 4), (0.0, 12, 1), (0.0, 4, 1)]
+    options = Options("sarathi", budget=8, block_size=4, blocks=9)
+    assert schedule(run(requests, options))[:4] == [
+        [(0, 8, 0)], [(0, 2, 8), (1, 6, 0)], [(0, 1, 10), (1, 6, 6), (2, 1, 0)], [(0, 1, 11), (2, 3, 1)],
+    ]  # fmt: skip
+    marked = schedule(run(requests, replace(options, extra={"watermark_blocks": 3})))
+    # 8 blocks: the first prompt takes 3, the second would leave 2 of the 3 that must stay free, and nobody overtakes it
+    assert marked == [
+        [(0, 8, 0)], [(0, 2, 8)], [(0, 1, 10)], [(0, 1, 11)], [(0, 1, 12)],
+        [(1, 8, 0)], [(1, 4, 8), (2, 4, 0)],
+    ]  # fmt: skip
+
+
+def test_sarathi_restarts_the_youngest_and_starts_nothing_in_that_step() -> None:
+    # 4 blocks: both grow into a second block, then request 0 needs a third
+    sim = run([(0.0, 4, 9), (0.0, 4, 9), (4.5, 1, 1)], Options("sarathi", budget=8, block_size=4, blocks=5))
+    steps = schedule(sim)
+    assert preempted(sim) == [(5, 1)]
+    assert steps[5] == [(0, 1, 8)]  # one block is free again, yet request 2 does not start
+    assert steps[4] == [(0, 1, 7), (1, 1, 7)]
+    assert steps[9] == [(1, 8, 0)]  # computes 4 + 5 tokens again, in chunks, when request 0 has left
+
+
+# Two places of 40 tokens; request 1 leaves first.
+SHORT_AND_LONG = [(0.0, 8, 3), (0.0, 8, 2), (0.0, 30, 2)]
+TWO_PLACES = {"budget": 64, "block_size": 4, "blocks": 21, "max_model_len": 40}
+
+
+def test_orca_reserves_the_longest_sequence_and_refills_every_iteration() -> None:
+    sim = run(SHORT_AND_LONG, Options("orca", **TWO_PLACES))
+    assert schedule(sim) == [
+        [(0, 8, 0), (1, 8, 0)], [(0, 1, 8), (1, 1, 8)],
+        [(0, 1, 9), (2, 30, 0)],  # the whole prompt beside a decode, in the place that came free
+        [(2, 1, 30)],
+    ]  # fmt: skip
+    assert free_blocks(sim) == [0, 0, 0, 10]
+    paged = schedule(run(SHORT_AND_LONG, Options("vllm_v1", **TWO_PLACES)))
+    assert paged[0] == [(0, 8, 0), (1, 8, 0), (2, 30, 0)]
+
+
+def test_static_batching_runs_a_batch_to_completion() -> None:
+    sim = run(SHORT_AND_LONG, Options("static", **TWO_PLACES))
+    assert schedule(sim) == [
+        [(0, 8, 0), (1, 8, 0)], [(0, 1, 8), (1, 1, 8)],
+        [(0, 1, 9)],  # one place is empty
+        [(2, 30, 0)], [(2, 1, 30)],
+    ]  # fmt: skip
+    assert free_blocks(sim) == [0, 0, 0, 10, 10]  # a finished request's memory is kept for its batch
+
+
+@pytest.mark.parametrize("scheduler", ["orca", "static"])
+def test_a_cache_smaller_than_the_longest_sequence_holds_one_at_a_time(scheduler: str) -> None:
+    options = Options(scheduler, budget=64, block_size=4, blocks=6, max_model_len=40)
+    assert schedule(run([(0.0, 4, 2), (0.0, 4, 1)], options)) == [[(0, 4, 0)], [(0, 1, 4)], [(1, 4, 0)]]
+
+
+def test_whole_prompt_schedulers_start_only_prompts_that_the_budget_holds_together() -> None:
+    for scheduler in ("orca", "static"):
+        steps = schedule(run([(0.0, 40, 1), (0.0, 40, 1)], Options(scheduler, budget=64)))
+        assert steps == [[(0, 40, 0)], [(1, 40, 0)]]
+
+
+def test_sglang_runs_prompts_before_decodes_and_cuts_one_at_a_time() -> None:
+    requests = [*INTERRUPTED, (1.6, 12, 2)]
+    sim = run(requests, Options("sglang", budget=8, blocks=10_000, extra={"sglang_new_tokens": 100}))
+    assert schedule(sim) == [
+        [(0, 4, 0)], [(0, 1, 4)],
+        [(1, 8, 0)], [(1, 4, 8), (2, 4, 0)], [(2, 8, 4)],
+        [(0, 1, 5), (1, 1, 12), (2, 1, 12)], [(0, 1, 6)], [(0, 1, 7)],
+    ]  # fmt: skip
+
+
+def test_sglang_admits_by_what_the_running_may_still_write() -> None:
+    requests = [(0.0, 4, 4), (0.0, 8, 1)]
+    small = Options("sglang", block_size=4, blocks=11)
+    assert schedule(run(requests, replace(small, extra={"sglang_new_tokens": 4})))[0] == [(0, 4, 0), (1, 8, 0)]
+    # 40 tokens of cache: 8 + 20 + a page do not go beside 4 and what request 0 may write, whatever it will
+    careful = schedule(run(requests, replace(small, extra={"sglang_new_tokens": 20})))
+    assert careful == [[(0, 4, 0)], [(0, 1, 4)], [(0, 1, 5)], [(0, 1, 6)], [(1, 8, 0)]]
+
+
+def test_sglang_retracts_the_longest_prompt_of_the_shortest_answers_to_the_end_of_the_queue() -> None:
+    # 6 blocks; both need one more at the sixth step, and one is free
+    requests = [(0.0, 8, 12), (0.0, 4, 12), (4.5, 4, 1)]
+    options = Options("sglang", block_size=4, blocks=7, max_seqs=2, extra={"sglang_new_tokens": 1})
+    sim = run(requests, options)
+    assert preempted(sim) == [(5, 0)]
+    steps = schedule(sim)
+    assert steps[5] == [(1, 1, 8)]
+    assert steps[6] == [(2, 4, 0)]  # in front of the retracted one
+    again = next(step for step in steps[6:] if any(request == 0 for request, _, _ in step))
+    assert again == [(0, 13, 0)]
+    assert preempted(run(requests, replace(options, scheduler="vllm_v1", extra={})))[0] == (5, 1)  # vLLM: the youngest
+
+
+def test_mlfq_demotes_by_quantum_and_pauses_without_losing_kv() -> None:
+    options = Options("mlfq", max_seqs=1, extra={"mlfq_tokens_per_iteration": 8})
+    sim = run([(0.0, 8, 8), (0.5, 8, 3)], options)
+    assert schedule(sim) == [
+        [(0, 8, 0)],  # uses up the first level's one iteration
+        [(1, 8, 0)],  # a new request goes first, then both are in the second level
+        [(0, 1, 8)], [(0, 1, 9)],  # of two iterations
+        [(1, 1, 8)], [(1, 1, 9)],
+        [(0, 1, 10)], [(0, 1, 11)], [(0, 1, 12)], [(0, 1, 13)], [(0, 1, 14)],
+    ]  # fmt: skip
+    assert preempted(sim) == []
+
+
+def test_mlfq_skips_the_levels_that_a_prompt_would_only_be_demoted_from() -> None:
+    options = Options("mlfq", max_seqs=1, extra={"mlfq_tokens_per_iteration": 8})
+    # 32 tokens are four iterations: third level. The short one has its first two levels to itself.
+    sim = run([(0.0, 32, 1), (0.0, 8, 5)], options)
+    assert schedule(sim) == [[(1, 8, 0)], [(1, 1, 8)], [(1, 1, 9)], [(0, 32, 0)], [(1, 1, 10)], [(1, 1, 11)]]
+
+
+def test_mlfq_promotes_who_waits_too_long() -> None:
+    short = [(float(i), 8, 1) for i in range(12)]
+    requests = sorted([(0.0, 32, 1), *short])
+    long = requests.index((0.0, 32, 1))
+
+    def started(starvation_ms: int) -> int:
+        extra = {"mlfq_tokens_per_iteration": 8, "mlfq_starvation_ps": starvation_ms * 10**9}
+        steps = schedule(run(requests, Options("mlfq", max_seqs=1, extra=extra)))
+        return next(i for i, step in enumerate(steps) if step[0][0] == long)
+
+    assert started(1000) == 12  # every short one first
+    assert started(5) == 6  # promoted at 5 ms, behind the one that had come to the first level before
+
+
+def test_mlfq_drops_the_lowest_when_kv_is_short() -> None:
+    # 4 blocks of 4 tokens: the newcomer's 8 do not fit beside 9 of the first
+    options = Options("mlfq", max_seqs=1, block_size=4, blocks=5, extra={"mlfq_tokens_per_iteration": 8})
+    sim = run([(0.0, 8, 5), (1.5, 8, 1)], options)
+    steps = schedule(sim)
+    assert steps[:4] == [[(0, 8, 0)], [(0, 1, 8)], [(1, 8, 0)], [(0, 10, 0)]]
+    assert preempted(sim) == [(2, 0)]
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_decode_only_runs_begin_with_a_decode_on_the_whole_prompt(scheduler: str) -> None:
+    options = Options(scheduler, block_size=4, blocks=101, max_model_len=40, decode_only=True)
+    requests = [(0.0, 20, 3), (0.5, 9, 2)]
+    sim = run(requests, options)
+    joined = [[(0, 1, 19)], [(0, 1, 20), (1, 1, 8)], [(0, 1, 21), (1, 1, 9)]]
+    apart = [[(0, 1, 19)], [(0, 1, 20)], [(0, 1, 21)], [(1, 1, 8)], [(1, 1, 9)]]
+    newest_first = [[(0, 1, 19)], [(1, 1, 8), (0, 1, 20)], [(0, 1, 21), (1, 1, 9)]]
+    assert schedule(sim) == {"static": apart, "mlfq": newest_first}.get(scheduler, joined)
+    assert free_blocks(sim)[0] == 100 - (10 if scheduler in ("orca", "static") else 5)
+    assert sim.requests()["cached_tokens"].tolist() == [19, 8]
+    assert sim.requests()["first_token_ps"][0] == 10**9  # one step after arrival
+
+
+def test_a_decode_only_request_that_loses_its_kv_computes_its_prompt() -> None:
+    options = Options("vllm_v1", block_size=4, blocks=5, max_seqs=2, decode_only=True)
+    sim = run([(0.0, 4, 9), (0.0, 4, 9)], options)
+    assert preempted(sim)[0][1] == 1
+    assert [step for step in schedule(sim) if any(tokens > 1 for _, tokens, _ in step)] == [[(1, 9, 0)]]

@@ -1,0 +1,135 @@
+"""Tiny runs of one group with a given step time, and their schedules as lists."""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from llmsim import _native
+
+MS = 10**9
+MOST_EVENTS = 500_000
+"""A run that needs more has two requests that take each other's memory for ever."""
+STEP_MS = 1
+"""Every step of a tiny run takes one millisecond, whatever it runs."""
+OTHERS = tuple(_native.scheduler_names())
+"""Schedulers besides vllm_v1."""
+SCHEDULERS = ("vllm_v1", *OTHERS)
+WHOLE_PROMPTS = ("mlfq", "orca", "static")
+"""Schedulers that never cut a prompt: their token budget has to hold the longest one."""
+
+Step = list[tuple[int, int, int]]
+
+
+@dataclass
+class Options:
+    """One group; `extra` are further fields of the scheduler's configuration."""
+
+    scheduler: str = "vllm_v1"
+    blocks: int = 1001
+    block_size: int = 16
+    max_seqs: int = 8
+    budget: int = 256
+    max_model_len: int = 1000
+    caching: bool = False
+    order: str = "FCFS"
+    ttft_target_ms: int = 0
+    prefill_ms_per_token: float = 0
+    depth: int = 1
+    per_token_ms: float = 0
+    decode_only: bool = False
+    keys: list[list[int]] | None = None
+    priority: list[int] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def program(budget: int, max_seqs: int, per_token_ms: float = 0) -> Any:
+    """A step takes STEP_MS plus a time per token."""
+    tokens = STEP_MS * MS + np.arange(budget + 1, dtype=np.int64) * int(per_token_ms * MS)
+    operators = [
+        _native.Operator(name, _native.NodeKind.COMPUTE, feature, 0, 1, ps, np.zeros(len(ps), np.uint8))
+        for name, feature, ps in (
+            ("tokens", _native.Feature.TOKENS, tokens),
+            ("sequences", _native.Feature.SEQUENCES, np.zeros(max_seqs + 1, np.int64)),
+        )
+    ]
+    zero = np.zeros(1, np.int64)
+    attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
+    return _native.Program(
+        operators, attention, np.arange(budget + 1, dtype=np.int32), _native.LightFloor(), 0
+    )  # fmt: skip
+
+
+def configuration(options: Options) -> Any:
+    """The native scheduler's configuration."""
+    kv = _native.KvCacheConfig()
+    kv.num_blocks, kv.block_size, kv.max_model_len = options.blocks, options.block_size, options.max_model_len
+    kv.prefix_caching = options.caching
+    queue = _native.QueueConfig()
+    queue.order = getattr(_native.QueueOrder, options.order)
+    queue.ttft_target_ps = options.ttft_target_ms * MS
+    queue.prefill_ps_per_token = int(options.prefill_ms_per_token * MS)
+    if options.scheduler == "vllm_v1":
+        config = _native.VllmV1Config()
+        config.async_scheduling = options.depth == 2
+    else:
+        config = _native.BatchingConfig()
+        config.scheduler = options.scheduler
+    config.max_num_seqs, config.max_num_scheduled_tokens = options.max_seqs, options.budget
+    config.kv, config.queue, config.decode_only = kv, queue, options.decode_only
+    for name, value in options.extra.items():
+        setattr(config, name, value)
+    return config
+
+
+def run(requests: list[tuple[float, int, int]], options: Options) -> Any:
+    """Runs (arrival in ms, input, output) rows, in order of arrival, to the end."""
+    n = len(requests)
+    keys = options.keys or [[] for _ in range(n)]
+    sim = _native.Simulation(
+        np.array([round(arrival * MS) for arrival, _, _ in requests], np.int64),
+        np.array([tokens for _, tokens, _ in requests], np.int32),
+        np.array([tokens for _, _, tokens in requests], np.int32),
+        np.zeros(n, np.int16), np.full(n, -1, np.int32), np.zeros(n, np.int64), np.array(options.priority, np.int32),
+        np.cumsum([0, *map(len, keys)]).astype(np.int64), np.array([k for row in keys for k in row], np.uint64),
+        options.block_size, 0,
+    )  # fmt: skip
+    group = _native.GroupConfig()
+    group.depth = options.depth
+    sim.add_group(
+        group, configuration(options), program(options.budget, options.max_seqs, options.per_token_ms),
+        record_steps=True, record_schedule=True,
+    )  # fmt: skip
+    for _ in range(MOST_EVENTS // 10_000):
+        if sim.run(10_000):
+            return sim
+    raise AssertionError(f"no end after {MOST_EVENTS} events: {sim.num_finished} of {n} requests have finished")
+
+
+def schedule(sim: Any) -> list[Step]:
+    """Per step, (request, tokens scheduled, tokens computed before) of everything it runs, in execution order."""
+    columns = sim.schedule(0)
+    items = list(
+        zip(*(columns[f"item_{name}"].tolist() for name in ("request", "tokens", "computed")), strict=True)
+    )  # fmt: skip
+    offsets = columns["item_offsets"].tolist()
+    return [items[a:b] for a, b in pairwise(offsets)]
+
+
+def preempted(sim: Any) -> list[tuple[int, int]]:
+    """(step, request) of every preemption."""
+    columns = sim.schedule(0)
+    return list(zip(columns["preempted_step"].tolist(), columns["preempted_request"].tolist(), strict=True))
+
+
+def free_blocks(sim: Any) -> list[int]:
+    """Free KV blocks after each step was scheduled."""
+    values: list[int] = sim.schedule(0)["free_blocks"].tolist()
+    return values
+
+
+def order_of_first_tokens(sim: Any) -> list[int]:
+    """Requests by the time of their first token; ties by row."""
+    rows: list[int] = np.argsort(sim.requests()["first_token_ps"], kind="stable").tolist()
+    return rows

@@ -1,0 +1,161 @@
+"""Constants that were put into a run are found again in its log, and applied as they were fitted."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_logs import CLUSTER, TP4, rows_of, run_arguments, simulate, write_engine_log
+
+from llmsim.cli import main, run_main
+from llmsim.cli.prepare import checked_options, prepare
+from llmsim.config.errors import InputError
+from llmsim.lowering.calibration import Calibration, _scaled, calibration_of, load_calibration
+from llmsim.validation.search import Axis, minimise
+
+SMALL = "synthetic:n=40,rate=6,input=lognormal:300,output=lognormal:40,seed=5"
+
+
+def write_calibration(path: Path, **constants: Any) -> Path:
+    data = {"kind": "llmsim calibration", "schema_version": 1, "hardware": "H100", "constants": constants}
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def log_of_a_machine(tmp_path: Path, cluster: Path = CLUSTER, **constants: Any) -> Path:
+    calibration = write_calibration(tmp_path / "machine.json", **constants)
+    simulate("--calibration", calibration, "--output", tmp_path / "real.csv", cluster=cluster, dataset=SMALL)
+    return write_engine_log(rows_of(tmp_path / "real.csv"), tmp_path / "log.jsonl")
+
+
+def calibrated(log: Path, tmp_path: Path, *options: str, cluster: Path = CLUSTER) -> dict[str, Any]:
+    out = tmp_path / "fitted.json"
+    assert (
+        main(
+            [
+                "calibrate",
+                str(log),
+                *run_arguments(cluster=cluster, dataset=SMALL),
+                "--out",
+                str(out),
+                "--skip-seconds",
+                "0",
+                *options,
+            ]
+        )
+        == 0
+    )
+    data: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    return data
+
+
+def test_a_slower_machine_is_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = calibrated(log_of_a_machine(tmp_path, time_factor=1.07), tmp_path)
+    assert data["fitted"] == ["time_factor"] and data["constants"]["time_factor"] == pytest.approx(1.07, rel=2e-3)
+    held_out = data["errors_percent"]["fitted"]["held_out_half"]
+    assert all(abs(held_out[f"mean_{name}"]) < 0.5 for name in ("ttft", "tpot", "latency"))
+    assert abs(data["errors_percent"]["unfitted"]["held_out_half"]["mean_tpot"]) > 5
+    assert "time_factor 1.0" in capsys.readouterr().out
+
+
+def test_a_host_gap_is_told_from_a_slow_machine(tmp_path: Path) -> None:
+    data = calibrated(log_of_a_machine(tmp_path, host_gap_ns=3e6), tmp_path)
+    assert data["fitted"] == ["host_gap_ns"] and data["constants"]["host_gap_ns"] == pytest.approx(3e6, rel=0.02)
+
+
+def test_a_link_is_fitted_where_there_is_one(tmp_path: Path) -> None:
+    log = log_of_a_machine(tmp_path, TP4, link_bandwidth_gb_per_s=40.0)
+    data = calibrated(log, tmp_path, "--fit", "link_bandwidth_gb_per_s", cluster=TP4)
+    assert data["constants"]["link_bandwidth_gb_per_s"] == pytest.approx(40, rel=0.05)
+
+
+def test_a_calibrated_run_is_labelled(tmp_path: Path) -> None:
+    calibration = write_calibration(tmp_path / "c.json", time_factor=1.5, host_gap_ns=2e6)
+    for name, options in (("plain", ()), ("slow", ("--calibration", calibration))):
+        simulate("--run-dir", tmp_path / name, *options)
+    plain, slow = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("plain", "slow"))
+    assert slow["mean_tpot_ms"] > 1.5 * plain["mean_tpot_ms"]
+    assert any("calibrated for H100" in note for note in slow["notes"])
+    assert all("x1.5 (calibration)" in source for source in slow["sources"]["by_source"])
+    manifest = json.loads((tmp_path / "slow" / "manifest.json").read_text())
+    assert manifest["config"]["calibration"]["time_factor_ppm"] == 1_500_000
+    assert manifest["config"]["groups"][0]["engine"]["host_gap_ps"] == 2_000_000_000
+
+
+def test_collectives_keep_their_own_time() -> None:
+    options = checked_options(run_arguments(cluster=TP4))
+    plain = prepare(options).lowered.groups[0]
+    scaled = prepare(replace(options, calibration=Calibration("H100", "x", time_factor_ppm=2_000_000))).lowered.groups[
+        0
+    ]
+    for before, after in zip(plain.program_costs, scaled.program_costs, strict=True):
+        if before is not None and after is not None:
+            factor = 1 if before.name in ("all_reduce", "logits_gather") else 2
+            assert np.array_equal(after.ps, factor * before.ps), before.name
+
+
+@given(st.lists(st.integers(0, 9 * 10**15), min_size=1), st.integers(100_000, 10_000_000))
+def test_scaling_is_exact(times_ps: list[int], ppm: int) -> None:
+    expected = [(time * ppm + 500_000) // 1_000_000 for time in times_ps]
+    assert _scaled(np.array(times_ps, dtype=np.int64), ppm).tolist() == expected
+
+
+def test_units_survive_the_file() -> None:
+    constants = {"time_factor": 1.25, "host_gap_ns": 10.0, "link_bandwidth_gb_per_s": 40.0, "link_latency_ns": 7.0}
+    assert calibration_of("H100", "x", constants).constants() == constants
+    assert "link 40 GB/s" in calibration_of("H100", "x", constants).label
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nonsense", "not a calibration file"),
+        ("{}", "kind"),
+        ('{"kind": "llmsim calibration", "schema_version": 1}', "constants"),
+        (
+            '{"kind": "llmsim calibration", "schema_version": 1, "hardware": "x", "constants": {"time_factor": 99}}',
+            "0.1",
+        ),
+        ('{"kind": "llmsim calibration", "schema_version": 1, "hardware": "x", "constants": {"luck": 1}}', "luck"),
+    ],
+)
+def test_bad_files(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "c").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=words):
+        load_calibration(tmp_path / "c")
+
+
+def test_a_calibration_of_other_hardware_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_calibration(tmp_path / "c.json", time_factor=1.1)
+    path.write_text(path.read_text().replace("H100", "A100"), encoding="utf-8")
+    assert run_main(run_arguments("--calibration", path)) == 2
+    assert 'calibrates "A100", but the cluster has H100' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--fit", "luck"], "time_factor"),
+        (["--fit", "link_latency_ns"], "changes nothing"),
+        (["--calibration", "x.json"], "not a calibration file"),
+        (["--no-such-option"], "--no-such-option"),
+    ],
+)
+def test_bad_options(arguments: list[str], words: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", str(run / "out.csv"), *run_arguments(), *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_the_log_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", *run_arguments()]) == 2
+    assert "log comes first" in capsys.readouterr().err
+
+
+def test_the_search_finds_a_minimum_and_returns_the_best_value_seen() -> None:
+    found = minimise(lambda x: abs(x - 1.234) + (0.5 if 1.2 < x < 1.21 else 0), Axis("x", 0.5, 2, 1e-4, True))
+    assert found.value == pytest.approx(1.234, rel=2e-4) and found.tried < 60
+    assert minimise(lambda x: x, Axis("x", 0, 8, 1e-2, False)).value == 0

@@ -1,0 +1,132 @@
+"""Every kind of recording is told by its content and read as the same run."""
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_logs import rows_of, write_engine_log
+
+from llmsim.config.errors import InputError
+from llmsim.validation import Recording, compare, read_recording
+
+
+def bench_json(rows: list[dict[str, str]]) -> dict[str, Any]:
+    itls = [[itl / 1e9 for itl in ast.literal_eval(row["ITL"])] for row in rows]
+    return {
+        "duration": 9.0,
+        "input_lens": [int(row["input"]) for row in rows],
+        "output_lens": [int(row["output"]) for row in rows],
+        "ttfts": [int(row["TTFT"]) / 1e9 for row in rows],
+        "itls": itls,
+        "start_times": [77 + int(row["arrival"]) / 1e9 for row in rows],
+        "generated_texts": [""] * len(rows),
+        "errors": [""] * len(rows),
+    }
+
+
+def aiperf_lines(rows: list[dict[str, str]]) -> str:
+    lines = []
+    for row in rows:
+        start = 1_700_000_000_000_000_000 + int(row["arrival"])
+        metrics = {
+            "input_sequence_length": {"value": int(row["input"]), "unit": "tokens"},
+            "output_sequence_length": {"value": int(row["output"]), "unit": "tokens"},
+            "time_to_first_token": {"value": int(row["TTFT"]) / 1e6, "unit": "ms"},
+            "request_latency": {"value": int(row["latency"]) / 1e6, "unit": "ms"},
+            "inter_chunk_latency": {"value": [itl / 1e6 for itl in ast.literal_eval(row["ITL"])], "unit": "ms"},
+        }
+        metadata = {"session_num": int(row["request id"]), "request_start_ns": start, "benchmark_phase": "profiling"}
+        lines.append(json.dumps({"metadata": metadata, "metrics": metrics, "error": None}))
+    lines.insert(0, json.dumps({"metadata": {"session_num": 0, "benchmark_phase": "warmup"}, "metrics": {}}))
+    return "\n".join(lines)
+
+
+@pytest.fixture(params=["run folder", "parquet", "engine log", "bench", "aiperf"])
+def other(request: pytest.FixtureRequest, run: Path, tmp_path: Path) -> Recording:
+    rows = rows_of(run / "out.csv")
+    path = tmp_path / "x.unknown"
+    if request.param == "run folder":
+        path = run / "run"
+    elif request.param == "parquet":
+        path.write_bytes((run / "run" / "requests.parquet").read_bytes())
+    elif request.param == "engine log":
+        write_engine_log(rows, path)
+    elif request.param == "bench":
+        path.write_text(json.dumps(bench_json(rows), indent=1), encoding="utf-8")
+    else:
+        path.write_text(aiperf_lines(rows), encoding="utf-8")
+    return read_recording(path)
+
+
+def test_all_kinds_say_the_same(run: Path, other: Recording) -> None:
+    found = compare(other, read_recording(run / "out.csv"), skip_seconds=0)
+    assert found.sound and len(found.pairs.real) == 60
+    assert all(abs(error) < 1e-3 for error in found.errors().values()), found.errors()
+    assert ("mean_itl" in found.errors()) == (other.kind != "vLLM engine log")
+
+
+def test_failed_requests_are_left_out_and_said(run: Path, tmp_path: Path) -> None:
+    data = bench_json(rows_of(run / "out.csv"))
+    data["errors"][7] = "timed out"
+    (tmp_path / "b.json").write_text(json.dumps(data), encoding="utf-8")
+    real = read_recording(tmp_path / "b.json")
+    assert len(real) == 59 and "7" not in real.request_id
+    found = compare(real, read_recording(run / "out.csv"))
+    assert {"failed", "counts"} <= {finding.code for finding in found.findings if finding.unsound}
+
+
+def test_a_benchmark_without_start_times_has_no_throughput(run: Path, tmp_path: Path) -> None:
+    data = bench_json(rows_of(run / "out.csv"))
+    del data["start_times"]
+    (tmp_path / "b.json").write_text(json.dumps(data), encoding="utf-8")
+    found = compare(read_recording(tmp_path / "b.json"), read_recording(run / "out.csv"))
+    assert not found.sound and not found.totals
+    assert abs(found.errors()["mean_latency"]) < 1e-6
+    assert found.num_paired == 60
+
+
+def test_clocks_are_aligned_by_the_quickest_way_to_the_queue(tmp_path: Path) -> None:
+    lines = [
+        {"request_id": f"r-{i}", "input_toks": 5, "output_toks": 3, "arrival_time": 1e9 + i, "queued_ts": 40 + i + lag,
+         "first_token_ts": 41.0 + i, "last_token_ts": 43.0 + i}
+        for i, lag in enumerate((0.3, 0.1, 0.2))
+    ]  # fmt: skip
+    (tmp_path / "l").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    found = read_recording(tmp_path / "l")
+    assert np.allclose(found.ttft_s, 0.9, atol=1e-6) and np.allclose(found.tpot_s, 1.0)
+    assert not found.findings
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "empty"),
+        ("a,b\n1,2\n", "instance id"),
+        ('{"x": 1}', "no known log"),
+        ('{"x": 1}\n{"y"', "bad:2"),
+        ('{"ttfts": [1.0]}', "save-detailed"),
+        ('{"ttfts": [1.0], "output_lens": [0], "errors": ["e"]}', "none of its 1"),
+        ('{"ttfts": [1.0], "output_lens": [2], "itls": []}\n', ""),
+        ('{"request_id": "1", "first_token_ts": 1, "arrival_time": "soon"}', "bad:1: arrival_time"),
+        ('{"metadata": {"request_start_ns": 1}, "metrics": {"x": 1}}', "streaming"),
+        ('{"metadata": {"request_start_ns": 1}, "metrics": {"time_to_first_token": {"value": 1, "unit": "h"}}}', '"h"'),
+    ],
+)
+def test_errors_say_where(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad"
+    path.write_text(text, encoding="utf-8")
+    if not words:
+        assert len(read_recording(path)) == 1
+        return
+    with pytest.raises(InputError, match=words):
+        read_recording(path)
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file"):
+        read_recording(tmp_path / "gone")
+    with pytest.raises(InputError, match="no run folder"):
+        read_recording(tmp_path)

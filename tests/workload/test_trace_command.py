@@ -1,0 +1,87 @@
+"""`llmsim trace inspect` and `convert`, and traces of other formats in `llmsim run`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from llmsim.cli import main
+from llmsim.workload import load_dataset
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLES = Path(__file__).parent / "samples"
+CLUSTER = ROOT / "cluster_config" / "h100_llama31_8b.json"
+
+
+def test_inspect_prints_a_card(capsys):
+    assert main(["trace", "inspect", str(SAMPLES / "mooncake.jsonl"), "--max-model-len", "1300"]) == 0
+    out = capsys.readouterr().out
+    for text in (
+        "mooncake",
+        "requests          4",
+        "at most 43.4% of prompt tokens",
+        "2 requests exceed max_model_len",
+    ):
+        assert text in out
+    assert main(["trace", "inspect", str(SAMPLES / "mooncake.jsonl"), "--json", "--limit", "2"]) == 0
+    card = json.loads(capsys.readouterr().out)
+    assert card["requests"] == 2
+    assert card["ideal_prefix_hit_ratio"] == round(1024 / 2836, 6)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir()))
+@pytest.mark.parametrize("target", ["llmservingsim", "mooncake"])
+def test_converted_traces_read_back(tmp_path, name, target, capsys):
+    out = tmp_path / "out.jsonl"
+    assert main(["trace", "convert", str(SAMPLES / name), str(out), "--to", target, "--token-ids"]) == 0
+    assert "requests" in capsys.readouterr().out
+    first = load_dataset(str(SAMPLES / name), known_models=[], granularity=16)
+    again = load_dataset(str(out), known_models=[], granularity=16)
+    for column in ("input_tokens", "output_tokens", "next_call"):
+        assert np.array_equal(getattr(again, column), getattr(first, column))
+    allowed_ps = 10**9 if target == "mooncake" else 0
+    heads = first.arrival_ps >= 0
+    assert (
+        np.abs(again.arrival_ps - again.arrival_ps[0] - first.arrival_ps + first.arrival_ps[0])[heads].max()
+        <= allowed_ps
+    )
+    assert np.abs(again.tool_delay_ps - first.tool_delay_ps).max() <= allowed_ps
+
+
+def test_mistakes_are_one_sentence(tmp_path, capsys):
+    sample = str(SAMPLES / "mooncake.jsonl")
+    for arguments, said in (
+        (["inspect", sample, "--format", "moon"], "unknown trace format"),
+        (["inspect", sample, "--window", "9-3"], '"window" is 9-3, but must be START-END'),
+        (["inspect", sample, "--window", "900-"], "nothing is left"),
+        (["inspect", f"trace:{sample},speedups=3"], 'unknown option "speedups" (did you mean "speedup"?)'),
+        (["convert", sample, str(tmp_path / "x"), "--to", "csv"], '--to is "csv"'),
+        (["convert", str(SAMPLES / "tracelab.jsonl"), str(tmp_path / "x"), "--to", "mooncake", "--output-block", "40"],
+         "must be a multiple of 16"),
+    ):  # fmt: skip
+        assert main(["trace", *arguments]) == 2
+        err = capsys.readouterr().err
+        assert said in err
+        assert err.count("\n") == 1
+
+
+def test_run_accepts_other_formats_and_finds_their_prefixes(capsys):
+    options = ["--cost-source", "roofline", "--json", "--log-level", "WARNING"]
+    dataset = f"trace:{SAMPLES / 'mooncake.jsonl'},speedup=0.5"
+    assert main(["run", "--cluster-config", str(CLUSTER), "--dataset", dataset, *options]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["completed"] == 4
+    assert summary["prefix_cache"]["hit_tokens"] == 1024 + 512
+
+
+def test_a_plain_run_imports_no_reader_but_its_own():
+    code = (
+        "import sys; from llmsim.workload import load_dataset; "
+        f"load_dataset({str(ROOT / 'dataset' / 'example_10.jsonl')!r}, known_models=[], granularity=16); "
+        "print([m for m in sys.modules if m.startswith('llmsim.workload.formats') or "
+        "m.startswith('llmsim.workload.generators') or m.split('.')[0] in ('pyarrow', 'rich')])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
