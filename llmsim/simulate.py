@@ -71,7 +71,7 @@ def _native_simulation(
         model=_model_indices(deployment, workload),
         next_call=workload.next_call,
         tool_delay_ps=workload.tool_delay_ps,
-        priority=np.empty(0, np.int32),
+        priority=np.empty(0, np.int32) if workload.priority is None else workload.priority,
         key_offsets=workload.key_offsets,
         keys=workload.keys,
         granularity=workload.granularity,

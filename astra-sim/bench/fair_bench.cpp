@@ -49,8 +49,8 @@ void report(const char* name, const Engine& engine, double seconds, Ps end) {
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
     const FairShareCounters count = engine.fair_share_counters();
-    std::printf("%s: %.1f CPU s, %.2f GB, ends at %.6f ms; %llu solves, %.1f flows each, %llu deferred\n", name, seconds,
-                static_cast<double>(usage.ru_maxrss) / 1e6, static_cast<double>(end) / 1e9,
+    std::printf("%s: %.1f CPU s, %.2f GB, ends at %.6f ms; %llu solves, %.1f flows each, %llu deferred\n", name,
+                seconds, static_cast<double>(usage.ru_maxrss) / 1e6, static_cast<double>(end) / 1e9,
                 static_cast<unsigned long long>(count.solves),
                 static_cast<double>(count.visits) / static_cast<double>(count.solves),
                 static_cast<unsigned long long>(count.deferred));

@@ -64,7 +64,7 @@ CollectiveMap CollectiveMap::isolated(const CollectiveSite& site, Bytes bytes) {
         map.weights_ = {*closed};
         return map;
     }
-    if (closed && site.algorithm == Algorithm::ring) {
+    if (closed && site.algorithm == Algorithm::ring && !site.scheduled()) {
         map.simultaneous_ = *closed;
         map.form_ = Form::circulant;
         map.weights_ = ring_weights(site, bytes, *closed);

@@ -55,6 +55,14 @@ CallState& Collectives::prepare(Run& run, std::uint32_t index) {
     state.num_ranks = call.num_ranks;
     state.kind = plan.kind;
     state.algorithm = plan.algorithm;
+    if (plan.schedule != nullptr) {
+        state.timing_bytes = bytes;
+        state.schedule = plan.schedule.get();
+        state.first_message = static_cast<std::uint32_t>(run.waits.size());
+        for (const model::Message& message : plan.schedule->messages()) run.waits.push_back(message.waits);
+        run.call_of.resize(run.waits.size(), index);
+        return state;
+    }
     state.timing_bytes = model::timing_chunk(bytes, call.num_ranks);
     state.floor_bytes = bytes / call.num_ranks;
     state.remainder = static_cast<std::uint32_t>(bytes % call.num_ranks);
@@ -76,6 +84,7 @@ void Collectives::start(Run& run, std::uint32_t slot, Ps now) {
     RankState& rank = run.ranks[slot];
     rank.started = true;
     ++call.num_started;
+    if (call.schedule != nullptr) return start_scheduled(run, slot, call, now);
     if (call.algorithm == Algorithm::measured) return start_measured(run, slot, now);
     if (call.algorithm == Algorithm::ring) {
         rank.chunk = first_ring_chunk(call.kind, place.rank, call.num_ranks);
@@ -132,6 +141,7 @@ void Collectives::send_ring(Run& run, std::uint32_t slot, CallState& call, Ps no
 void Collectives::left(std::uint64_t sender, Ps now) {
     const Token token = Token::unpack(sender);
     Run& run = *runs_[token.run];
+    if (token.owner == Owner::scheduled) return scheduled_left(run, token.index, now);
     RankState& rank = run.ranks[token.index];
     CallState& call = run.calls[run.graph->rank_slots[token.index].call];
     --rank.leaving;
@@ -150,10 +160,9 @@ void Collectives::send_direct_phase(Run& run, std::uint32_t slot, CallState& cal
     for (std::uint32_t distance = 1; distance < call.num_ranks; ++distance) {
         const std::uint32_t to = minus(place.rank, call.num_ranks - distance, call.num_ranks);
         const std::uint32_t target = call.first + to;
-        const Ps left =
-            network_.send(now, {place.device, run.graph->rank_slots[target].device, call.timing_bytes,
-                                call.exact_bytes(gathers ? place.rank : to), Token{owner, run.index, target}.pack(),
-                                sender});
+        const Ps left = network_.send(
+            now, {place.device, run.graph->rank_slots[target].device, call.timing_bytes,
+                  call.exact_bytes(gathers ? place.rank : to), Token{owner, run.index, target}.pack(), sender});
         note_departure(rank, left);
         ++rank.sent;
     }

@@ -15,8 +15,7 @@ using model::Stream;
 
 Engine::Engine(std::shared_ptr<const Topology> topology, EngineOptions options)
     : topology_(std::move(topology)),
-      network_(make_network(options.network, topology_, queue_, options.endpoint_delay_ps,
-                            options.quantum)),
+      network_(make_network(options.network, topology_, queue_, options.endpoint_delay_ps, options.quantum)),
       collectives_(*network_, queue_, runs_),
       settles_(options.network == NetworkKind::fair_share),
       streams_(static_cast<std::size_t>(topology_->num_devices()) * kNumStreams),
@@ -111,6 +110,12 @@ void Engine::dispatch(const Event& event) {
         }
         case Owner::message:
             return message_arrived(run, token.index);
+        case Owner::scheduled: {
+            std::uint32_t slot = 0;
+            if (collectives_.receive_scheduled(run, token.index, now_, slot))
+                finish(run, run.graph->rank_slots[slot].node);
+            return;
+        }
         case Owner::node:
             return finish(run, token.index);
     }

@@ -50,7 +50,7 @@ private:
 };
 
 // Who a message or an end belongs to: a run (a graph in flight), and a node or a rank slot of it.
-enum class Owner : std::uint8_t { rank_first_phase, rank_second_phase, message, node };
+enum class Owner : std::uint8_t { rank_first_phase, rank_second_phase, message, node, scheduled };
 
 struct Token {
     Owner owner;

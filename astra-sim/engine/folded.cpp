@@ -56,12 +56,12 @@ bool chain_is_linear(const Chain& chain) {
     if (first.options.network == NetworkKind::fair_share) {
         return std::all_of(chain.sites.begin(), chain.sites.end(), is_linear);
     }
-    std::vector<Flow> flows;
+    std::vector<Use> uses;
     for (const CollectiveSite& site : chain.sites) {
-        const std::vector<Flow> more = flows_of(site);
-        flows.insert(flows.end(), more.begin(), more.end());
+        const std::vector<Use> more = uses_of(site);
+        uses.insert(uses.end(), more.begin(), more.end());
     }
-    return flows_are_private(*first.topology, flows);
+    return uses_are_private(*first.topology, uses);
 }
 
 void check_time(Ps time) {
@@ -159,7 +159,7 @@ std::shared_ptr<const ExecutionGraph> expand(const Chain& chain, std::span<const
     const std::size_t n = group.size();
     model::GraphBuilder builder(chain.sites[0].topology->num_devices());
     const model::GroupId id = builder.add_group(group);
-    for (const CollectiveSite& site : chain.sites) builder.add_plan({site.kind, site.algorithm, id, site.table});
+    for (const CollectiveSite& site : chain.sites) builder.add_plan(site.plan(id));
     for (std::size_t rank = 0; rank < n; ++rank) builder.compute(group[rank], start_offsets_ps[rank], {});
     model::CallId calls = 0;
     std::uint64_t parent = 0;  // of rank 0; the others follow

@@ -29,6 +29,7 @@ void check_site(const CollectiveSite& site) {
         throw InvalidTopology(std::string("a ") + model::name_of(site.algorithm) +
                               " collective: a table of durations is needed for measured ones, and for no other");
     }
+    if (site.scheduled()) model::Schedule::check(site.plan(), site.group.size());
 }
 
 std::vector<Flow> flows_of(const CollectiveSite& site) {
@@ -61,7 +62,45 @@ bool flows_are_private(const Topology& topology, std::span<const Flow> flows) {
 bool is_linear(const CollectiveSite& site) {
     if (site.options.network == NetworkKind::congestion_unaware || site.algorithm == Algorithm::measured) return true;
     if (site.options.network == NetworkKind::fair_share) return false;  // waiting messages would share the link
-    return flows_are_private(*site.topology, flows_of(site));
+    return uses_are_private(*site.topology, uses_of(site));
+}
+
+std::vector<Use> uses_of(const CollectiveSite& site) {
+    std::vector<Use> uses;
+    std::vector<model::LinkId> route;
+    const auto add = [&](model::VertexId from, model::VertexId to, model::LinkId link, std::uint32_t phase) {
+        const std::uint64_t flow = static_cast<std::uint64_t>(from) << 32 | to;
+        if (link != model::kNone) return uses.push_back({link, flow, phase});
+        route.clear();
+        site.topology->route(from, to, route);
+        for (const model::LinkId id : route) uses.push_back({id, flow, phase});
+    };
+    if (!site.scheduled()) {
+        for (const Flow& flow : flows_of(site)) add(flow.first, flow.second, model::kNone, 0);
+        return uses;
+    }
+    const auto schedule = model::Schedule::make(site.plan(), site.group);
+    const auto vertex = [&](std::uint32_t end) {
+        return end < site.group.size() ? site.group[end] : schedule->vertex(end);
+    };
+    for (const model::Message& message : schedule->messages()) {
+        const std::uint32_t phase = schedule->in_pieces() ? message.phase + 1 : 0;
+        add(vertex(message.from), vertex(message.to), message.link, phase);
+    }
+    return uses;
+}
+
+bool uses_are_private(const Topology& topology, std::span<const Use> uses) {
+    std::vector<Use> owner(topology.links().size(), Use{model::kNone, 0, 0});
+    for (const Use& use : uses) {
+        Use& first = owner[use.link];
+        if (first.link == model::kNone) {
+            first = use;
+        } else if (first.flow != use.flow || first.phase != use.phase) {
+            return false;
+        }
+    }
+    return true;
 }
 
 namespace {
@@ -113,7 +152,7 @@ std::optional<Ps> closed_form(const CollectiveSite& site, Bytes bytes) {
     if (site.algorithm == Algorithm::measured) return site.table->at(bytes);
     const auto n = static_cast<std::int64_t>(site.group.size());
     if (n == 1) return 0;
-    if (!site.topology->is_plain()) return std::nullopt;
+    if (site.scheduled() || !site.topology->is_plain() || site.options.network == NetworkKind::fair_share) return std::nullopt;
     const bool ring = site.algorithm == Algorithm::ring;
     const std::optional<Ps> part = ring ? ring_step(site, bytes) : direct_phase(site, bytes);
     if (!part) return std::nullopt;
@@ -144,7 +183,7 @@ IsolatedSimulation::IsolatedSimulation(const CollectiveSite& site)
     : num_ranks_(site.group.size()), engine_(site.topology, site.options), zeros_(num_ranks_, 0), ends_(num_ranks_) {
     check_site(site);
     model::GraphBuilder builder(site.topology->num_devices());
-    const model::PlanId plan = builder.add_plan({site.kind, site.algorithm, builder.add_group(site.group), site.table});
+    const model::PlanId plan = builder.add_plan(site.plan(builder.add_group(site.group)));
     for (const DeviceId device : site.group) builder.compute(device, 0, {}, model::Stream::none);
     for (std::uint64_t rank = 0; rank < num_ranks_; ++rank) {
         builder.collective(site.group[rank], plan, 0, 0, {&rank, 1}, model::Stream::none);

@@ -22,6 +22,10 @@ struct CollectiveSite {
     model::Algorithm algorithm;
     std::shared_ptr<const model::MeasuredTable> table;  // for Algorithm::measured
     EngineOptions options;
+    model::CollectiveShape shape{};  // its topology is this one, if any
+
+    model::CollectivePlan plan(model::GroupId id = 0) const { return {kind, algorithm, id, table, shape, nullptr}; }
+    bool scheduled() const { return model::is_scheduled(kind, algorithm, shape); }
 };
 
 // An ordered pair of devices between which a collective sends messages.
@@ -29,10 +33,20 @@ using Flow = std::pair<DeviceId, DeviceId>;
 
 // Throws InvalidTopology when the group is empty, repeats a device or leaves the topology, or a table is misplaced.
 void check_site(const CollectiveSite& site);
+// For a site without a schedule.
 std::vector<Flow> flows_of(const CollectiveSite& site);
-// True when no link is used by two flows (ordered pairs of ranks), so that no order of service depends on start times.
-// Then, and on the congestion-unaware network, ends are a max-plus linear function of starts. Equal flows count once.
+// A link that messages of one channel cross (a flow; with pieces: a flow in one phase).
+struct Use {
+    model::LinkId link;
+    std::uint64_t flow;
+    std::uint32_t phase;
+};
+std::vector<Use> uses_of(const CollectiveSite& site);
+// True when no link is used by two channels, so that no order of service depends on start times.
+bool uses_are_private(const Topology& topology, std::span<const Use> uses);
+// True when no link is used by two flows (ordered pairs of ranks). Equal flows count once.
 bool flows_are_private(const Topology& topology, std::span<const Flow> flows);
+// Where links are private, and on the congestion-unaware network, ends are a max-plus linear function of starts.
 bool is_linear(const CollectiveSite& site);
 
 // Duration when all ranks start together and nobody else uses the links: the same for folded and expanded evaluation.

@@ -22,6 +22,8 @@ void Run::reset(std::shared_ptr<const model::ExecutionGraph> next, std::span<con
     lanes.assign(graph->lanes.size(), LaneState{});
     ranks.assign(graph->rank_slots.size(), RankState{});
     calls.assign(graph->calls.size(), CallState{});
+    waits.clear();
+    call_of.clear();
     arrived.assign(graph->has_recv ? n : 0, 0);
 }
 

@@ -8,6 +8,7 @@
 
 #include "model/graph.h"
 #include "model/results.h"
+#include "model/schedule.h"
 #include "model/types.h"
 
 namespace astra_sim::engine {
@@ -36,6 +37,8 @@ struct CallState {
     std::int32_t steps = 0;   // messages that a rank sends, and receives, in all
     std::uint32_t first = 0;  // copies of the graph's call and plan, for the hot path
     std::uint32_t num_ranks = 0;
+    std::uint32_t first_message = 0;  // scheduled: of this call, in the run
+    const model::Schedule* schedule = nullptr;
     model::CollectiveKind kind{};
     model::Algorithm algorithm{};
 
@@ -62,7 +65,9 @@ struct Run {
     std::vector<LaneState> lanes;
     std::vector<RankState> ranks;
     std::vector<CallState> calls;
-    std::vector<std::uint8_t> arrived;  // recv nodes: the message is there
+    std::vector<std::uint32_t> waits;    // messages of scheduled calls that have started: what each still waits for
+    std::vector<std::uint32_t> call_of;  // ... and their calls
+    std::vector<std::uint8_t> arrived;   // recv nodes: the message is there
 
     // Readies the buffers for a submission; `amounts` empty: the graph's own.
     void reset(std::shared_ptr<const model::ExecutionGraph> next, std::span<const std::int64_t> amounts);

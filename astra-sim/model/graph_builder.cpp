@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "model/errors.h"
+#include "model/schedule.h"
 
 namespace astra_sim::model {
 
@@ -84,6 +85,11 @@ std::shared_ptr<const ExecutionGraph> GraphBuilder::build() {
     check_ids(*graph);
     check_groups();
     check_nodes(*graph);
+    for (CollectivePlan& plan : graph->plans) {
+        if (plan.schedule == nullptr && is_scheduled(plan.kind, plan.algorithm, plan.shape)) {
+            plan.schedule = Schedule::make(plan, graph->group(plan.group));
+        }
+    }
     resolve_parents(*graph);
     link_children(*graph);
     make_lanes(*graph);

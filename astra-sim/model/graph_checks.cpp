@@ -4,6 +4,7 @@
 
 #include "model/errors.h"
 #include "model/graph_builder.h"
+#include "model/schedule.h"
 
 namespace astra_sim::model {
 
@@ -32,6 +33,13 @@ void GraphBuilder::check_groups() const {
         if ((plans_[id].algorithm == Algorithm::measured) != (plans_[id].table != nullptr)) {
             throw InvalidGraph(name + " is " + name_of(plans_[id].algorithm) +
                                ": a table of durations is needed for measured collectives, and for no other");
+        }
+        if (is_scheduled(plans_[id].kind, plans_[id].algorithm, plans_[id].shape)) {
+            const std::uint32_t ranks = group_begin_[plans_[id].group + 1] - group_begin_[plans_[id].group];
+            if (plans_[id].schedule != nullptr && plans_[id].schedule->num_ranks() != ranks) {
+                throw InvalidGraph(name + " has a schedule for " + std::to_string(plans_[id].schedule->num_ranks()) +
+                                   " ranks, but its group has " + std::to_string(ranks));
+            }
         }
     }
 }

@@ -17,8 +17,8 @@ struct LinkCounters {
     Bytes bytes = 0;  // exact, without the padding of equal chunks
     std::int64_t messages = 0;
     Ps busy_ps = 0;
-    Ps queue_ps = 0;       // summed waiting of messages before they were sent
-    Ps peak_queue_ps = 0;  // the longest wait of one message
+    Ps queue_ps = 0;                 // summed waiting of messages before they were sent
+    Ps peak_queue_ps = 0;            // the longest wait of one message
     std::int64_t peak_messages = 0;  // at once; only where messages share a link (fair share)
 };
 

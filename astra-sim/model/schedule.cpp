@@ -71,7 +71,8 @@ void Schedule::check(const CollectivePlan& plan, std::size_t num_ranks) {
     }
     if (shape.pieces < 1 || shape.pieces > kMaxPieces || shape.root >= num_ranks) {
         refuse(plan, "has " + std::to_string(shape.pieces) + " pieces and root " + std::to_string(shape.root) +
-                         ": 1 to 4096 pieces and a root among its " + std::to_string(num_ranks) + " ranks are possible");
+                         ": 1 to 4096 pieces and a root among its " + std::to_string(num_ranks) +
+                         " ranks are possible");
     }
     if (shape.pair_units == nullptr) return;
     const std::vector<std::int64_t>& units = *shape.pair_units;
@@ -98,7 +99,9 @@ Bytes Schedule::timing_bytes(std::uint32_t message, Bytes bytes) const {
 Bytes Schedule::exact_bytes(std::uint32_t message, Bytes bytes) const {
     const Message& item = messages_[message];
     const std::int64_t longer = bytes % denominator_;  // the first so many parts have one byte more
-    const std::int64_t more = std::clamp<std::int64_t>(longer - item.first, 0, item.units);
+    std::int64_t more = std::clamp<std::int64_t>(longer - item.first, 0, item.units);
+    more +=
+        std::clamp<std::int64_t>(item.first + item.units - denominator_, 0, longer);  // past the end: from the start
     return item.units * (bytes / denominator_) + more;
 }
 

@@ -44,7 +44,8 @@ void ScheduleBuilder::ring(const Line& line, CollectiveKind kind) {
     if (kind == CollectiveKind::all_to_all) {
         // In round d a rank relays what came from d ranks back: n - 1 - d blocks, the longest way first.
         for (std::uint32_t d = 0; d + 1 < n; ++d) {
-            for (std::uint32_t p = 0; p + 1 + d < n; ++p) step([&](std::uint32_t at) { return at + 2 * n - 1 - d - p; });
+            for (std::uint32_t p = 0; p + 1 + d < n; ++p)
+                step([&](std::uint32_t at) { return at + 2 * n - 1 - d - p; });
         }
         return;
     }
@@ -101,7 +102,7 @@ void ScheduleBuilder::halving(const Line& line, bool scatter, bool gather) {
     const auto head = [&](std::uint32_t s) { return s < extra ? 2 * s : s + extra; };  // also: chunks before it
     const std::int64_t chunk = scatter ? line.units / n : line.units;
     const std::int64_t whole = chunk * n;
-    const auto first_of = [&](std::uint32_t at) { return line.first[0] + (scatter ? 0 : 0) + at * chunk; };
+    const auto first_of = [&](std::uint32_t at) { return line.first[0] + at * chunk; };
     std::vector<Ids> got(n);
     const auto send = [&](std::uint32_t from, std::uint32_t to, std::int64_t first, std::int64_t units) {
         return std::pair(to, add(line, from, to, first, units, got[from], true));

@@ -129,7 +129,8 @@ void ScheduleBuilder::in_switch(const Line& line, CollectiveKind kind) {
                                   " are not: make it one dimension of a plan of several");
         }
     }
-    const auto [place, fresh] = agents_.try_emplace(line.ranks, num_ranks_ + static_cast<std::uint32_t>(agents_.size()));
+    const auto [place, fresh] =
+        agents_.try_emplace(line.ranks, num_ranks_ + static_cast<std::uint32_t>(agents_.size()));
     if (fresh) out_->switches_.push_back(topology.links()[up[0]].to);
     const std::uint32_t agent = place->second;  // above all positions: an endpoint, see `add`
     Ids heard;

@@ -152,7 +152,8 @@ void incremental_equals_full(int cases) {
 }
 
 // Ends of transfers that start at 0 on streams of their own.
-std::vector<Ps> ends(Engine& engine, const std::vector<std::array<DeviceId, 2>>& pairs, const std::vector<Bytes>& sizes) {
+std::vector<Ps> ends(Engine& engine, const std::vector<std::array<DeviceId, 2>>& pairs,
+                     const std::vector<Bytes>& sizes) {
     model::GraphBuilder builder(engine.topology().num_devices());
     for (std::size_t i = 0; i < pairs.size(); ++i) {
         builder.transfer(pairs[i][0], pairs[i][1], sizes[i], {}, model::Stream::none);
@@ -236,8 +237,8 @@ void collectives() {
         std::vector<DeviceId> group(n);
         std::iota(group.begin(), group.end(), 0U);
         const auto algorithm = static_cast<model::Algorithm>(random.between(0, 1));
-        builder.add_plan({static_cast<model::CollectiveKind>(random.between(0, 3)), algorithm,
-                          builder.add_group(group), nullptr});
+        builder.add_plan(
+            {static_cast<model::CollectiveKind>(random.between(0, 3)), algorithm, builder.add_group(group), nullptr});
         for (std::uint64_t d = 0; d < n; ++d) builder.compute(static_cast<DeviceId>(d), random.between(0, 9'000), {});
         for (std::uint64_t d = 0; d < n; ++d) {
             builder.collective(static_cast<DeviceId>(d), 0, 0, random.between(0, 0) + 12'345, {&d, 1});

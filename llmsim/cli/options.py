@@ -78,7 +78,8 @@ Scheduler = Annotated[
     str | None, _option(_ENGINE, "--scheduler", text="vllm_v1, sarathi, orca, static, sglang or mlfq.")
 ]
 Policy = Annotated[
-    str | None, _option(_ENGINE, "--scheduling-policy", text="Order of the waiting queue: fcfs, sjf or slack.")
+    str | None,
+    _option(_ENGINE, "--scheduling-policy", text="Order of the waiting queue: fcfs, priority, sjf or slack."),
 ]
 TtftTarget = Annotated[
     float | None, _option(_ENGINE, "--ttft-target-ns", text="Time to first token that the slack policy aims at.")

@@ -100,12 +100,6 @@ def resolve_engine(layers: list[Given], profile: EngineProfile, hardware: str, m
 
 
 def _refuse_what_does_not_run_yet(values: Mapping[str, Any], places: Places) -> None:
-    if values["scheduling_policy"] == "priority":
-        # The order and the trace's field exist; llmsim.simulate does not hand the priorities to the core yet.
-        place = places["scheduling_policy"]("scheduling_policy")
-        raise NotYetError(
-            f'{place} is "priority", which does not run in this version; remove it, or say "fcfs", "sjf" or "slack"'
-        )
     if values["max_num_batched_tokens"] == 0:
         place = places["max_num_batched_tokens"]("max_num_batched_tokens")
         raise NotYetError(

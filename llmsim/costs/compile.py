@@ -154,7 +154,8 @@ def _unused_bandwidth(request: CostRequest) -> str:
     assert light is not None
     return (
         f"npu_mem.mem_bw of the cluster file ({given / 1e9:g} GB/s) is not used: the times of {request.hardware_name} "
-        f"were measured on a device with {light.memory_bandwidth_bytes_per_s / 1e9:g} GB/s (--cost-source roofline uses it)"
+        f"were measured on a device with {light.memory_bandwidth_bytes_per_s / 1e9:g} GB/s "
+        "(--cost-source roofline uses it)"
     )
 
 

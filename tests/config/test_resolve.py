@@ -212,7 +212,6 @@ NOT_YET: list[tuple[str, dict[str, Any]]] = [
     ("enable_local_offloading", {"enable_local_offloading": True}),
     ("enable_attn_offloading", {"enable_attn_offloading": True}),
     ("enable_sub_batch_interleaving", {"enable_sub_batch_interleaving": True}),
-    ("scheduling_policy", {"scheduling_policy": "priority"}),
     ("max_num_batched_tokens", {"max_num_batched_tokens": 0}),
 ]
 

@@ -1,5 +1,6 @@
 """The schedulers and queue orders as a person asks for them: options, defaults, contradictions, the trace's field."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from tiny import SCHEDULERS
 
 from llmsim.cli import run_main
 from llmsim.config import EngineArgs, EngineOverrides, load_cluster, resolve
-from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.errors import InputError
 from llmsim.config.scheduler_rules import POLICIES
 from llmsim.config.scheduler_rules import SCHEDULERS as NAMES
 from llmsim.lowering.deployment import ORDERS
@@ -70,10 +71,14 @@ def test_what_means_nothing_to_a_scheduler_is_refused_never_ignored(options: dic
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_priority_is_refused_until_the_loop_hands_priorities_over() -> None:
-    """With `priority=` of `llmsim.simulate` filled from the workload, this refusal goes."""
-    with pytest.raises(NotYetError, match='--scheduling-policy is "priority"'):
-        engine(scheduling_policy="priority")
+def test_the_priorities_of_a_trace_decide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One place: while the first runs, the urgent one overtakes the one that came before it."""
+    rows = [{**REQUEST, "arrival_time_ns": n, "priority": p} for n, p in enumerate((0, 5, 1))]
+    trace, output = lines(tmp_path / "p.jsonl", *rows), tmp_path / "o.csv"
+    for policy, order in (("priority", ["0", "2", "1"]), ("fcfs", ["0", "1", "2"])):
+        summary(capsys, "--scheduling-policy", policy, "--max-num-seqs", 1, "--output", output, dataset=trace)
+        finished = [row["request id"] for row in csv.DictReader(output.open(encoding="utf-8"))]
+        assert finished == order
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
