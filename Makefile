@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 NATIVE := $(shell find llmsim/native astra-sim -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt' 2>/dev/null)
 PYTHON_FILES := $(sort $(shell find llmsim -name '*.py'))
 STAMP := $(VENV)/.installed
+TOOLS := $(VENV)/.tools
 
 .PHONY: run test bench lint format sanitize clean always
 
@@ -12,32 +13,38 @@ run: $(STAMP)
 	$(BIN)/python main.py --cluster-config cluster_config/h100_llama31_8b.json --dataset dataset/chat_h100_300.jsonl \
 		--output outputs/example.csv --run-dir outputs/example
 
-test: $(STAMP)
+test: $(STAMP) $(TOOLS)
 	$(BIN)/python -m pytest
 
-bench: $(STAMP)
+bench: $(STAMP) $(TOOLS)
 	$(BIN)/python -m bench
 
-lint: $(STAMP)
+lint: $(STAMP) $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.h,$(NATIVE))
 
-format: $(STAMP)
+format: $(STAMP) $(TOOLS)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(filter %.cpp %.h,$(NATIVE))
 
 # The C++ tests of the engine and of the serving core under AddressSanitizer and UndefinedBehaviorSanitizer.
-sanitize: $(STAMP)
+sanitize: $(STAMP) $(TOOLS)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/sanitize.sh
 
 # Editable: Python changes are seen at once; new Python files, and changes of the native sources, install again.
 $(STAMP): pyproject.toml CMakeLists.txt $(NATIVE) $(VENV)/.files
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "scikit-build-core>=0.10" "nanobind>=2.4" "cmake>=3.20" ninja
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e ".[dev]"
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e .
+	touch $@
+
+# What tests and linters need on top: the extra "dev" of pyproject.toml.
+$(TOOLS): pyproject.toml $(STAMP)
+	$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['dev'], sep='\n')" > $(VENV)/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/dev.txt
 	touch $@
 
 $(VENV)/.files: always
