@@ -110,6 +110,7 @@ void bind_simulation(nb::module_& m) {
           },
           "config"_a, "scheduler"_a, "kv"_a, "program"_a, "expanded"_a.none() = nb::none(), "record_steps"_a = false,
           "record_schedule"_a = false, "A group whose scheduler is a Python object (llmsim.scheduling.base.Scheduler).")
+      .def("set_fabric", &Simulation::set_fabric, "config"_a, "The cluster's shared network; before the first run.")
       .def("run", &Simulation::run, "max_events"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Handles up to max_events events; True when nothing is left.")
       .def_prop_ro("now_ps", &Simulation::now)
@@ -147,6 +148,7 @@ NB_MODULE(_native, m) {
   llmsim::bind_program(m);
   llmsim::bind_configs(m);
   llmsim::bind_expanded(m);
+  llmsim::bind_fabric(m);
   llmsim::bind_routing(m);
   llmsim::bind_simulation(m);
 }

@@ -36,6 +36,7 @@ void bind_content_hasher(nb::module_& m);
 void bind_program(nb::module_& m);
 void bind_configs(nb::module_& m);
 void bind_expanded(nb::module_& m);
+void bind_fabric(nb::module_& m);
 void bind_routing(nb::module_& m);
 void bind_simulation(nb::module_& m);
 // Methods that choose the router of a simulation.

@@ -41,6 +41,14 @@ void Simulation::add_group(std::unique_ptr<Group> group) {
   sampled_.emplace_back();
 }
 
+void Simulation::set_fabric(const FabricConfig& config) {
+  fabric_ = std::make_unique<Fabric>(config);
+  fabric_->on_start([this](Ps now) {
+    if (!settle_posted_) post(now, Phase::kSettle, 0);
+    settle_posted_ = true;
+  });
+}
+
 RouterContext Simulation::router_context() const {
   RouterContext context;
   context.input_tokens = arrivals_.input_tokens;
@@ -80,10 +88,14 @@ void Simulation::handle(const Event& event) {
   switch (event.phase) {
     case Phase::kOutputs:
       return on_outputs(event.entity);
+    case Phase::kLanding:
+      return on_landing();
     case Phase::kArrival:
       return on_arrival(event.entity);
     case Phase::kPump:
       return on_pump(event.entity);
+    case Phase::kSettle:
+      return on_settle();
   }
 }
 
@@ -135,6 +147,22 @@ void Simulation::on_pump(std::int32_t index) {
   } else {
     post(group.next_output(), Phase::kOutputs, index);
   }
+}
+
+void Simulation::on_landing() {
+  landing_at_ = kEndOfTime;
+  fabric_->advance(now_);
+  if (!settle_posted_) post(now_, Phase::kSettle, 0);
+  settle_posted_ = true;
+}
+
+void Simulation::on_settle() {
+  settle_posted_ = false;
+  fabric_->settle(now_);
+  const Ps next = fabric_->next_event();
+  if (next >= landing_at_) return;  // an event that comes too early finds nothing to do and settles again
+  landing_at_ = next;
+  post(next, Phase::kLanding, 0);
 }
 
 // An idle group acts when its engine next sees a request.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "fabric.h"
 #include "group.h"
 #include "routing/router.h"
 
@@ -46,6 +47,9 @@ class Simulation {
   void add_group(std::unique_ptr<Group> group);
   // Needed where a model has several groups; before the first call of run.
   void set_router(std::unique_ptr<Router> router) { router_ = std::move(router); }
+  // The network that groups and memories share; before the first call of run.
+  void set_fabric(const FabricConfig& config);
+  Fabric* fabric() { return fabric_.get(); }  // null: none was given
   // What routers may know of the requests; the session numbers and the seed are the caller's to fill in.
   RouterContext router_context() const;
   SequenceTable& sequences() { return sequences_; }
@@ -64,9 +68,9 @@ class Simulation {
   const Series& series() const { return series_; }
 
  private:
-  // At one time: outputs, then arrivals, then scheduling; within a phase by entity (group or request), of which at most
-  // one event is pending.
-  enum class Phase : std::uint8_t { kOutputs, kArrival, kPump };
+  // At one time: outputs, then landings, then arrivals, then scheduling, then the fabric's new rates; within a phase by
+  // entity (group or request), of which at most one event is pending.
+  enum class Phase : std::uint8_t { kOutputs, kLanding, kArrival, kPump, kSettle };
   struct Event {
     Ps time;
     Phase phase;
@@ -83,6 +87,8 @@ class Simulation {
   void on_outputs(std::int32_t group);
   void on_arrival(RequestId request);
   void on_pump(std::int32_t group);
+  void on_landing();
+  void on_settle();
   void post_next_arrival();
   void wake(std::int32_t group);
   void post(Ps time, Phase phase, std::int32_t entity) { events_.push({time, phase, entity}); }
@@ -98,6 +104,9 @@ class Simulation {
   std::unique_ptr<Router> router_;
   bool started_ = false;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::unique_ptr<Fabric> fabric_;
+  Ps landing_at_ = kEndOfTime;  // time of the fabric's pending event
+  bool settle_posted_ = false;
   std::vector<Ps> pump_at_;  // time of a group's pending pump, or kEndOfTime
   std::vector<RequestId> finished_;
   std::vector<RequestId> timed_;  // rows whose arrival the workload gives, in order of arrival

@@ -1,0 +1,58 @@
+"""The cluster's shared network, as the loop's fabric knows it: which place is whose, and the links between places.
+
+Every device has two ports, full duplex: one to its node's switch, one (the network card) to a switch between nodes; no
+switch blocks. The cluster file's `link_bw` and `link_latency` list dimensions, innermost first: 0 inside an instance
+(its collectives, not in the fabric), 1 between the instances of a node, 2 between nodes; the last entry stands for all
+that are not given. A link's latency is charged on the way out. A host memory is one link of `mem_bw`, shared by
+reads and writes, on its node's switch.
+"""
+
+from dataclasses import dataclass
+
+from llmsim import _native
+from llmsim.config import Deployment, LinkSpec
+
+BETWEEN_GROUPS, BETWEEN_NODES = 1, 2
+"""Dimensions of the cluster file's link list."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterNetwork:
+    """The fabric's description and the numbers of its places; immutable, any number of runs may use it."""
+
+    config: "_native.FabricConfig"
+    devices: tuple[tuple[int, ...], ...]
+    """`devices[group][rank]`: the place of that device's memory."""
+    hosts: tuple[int | None, ...]
+    """By node; None where the file declares no host memory."""
+
+
+def cluster_network(deployment: Deployment, contention: str = "fair") -> ClusterNetwork:
+    """The network of a deployment; `contention` is "fair" (max-min fair shares) or "fifo" (one after the other)."""
+    config = _native.FabricConfig(_native.Sharing.FIFO if contention == "fifo" else _native.Sharing.FAIR)
+    devices = tuple(
+        tuple(_device(config, group.node, deployment.link) for _ in range(group.num_devices))
+        for group in deployment.groups
+    )
+    hosts: list[int | None] = []
+    for node in deployment.nodes:
+        memory = node.host_memory
+        if memory is None:
+            hosts.append(None)
+            continue
+        link = config.add_link(memory.bandwidth_bytes_per_s, memory.latency_ps)
+        hosts.append(config.add_place(node.index, (link, link), _port(config, deployment.link, BETWEEN_NODES)))
+    return ClusterNetwork(config, devices, tuple(hosts))
+
+
+def _device(config: "_native.FabricConfig", node: int, link: LinkSpec) -> int:
+    near, far = _port(config, link, BETWEEN_GROUPS), _port(config, link, BETWEEN_NODES)
+    place: int = config.add_place(node, near, far)
+    return place
+
+
+def _port(config: "_native.FabricConfig", link: LinkSpec, dimension: int) -> tuple[int, int]:
+    """Links out and in of one dimension."""
+    at = min(dimension, len(link.bandwidth_bytes_per_s) - 1)
+    bandwidth = link.bandwidth_bytes_per_s[at]
+    return config.add_link(bandwidth, link.latency_ps[at]), config.add_link(bandwidth, 0)

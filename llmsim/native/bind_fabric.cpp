@@ -1,0 +1,85 @@
+// The shared network for Python: its description, and a probe that runs transfers alone.
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <tuple>
+
+#include "bindings.h"
+#include "fabric.h"
+
+using namespace nanobind::literals;
+
+namespace llmsim {
+namespace {
+
+using Ports = std::pair<std::int64_t, std::int64_t>;  // out, in; -1: none
+using Start = std::tuple<Ps, PlaceId, PlaceId, std::int64_t>;
+
+Port port_of(const Ports& ports) {
+  const auto link = [](std::int64_t id) { return id < 0 ? kNoLink : static_cast<FabricLinkId>(id); };
+  return {link(ports.first), link(ports.second)};
+}
+
+class Probe final : public TransferOwner {
+ public:
+  explicit Probe(std::size_t n) : landed_at(n, kNever) {}
+  void landed(TransferId, std::uint64_t token, Ps now) override { landed_at[token] = now; }
+  std::vector<Ps> landed_at;
+};
+
+// Starts each (at, from, to, bytes), in order of time, and runs to the end as the loop would.
+nb::tuple probe(const FabricConfig& config, const std::vector<Start>& starts) {
+  Fabric fabric(config);
+  Probe owner(starts.size());
+  std::size_t next = 0;
+  Ps now = 0;
+  while (next < starts.size() || fabric.next_event() != kEndOfTime) {
+    const Ps start = next < starts.size() ? std::get<0>(starts[next]) : kEndOfTime;
+    now = std::min(start, fabric.next_event());
+    if (fabric.next_event() == now) fabric.advance(now);
+    for (; next < starts.size() && std::get<0>(starts[next]) == now; ++next) {
+      const auto& [at, from, to, bytes] = starts[next];
+      fabric.transfer(from, to, bytes, now, owner, next, Purpose::kOther);
+    }
+    fabric.settle(now);
+  }
+  std::vector<std::int64_t> bytes, busy;
+  for (std::size_t link = 0; link < fabric.num_links(); ++link) {
+    const FabricLinkCounters counters = fabric.link_counters(static_cast<FabricLinkId>(link), now);
+    bytes.push_back(counters.bytes);
+    busy.push_back(counters.busy);
+  }
+  return nb::make_tuple(to_array(owner.landed_at), to_array(bytes), to_array(busy));
+}
+
+}  // namespace
+
+void bind_fabric(nb::module_& m) {
+  nb::enum_<Sharing>(m, "Sharing").value("FAIR", Sharing::kFair).value("FIFO", Sharing::kFifo);
+  nb::class_<FabricConfig>(m, "FabricConfig", "The cluster's shared network: links, and the places that they join.")
+      .def(
+          "__init__", [](FabricConfig* c, Sharing sharing) { new (c) FabricConfig{sharing, {}, {}}; }, "sharing"_a)
+      .def(
+          "add_link",
+          [](FabricConfig& c, std::int64_t bytes_per_s, Ps latency_ps) {
+            c.links.push_back({bytes_per_s, latency_ps});
+            return c.links.size() - 1;
+          },
+          "bytes_per_s"_a, "latency_ps"_a, "A directed link; returns its number.")
+      .def(
+          "add_place",
+          [](FabricConfig& c, std::int32_t island, const Ports& near, const Ports& far) {
+            c.places.push_back({island, port_of(near), port_of(far)});
+            return c.places.size() - 1;
+          },
+          "island"_a, "near"_a, "far"_a,
+          "A memory; returns its number. near, far: numbers of the links (out, in), -1: none. island -1: near to all.")
+      .def_prop_ro("num_links", [](const FabricConfig& c) { return c.links.size(); })
+      .def_prop_ro("num_places", [](const FabricConfig& c) { return c.places.size(); })
+      .def("probe", &probe, "starts"_a,
+           "Runs transfers (at_ps, from, to, bytes), in order of time; arrays: landed_ps, bytes per link, busy ps per "
+           "link.");
+}
+
+}  // namespace llmsim

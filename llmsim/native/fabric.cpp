@@ -1,0 +1,126 @@
+#include "fabric.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "model/arithmetic.h"
+
+namespace llmsim {
+
+namespace {
+
+constexpr std::int64_t kFastest = (std::int64_t{1} << 47) - 1;  // bytes/s; what the fair-share solver can hold
+
+bool near(const FabricPlace& a, const FabricPlace& b) {
+  return a.island == b.island || a.island == kEveryIsland || b.island == kEveryIsland;
+}
+
+}  // namespace
+
+Fabric::Fabric(FabricConfig config)
+    : config_(std::move(config)), counters_(config_.links.size()), free_at_(config_.links.size(), 0) {
+  std::vector<std::int64_t> capacities;
+  for (const FabricLink& link : config_.links) {
+    if (link.bytes_per_s < 1 || link.bytes_per_s > kFastest)
+      throw std::invalid_argument("a link of " + std::to_string(link.bytes_per_s) + " bytes/s: between 1 and 2^47");
+    if (link.latency < 0 || link.latency > kHorizon) throw std::invalid_argument("a link's latency is out of range");
+    capacities.push_back(link.bytes_per_s);
+  }
+  for (const FabricPlace& place : config_.places)
+    for (const FabricLinkId link : {place.near.out, place.near.in, place.far.out, place.far.in})
+      if (link != kNoLink && link >= config_.links.size()) throw std::invalid_argument("a place names an unknown link");
+  if (fair()) share_ = std::make_unique<astra_sim::engine::FairShare>(capacities);
+}
+
+std::span<const FabricLinkId> Fabric::route(PlaceId from, PlaceId to) {
+  const FabricPlace &a = config_.places.at(static_cast<std::size_t>(from)),
+                    &b = config_.places.at(static_cast<std::size_t>(to));
+  route_.clear();
+  if (from == to) return route_;
+  const bool by_near = near(a, b);
+  const FabricLinkId out = by_near ? a.near.out : a.far.out, in = by_near ? b.near.in : b.far.in;
+  if (out == kNoLink || in == kNoLink)
+    throw std::invalid_argument("no route leads from place " + std::to_string(from) + " to place " +
+                                std::to_string(to));
+  route_.push_back(out);
+  if (in != out) route_.push_back(in);
+  return route_;
+}
+
+TransferId Fabric::transfer(PlaceId from, PlaceId to, std::int64_t bytes, Ps now, TransferOwner& owner,
+                            std::uint64_t token, Purpose purpose) {
+  if (bytes < 0) throw std::invalid_argument("a transfer of a negative number of bytes");
+  route(from, to);
+  Cargo cargo{next_id_++, token, &owner, 0};
+  for (const FabricLinkId link : route_) {
+    cargo.latency = std::min(cargo.latency + config_.links[link].latency, kHorizon);
+    counters_[link].bytes += bytes;
+    ++counters_[link].transfers;
+  }
+  PurposeCounters& counted = purposes_[static_cast<std::size_t>(purpose)];
+  counted.bytes += bytes;
+  ++counted.transfers;
+  ++in_flight_;
+  if (bytes == 0 || route_.empty()) {
+    land_at(now + cargo.latency, cargo);
+  } else if (!fair()) {
+    land_at(leave_fifo(now, bytes) + cargo.latency, cargo);
+  } else {
+    const astra_sim::engine::FlowId flow = share_->start(now, route_, bytes);
+    if (flow >= moving_.size()) moving_.resize(flow + 1);
+    moving_[flow] = cargo;
+  }
+  if (!unsettled_) {
+    unsettled_ = true;
+    if (wake_) wake_(now);
+  }
+  return cargo.id;
+}
+
+// Cut through: a link takes the first byte as soon as the link before has it, and is never done before that one is.
+Ps Fabric::leave_fifo(Ps now, std::int64_t bytes) {
+  Ps begin = now, left = now;
+  for (const FabricLinkId id : route_) {
+    const Ps occupied = astra_sim::model::serialisation_ps(bytes, config_.links[id].bytes_per_s);
+    begin = std::max(begin, free_at_[id]);
+    left = std::max(begin + occupied, left);
+    free_at_[id] = left;
+    counters_[id].busy += occupied;
+    if (left > kHorizon) throw std::overflow_error("a transfer ends beyond the simulated time's horizon");
+  }
+  return left;
+}
+
+void Fabric::settle(Ps now) {
+  unsettled_ = false;
+  if (fair()) share_->solve(now);
+}
+
+Ps Fabric::next_event() const {
+  Ps next = landings_.empty() ? kEndOfTime : landings_.top().at;
+  if (fair()) next = std::min(next, share_->next_end());
+  return next;
+}
+
+void Fabric::advance(Ps now) {
+  if (fair()) {
+    ended_.clear();
+    share_->end_due(now, ended_);
+    for (const astra_sim::engine::FlowId flow : ended_) land_at(now + moving_[flow].latency, moving_[flow]);
+  }
+  while (!landings_.empty() && landings_.top().at <= now) {
+    const Cargo cargo = landings_.top().cargo;
+    landings_.pop();
+    --in_flight_;
+    cargo.owner->landed(cargo.id, cargo.token, now);
+  }
+}
+
+FabricLinkCounters Fabric::link_counters(FabricLinkId link, Ps now) const {
+  FabricLinkCounters counters = counters_.at(link);
+  if (fair()) counters.busy = share_->busy_ps(link, now);
+  return counters;
+}
+
+}  // namespace llmsim
