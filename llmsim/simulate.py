@@ -117,6 +117,7 @@ def _results(
         time_shares=tuple(
             TimeShare(group, *deployment.operator(group, op), ps) for group, op, ps in simulation.busy_time()
         ),
+        table_rows=tuple(simulation.table_rows()),
         blame=simulation.blame(),
         interrupted=interrupted,
         notes=(*deployment.notes, *_cut_by_length(workload, requests)),

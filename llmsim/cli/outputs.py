@@ -96,7 +96,15 @@ def _print_report(options: "RunOptions", lowered: "LoweredDeployment", report: d
 
 
 def _info(lowered: "LoweredDeployment") -> dict[str, Any]:
-    groups = [{"ledger": g.ledger.lines, "block_bytes": g.ledger.block_bytes} for g in lowered.groups]
+    groups = [
+        {
+            "ledger": g.ledger.lines,
+            "block_bytes": g.ledger.block_bytes,
+            "operators": g.operators,
+            "hardware": g.hardware,
+        }
+        for g in lowered.groups
+    ]
     return {"groups": groups}
 
 

@@ -17,6 +17,7 @@ from llmsim.lowering.collectives import expanded_config, group_topology, link_co
 from llmsim.lowering.program import build_program, padded_tokens
 from llmsim.model import (
     Dtypes,
+    Hardware,
     Layout,
     MemoryLedger,
     ModelConfig,
@@ -71,6 +72,8 @@ class LoweredGroup:
     scheduler: "_native.VllmV1Config | _native.BatchingConfig"
     native: "_native.GroupConfig"
     engine: EngineArgs
+    hardware: Hardware | None
+    """The devices' data sheet; None: nobody has one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,6 +219,7 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
         scheduler=_scheduler(engine, ledger.num_blocks, request.max_model_len, program),
         native=_native_group(group, model_index),
         engine=engine,
+        hardware=hardware,
     )
 
 

@@ -126,6 +126,9 @@ nb::dict counter_columns(const Simulation& s) {
   };
   column("steps", [](const Group& g) { return static_cast<std::int64_t>(g.evaluator().usage().steps); });
   column("steps_below_light", [](const Group& g) { return g.evaluator().usage().steps_below_light; });
+  column("scheduled_sequences", [](const Group& g) { return g.evaluator().usage().sequences; });
+  column("attended_tokens", [](const Group& g) { return g.evaluator().usage().attended_tokens_x2 / 2; });
+  column("kv_read_tokens", [](const Group& g) { return g.evaluator().usage().kv_read_tokens; });
   column("scheduled_tokens", [](const Group& g) { return g.scheduled_tokens(); });
   column("prompt_tokens", [](const Group& g) { return g.builder().counters().prompt_tokens; });
   column("generation_tokens", [](const Group& g) { return g.builder().counters().generation_tokens; });
@@ -158,6 +161,16 @@ nb::dict blame_columns(const Simulation& s) {
   d["host_ps"] = to_array(b.host);
   d["preemption_ps"] = to_array(b.preemption);
   return d;
+}
+
+// Per group: how often each row of its token tables and of its sequence tables was read.
+nb::list table_rows(const Simulation& s) {
+  nb::list groups;
+  for (const auto& group : s.groups()) {
+    const Program::Usage& usage = group->evaluator().usage();
+    groups.append(nb::make_tuple(to_array(usage.by_tokens), to_array(usage.by_sequences)));
+  }
+  return groups;
 }
 
 nb::list busy_time(const Simulation& s) {

@@ -122,6 +122,7 @@ void bind_simulation(nb::module_& m) {
       .def("counters", &counter_columns)
       .def("blame", &blame_columns)
       .def("busy_time", &busy_time)
+      .def("table_rows", &table_rows)
       .def("schedule",
            [](const Simulation& s, std::size_t group) { return schedule_columns(*s.groups().at(group)->schedule); });
 

@@ -51,5 +51,6 @@ nb::dict counter_columns(const Simulation& simulation);
 // Where the latency of each finished request went.
 nb::dict blame_columns(const Simulation& simulation);
 nb::list busy_time(const Simulation& simulation);
+nb::list table_rows(const Simulation& simulation);
 
 }  // namespace llmsim

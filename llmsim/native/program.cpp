@@ -62,6 +62,10 @@ Program::StepPrice Program::evaluate(const Batch& batch, Usage& usage) const {
   ++usage.steps;
   ++usage.by_tokens[tokens];
   ++usage.by_sequences[sequences];
+  usage.sequences += f.sequences;
+  // A token attends to what came before it and to itself: q * (2k + q + 1) / 2 pairs for q tokens after k.
+  usage.attended_tokens_x2 += f.prefill_area + f.prefill_tokens + 2 * (f.decode_context + f.decode_sequences);
+  usage.kv_read_tokens += f.prefill_context + f.decode_context + f.decode_sequences;
   (attention.extrapolated ? usage.attention_outside : usage.attention_inside) += attention.ps;
   const Ps busy = fused_tokens_[tokens] + fused_sequences_[sequences] + attention.ps * attention_repeat_;
   if (busy < light_floor_ps(f)) ++usage.steps_below_light;

@@ -65,6 +65,9 @@ class Program {
     std::vector<std::int64_t> by_tokens, by_sequences;  // how often each table row was read
     Ps attention_inside = 0, attention_outside = 0;     // per layer, within and beyond the profiled grid
     std::int64_t steps = 0, steps_below_light = 0;
+    std::int64_t sequences = 0;           // scheduled, summed over steps
+    std::int64_t attended_tokens_x2 = 0;  // twice the (new token, attended token) pairs
+    std::int64_t kv_read_tokens = 0;      // cached tokens that attention read, once per sequence and step
   };
   Usage new_usage() const;
   // Time of one step, and the part of it that is collectives.

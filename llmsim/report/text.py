@@ -108,6 +108,13 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
     if len(groups) > _MAX_GROUPS:
         yield "KV cache, other groups", f"{len(groups) - _MAX_GROUPS} more (--json lists them)"
+    for group in summary["utilisation"][:_MAX_GROUPS]:
+        yield (
+            f"Utilisation, group {group['group']}",
+            f"busy {_percent(group['busy'])}, compute (MFU) {_percent(group['mfu'])}, "
+            f"memory bandwidth (MBU) {_percent(group['mbu'])}; while busy {_percent(group['mfu_busy'])}, "
+            f"{_percent(group['mbu_busy'])}",
+        )
     cache = summary["prefix_cache"]
     hits = f"{cache['hit_tokens']} of {cache['queried_tokens']} tokens hit ({_percent(cache['hit_rate'])})"
     yield "Prefix cache", hits

@@ -8,6 +8,7 @@ import numpy as np
 from llmsim.core import PS_PER_MS, PS_PER_S, Provenance, Results, Status, TimeShare
 from llmsim.results.metrics import PERCENTILES, Distribution, describe, finished_rows, latencies, makespan_ps
 from llmsim.results.tables import BLAME
+from llmsim.results.work import group_usage, utilisation
 
 SCHEMA_VERSION = 1
 _DIGITS = 6
@@ -18,8 +19,9 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
     """Everything a program may want to read about a run; keys in a fixed order, None where there is no value.
 
     `info` says what the results do not know: `groups`, a list with, for each group, `ledger` (pairs of label and
-    bytes) and `block_bytes`, and `notes` (sentences). All of it is optional. Times end in their unit; `duration` is in
-    seconds, throughputs are per second, as in vLLM's benchmark. Holds no wall-clock time: same run, same bytes.
+    bytes), `block_bytes`, `operators` and `hardware` (of `llmsim.model`), and `notes` (sentences). All of it is
+    optional. Times end in their unit; `duration` is in seconds, throughputs are per second, as in vLLM's benchmark.
+    Holds no wall-clock time: same run, same bytes.
     """
     return {
         "schema_version": SCHEMA_VERSION,
@@ -27,6 +29,7 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         **_latency(results),
         "kv_cache": _kv_cache(results, info),
         "prefix_cache": _prefix_cache(results),
+        "utilisation": _utilisation(results, info),
         "preemptions": _total(results, "preemptions"),
         "recomputed_tokens": _total(results, "recomputed_tokens"),
         "steps": _total(results, "steps"),
@@ -113,6 +116,20 @@ def _kv_cache(results: Results, info: Mapping[str, Any]) -> list[dict[str, Any]]
 def _prefix_cache(results: Results) -> dict[str, Any]:
     queried, hit = _total(results, "prefix_queried_tokens"), _total(results, "prefix_hit_tokens")
     return {"queried_tokens": queried, "hit_tokens": hit, "hit_rate": _rounded(hit / queried if queried else None)}
+
+
+def _utilisation(results: Results, info: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Model flops and memory bandwidth utilisation of each group whose operators are known, over the makespan."""
+    span_ps = makespan_ps(results) or 0
+    rows = []
+    for group, about in zip(results.groups, info.get("groups", ()), strict=False):
+        if "operators" not in about or not results.table_rows:
+            continue
+        usage = group_usage(results, group.index)
+        shares = utilisation(about["operators"], usage, about.get("hardware"), span_ps)
+        busy = _rounded(usage.busy_ps / span_ps if span_ps else None)
+        rows.append({"group": group.index, "busy": busy, **{k: _rounded(v) for k, v in vars(shares).items()}})
+    return rows
 
 
 def _blame(results: Results) -> dict[str, Any]:

@@ -84,6 +84,11 @@ BLAME = (
 COUNTERS = (
     Column("steps", "int64", "", "batches executed"),
     Column("scheduled_tokens", "int64", "tokens", "scheduled, recomputed ones included"),
+    Column("scheduled_sequences", "int64", "sequences", "scheduled, summed over the batches"),
+    Column(
+        "attended_tokens", "int64", "", "pairs of a scheduled token and a token that it attends to, itself included"
+    ),
+    Column("kv_read_tokens", "int64", "tokens", "of KV that attention read, once per sequence and batch"),
     Column("prompt_tokens", "int64", "tokens", "of prompts computed or found cached"),
     Column("generation_tokens", "int64", "tokens", "emitted"),
     Column("preemptions", "int64", "", "sequences sent back to the waiting queue"),

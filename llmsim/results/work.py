@@ -1,0 +1,135 @@
+"""What the operators of a group computed and moved in a run: flops and bytes, and how they compare with the data sheet.
+
+Per operator, with the shapes of `llmsim.model.Operator` (per rank and per execution):
+
+    flops    flops_per_token * tokens + flops_per_context_token * attended tokens
+    reads    weight bytes + read_bytes_per_token * tokens + kv_bytes_per_context_token * KV tokens read
+    writes   write_bytes_per_token * tokens
+
+Experts: of E local experts with top-k of n tokens routed uniformly over all, E * (1 - (1 - k / total)^n) are expected
+to be read. An embedding reads rows of its table only. Tokens are the computed ones, padding included, for bytes, and
+the scheduled ones for flops: padding is not useful work.
+
+Model flops utilisation: flops over time * devices * peak of the data sheet at the operator's precision (Chowdhery et
+al., PaLM, 2022, appendix B, here for inference). Memory bandwidth utilisation: bytes over time * devices * bandwidth.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmsim.core import PS_PER_S, Int64, Results
+from llmsim.model import Hardware, Operator
+
+
+@dataclass(frozen=True)
+class GroupUsage:
+    """How often a group did what; from `Results.table_rows` and the counters."""
+
+    by_tokens: Int64
+    """Shape (max tokens + 1,): batches that computed n tokens, padding included."""
+    by_sequences: Int64
+    """Shape (max sequences + 1,): batches of n sequences."""
+    scheduled_tokens: int
+    scheduled_sequences: int
+    attended_tokens: int
+    kv_read_tokens: int
+    busy_ps: int
+
+
+@dataclass(frozen=True)
+class OperatorWork:
+    """One operator on one rank over the whole run."""
+
+    name: str
+    executions: int
+    flops: int
+    read_bytes: int
+    written_bytes: int
+
+
+@dataclass(frozen=True)
+class Utilisation:
+    """Shares of the data sheet's peaks, None where the data sheet lacks the peak; `busy` counts time with a batch."""
+
+    mfu: float | None
+    mbu: float | None
+    mfu_busy: float | None
+    mbu_busy: float | None
+
+
+def group_usage(results: Results, group: int) -> GroupUsage:
+    """The usage of one group of a run."""
+    by_tokens, by_sequences = results.table_rows[group]
+    counters: Mapping[str, Int64] = results.counters
+    return GroupUsage(
+        by_tokens=by_tokens,
+        by_sequences=by_sequences,
+        scheduled_tokens=int(counters["scheduled_tokens"][group]),
+        scheduled_sequences=int(counters["scheduled_sequences"][group]),
+        attended_tokens=int(counters["attended_tokens"][group]),
+        kv_read_tokens=int(counters["kv_read_tokens"][group]),
+        busy_ps=int(counters["busy_ps"][group]),
+    )
+
+
+def operator_work(op: Operator, usage: GroupUsage) -> OperatorWork:
+    """Flops and bytes of one operator on one rank; collectives move nothing here (see the link counters)."""
+    rows = usage.by_sequences if op.feature == "sequences" else usage.by_tokens
+    useful = usage.scheduled_sequences if op.feature == "sequences" else usage.scheduled_tokens
+    computed = int(rows @ np.arange(len(rows), dtype=np.int64))
+    flops = op.flops_per_token * useful + op.flops_per_context_token * usage.attended_tokens
+    reads = op.read_bytes_per_token * computed + op.kv_bytes_per_context_token * usage.kv_read_tokens
+    return OperatorWork(
+        name=op.name,
+        executions=int(rows[1:].sum()) * op.repeat,
+        flops=flops * op.repeat,
+        read_bytes=(reads + _weight_bytes(op, rows)) * op.repeat,
+        written_bytes=op.write_bytes_per_token * computed * op.repeat,
+    )
+
+
+def _weight_bytes(op: Operator, rows: Int64) -> int:
+    if op.kind == "embedding":
+        return 0
+    executions = int(rows[1:].sum())
+    if op.kind != "moe" or not op.experts_total:
+        return op.weight_bytes * executions
+    tokens = np.arange(1, len(rows))
+    touched = 1.0 - (1.0 - op.topk / op.experts_total) ** tokens
+    return round(op.weight_bytes * float(rows[1:] @ touched))
+
+
+def utilisation(
+    operators: Sequence[Operator], usage: GroupUsage, hardware: Hardware | None, span_ps: int
+) -> Utilisation:
+    """Every rank does the same, so shares of one rank are the group's. `span_ps` is the time from first to last."""
+    if hardware is None:
+        return Utilisation(None, None, None, None)
+    work = [operator_work(op, usage) for op in operators]
+    moved = sum(one.read_bytes + one.written_bytes for one in work)
+    memory_s = moved / hardware.memory_bandwidth_bytes_per_s
+    compute_s = 0.0
+    known = True
+    for op, one in zip(operators, work, strict=True):
+        if op.kind not in ("gemm", "attention", "moe") or not one.flops:
+            continue
+        peak = _peak(hardware, op.weight_dtype or "bf16")
+        known = known and peak > 0
+        compute_s += one.flops / peak if peak else 0.0
+    span_s, busy_s = span_ps / PS_PER_S, usage.busy_ps / PS_PER_S
+    return Utilisation(
+        mfu=compute_s / span_s if known and span_s else None,
+        mbu=memory_s / span_s if span_s else None,
+        mfu_busy=compute_s / busy_s if known and busy_s else None,
+        mbu_busy=memory_s / busy_s if busy_s else None,
+    )
+
+
+def _peak(hardware: Hardware, dtype: str) -> int:
+    """Dense peak, flop/s; what has no units of its own computes in 16 bit."""
+    for name in (dtype, "bf16", "fp16"):
+        if hardware.flops.get(name):
+            return hardware.flops[name]
+    return 0
