@@ -3,12 +3,19 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.errors import InputError
 from llmsim.costs.source import CostRequest
 from llmsim.model import short_dtype
 
 NEEDED = ("dense.csv", "per_sequence.csv", "attention.csv")
 OPTIONAL = ("moe.csv", "skew.csv")
+OLDER = (
+    "layers.csv",
+    "attention.csv",
+    "predictions/attn_prefill_predictions.csv",
+    "predictions/attn_decode_predictions.csv",
+)
+"""Files of a bundle of the older generation; only the first is always there."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +26,8 @@ class BundleFiles:
     """The profile directory that it was found in."""
     folder: Path
     folder_tp1: Path | None
+    older: bool = False
+    """layers.csv instead of dense.csv: read by `OlderBundleSource`."""
 
     def label(self, path: Path) -> str:
         """A file's name in results: without the place of the profile directory, which differs by machine."""
@@ -26,6 +35,8 @@ class BundleFiles:
 
     def paths(self) -> list[Path]:
         """Every file that the bundle source may read, existing ones only, in a fixed order."""
+        if self.older:
+            return [self.folder / name for name in OLDER if (self.folder / name).is_file()]
         folders = dict.fromkeys(folder for folder in (self.folder, self.folder_tp1) if folder is not None)
         return [folder / name for folder in folders for name in NEEDED + OPTIONAL if (folder / name).is_file()]
 
@@ -41,10 +52,7 @@ def _dtype_names(request: CostRequest) -> tuple[str, str, str]:
 
 
 def find_bundle(request: CostRequest) -> tuple[BundleFiles | None, str]:
-    """The bundle, or None and the sentence that says what is missing and what is there.
-
-    An older-generation bundle (layers.csv) raises NotYetError: it is there, but this version does not read it.
-    """
+    """The bundle, of either generation, or None and the sentence that says what is missing and what is there."""
     looked: list[str] = []
     for root in request.profile_dirs:
         if not root.is_dir():
@@ -78,10 +86,7 @@ def _in_model_folder(root: Path, model: Path, request: CostRequest) -> tuple[Bun
         return None, f'"{base}" has no profile for tp{request.layout.tp} (there are: {exist})'
     missing = [name for name in NEEDED if not (folder / name).is_file()]
     if missing and (folder / "layers.csv").is_file():
-        raise NotYetError(
-            f'"{folder / "layers.csv"}" is a profile of the older generation (layers.csv), which this version does not '
-            "read; use a bundle with dense.csv, or another cost source"
-        )
+        return BundleFiles(root, folder, None, older=True), ""
     if missing:
         raise InputError(
             f'the profile bundle "{folder}" lacks {", ".join(missing)}; profile again, or give another folder'

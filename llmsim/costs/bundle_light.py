@@ -50,6 +50,12 @@ class LightWarnings:
         least = self._light.kv_us(context * op.kv_bytes_per_context_token)
         self._add("attention", path, context, column["time_us"], least, "cached tokens")
 
+    def decodes(self, op: Operator, path: Path, context: Floats, times_us: Floats) -> None:
+        """Checks rows of decode batches by the cached tokens that each must read, as `attention` does."""
+        if self._light is not None:
+            least = self._light.kv_us(context * op.kv_bytes_per_context_token)
+            self._add("decode attention", path, context, times_us, least, "cached tokens")
+
     def sentences(self) -> list[str]:
         """One warning that names every group of rows, or nothing."""
         if not self._rows:

@@ -16,6 +16,7 @@ from llmsim.costs.bundle import BundleSource
 from llmsim.costs.bundle_files import BundleFiles, find_bundle
 from llmsim.costs.database import Database, find_database
 from llmsim.costs.light import bandwidth_differs, floor_of, light_of, own_light_of
+from llmsim.costs.older_bundle import OlderBundleSource
 from llmsim.costs.roofline import RooflineSource
 from llmsim.costs.source import CompiledCosts, CostRequest, CostSource, Curve, OpCost
 from llmsim.costs.tables import read_content
@@ -162,7 +163,8 @@ def _unused_bandwidth(request: CostRequest) -> str:
 def _sources(request: CostRequest, available: Available) -> list[CostSource]:
     sources: list[CostSource] = []
     if available.bundle is not None:
-        sources.append(BundleSource(request, available.bundle))
+        source_class = OlderBundleSource if available.bundle.older else BundleSource
+        sources.append(source_class(request, available.bundle))
     if available.database is not None and available.database.has_operators and request.source in ("auto", "silicon"):
         from llmsim.costs.silicon import SiliconSource  # pyarrow is imported only where a table is read
 

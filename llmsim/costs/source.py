@@ -199,12 +199,13 @@ def to_ps(microseconds: np.ndarray) -> Int64:
 def curve_from_points(points: np.ndarray, times_us: np.ndarray, last: int, source: str) -> Curve:
     """Dense table 0..last from measured points (ascending): linear between, clamped below, linear above.
 
-    Above the last point the slope of the last two is kept, but never a negative one.
+    Above the last point the slope over the last octave is kept, but never a negative one: where neighbouring points
+    are one token apart, the slope of the last two is noise.
     """
     counts = np.arange(last + 1, dtype=np.float64)
     times = np.interp(counts, points, times_us)
     if last > points[-1]:
-        slope = max(0.0, (times_us[-1] - times_us[-2]) / (points[-1] - points[-2])) if len(points) > 1 else 0.0
+        slope = last_slope(points, times_us)
         above = counts > points[-1]
         times[above] = times_us[-1] + slope * (counts[above] - points[-1])
     ps = to_ps(times)
@@ -215,3 +216,11 @@ def curve_from_points(points: np.ndarray, times_us: np.ndarray, last: int, sourc
     provenance[counts > points[-1]] = Provenance.EXTRAPOLATED
     provenance[counts < points[0]] = Provenance.EXTRAPOLATED
     return Curve(ps, provenance, source)
+
+
+def last_slope(points: np.ndarray, times_us: np.ndarray) -> float:
+    """Microseconds per point over the last octave of the axis, at least over the last two points; not negative."""
+    if len(points) < 2:
+        return 0.0
+    start = min(int(np.searchsorted(points, points[-1] / 2)), len(points) - 2)
+    return max(0.0, float((times_us[-1] - times_us[start]) / (points[-1] - points[start])))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.errors import InputError
 from llmsim.core import Provenance
 from llmsim.costs import CompiledCosts, compile_costs
 from llmsim.costs.bundle import expected_moe_us
@@ -206,12 +206,6 @@ def test_a_bundle_without_variant_folder_is_found(tmp_path: Path) -> None:
     plain.parent.mkdir(parents=True)
     folder.rename(plain)
     assert compiled(tmp_path / "plain").sources[0].startswith("profile bundle mycard/Llama-3.1-8B/tp1")
-
-
-def test_the_older_generation_is_refused_by_name() -> None:
-    root = shared("artifact/perf_models")
-    with pytest.raises(NotYetError, match=r"layers\.csv"):
-        compile_costs(request(hardware="A6000", profile_dirs=(root,)))
 
 
 def test_rows_faster_than_light_give_one_warning_that_names_them(tmp_path: Path) -> None:
