@@ -47,8 +47,34 @@ GraphId Engine::submit(std::shared_ptr<const ExecutionGraph> graph, Ps at_ps, st
     run.reset(std::move(graph), amounts);
     run_index_.emplace(run.id, index);
     ++in_flight_;
-    queue_.push(at_ps, EventKind::submission, run.id, index);
+    queue_.push(at_ps, EventKind::submission, run.id, Token{Owner::node, index, 0}.pack());
     return run.id;
+}
+
+GraphId Engine::transfer(DeviceId from, DeviceId to, Bytes bytes, Ps at_ps) {
+    check_transfer(from, to, bytes, at_ps);
+    if (free_transfers_.empty()) {
+        free_transfers_.push_back(static_cast<std::uint32_t>(transfers_.size()));
+        transfers_.emplace_back();
+    }
+    const std::uint32_t index = free_transfers_.back();
+    free_transfers_.pop_back();
+    transfers_[index] = {next_id_++, from, to, bytes};
+    transfer_index_.emplace(transfers_[index].id, index);
+    ++in_flight_;
+    queue_.push(at_ps, EventKind::submission, transfers_[index].id, Token{Owner::transfer, kNoRun, index}.pack());
+    return transfers_[index].id;
+}
+
+void Engine::end_transfer(std::uint32_t index) {
+    completed_.push_back({transfers_[index].id, now_});
+    drop_transfer(index);
+}
+
+void Engine::drop_transfer(std::uint32_t index) {
+    transfer_index_.erase(transfers_[index].id);
+    free_transfers_.push_back(index);
+    --in_flight_;
 }
 
 std::optional<Completion> Engine::advance() {
@@ -97,9 +123,15 @@ bool Engine::step() {
 
 void Engine::dispatch(const Event& event) {
     if (kind_of(event) == EventKind::hop) return network_->pass_on(now_, event.token);
-    if (kind_of(event) == EventKind::submission) return activate(*runs_[event.token]);
     const Token token = Token::unpack(event.token);
+    if (token.owner == Owner::transfer) {
+        if (kind_of(event) != EventKind::submission) return end_transfer(token.index);
+        const Transfer& item = transfers_[token.index];
+        network_->send(now_, {item.from, item.to, item.bytes, item.bytes, event.token});
+        return;
+    }
     Run& run = *runs_[token.run];
+    if (kind_of(event) == EventKind::submission) return activate(run);
     switch (token.owner) {
         case Owner::rank_first_phase:
         case Owner::rank_second_phase: {
@@ -118,6 +150,8 @@ void Engine::dispatch(const Event& event) {
         }
         case Owner::node:
             return finish(run, token.index);
+        case Owner::transfer:
+            return;  // above
     }
 }
 

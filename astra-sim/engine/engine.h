@@ -29,6 +29,10 @@ struct EngineOptions {
     RateQuantum quantum{};     // of the fair-share network
 };
 
+// How a caller with a clock of its own (a serving loop) uses it: submit graphs and transfers for times not before
+// now(); next_event_ps() says until when it may go on by itself; advance_until(t) returns the completions up to t one
+// by one, then nothing; what it submits next may be at any time from the last event on.
+//
 // One engine is used by one thread at a time; engines share nothing that changes. After an exception out of an advance
 // function the engine's state is undefined but destructible, except after Stalled: then it can still be read.
 class Engine {
@@ -45,6 +49,11 @@ public:
     // nodes.
     GraphId submit(std::shared_ptr<const ExecutionGraph> graph, Ps at_ps, std::span<const std::int64_t> amounts = {});
 
+    // Sends one message at `at_ps` without a graph: cheap, and reported by the advance functions like a graph, under
+    // the number returned. It contends with everything else on its route, takes no stream, and needs no release
+    // (`times` does not know it). Throws InvalidGraph (ends, a past time), OutOfRange (bytes).
+    GraphId transfer(DeviceId from, DeviceId to, Bytes bytes, Ps at_ps);
+
     // Runs to the next completion; nothing when no graph is in flight. Throws Stalled when none can complete.
     std::optional<Completion> advance();
     // As advance, but leaves events after `limit_ps` pending (then: nothing, and never Stalled).
@@ -57,8 +66,19 @@ public:
     model::NodeTimes times(GraphId graph) const;
     void release(GraphId graph);
 
+    // Drops a graph or a transfer in flight: no further node of it starts, its streams go on to the next graphs now,
+    // and it will not be reported. What was running counts as busy until now. Its messages leave a fair-share network
+    // at once, and bytes count as far as they got; elsewhere a message that a link has taken is sent to the end of that
+    // link. Visits all pending events. Throws InvalidGraph for what is unknown or finished.
+    void cancel(GraphId graph);
+
     Ps now() const { return now_; }
+    // No completion comes before this time; nothing when nothing is pending. Costs no event.
     std::optional<Ps> next_event_ps() const;
+    // Moves the clock to `at_ps` where nothing happens until then (counters are as of the clock). Throws InvalidGraph
+    // for a past time, and when events are pending before `at_ps`.
+    void idle_until(Ps at_ps);
+    // Graphs and transfers that are not finished.
     std::size_t num_in_flight() const { return in_flight_; }
     std::uint64_t num_events() const { return num_events_; }
     const Topology& topology() const { return *topology_; }
@@ -71,7 +91,20 @@ private:
         std::uint32_t run;
         std::uint32_t lane;
     };
+    // A message without a graph.
+    struct Transfer {
+        GraphId id;
+        DeviceId from;
+        DeviceId to;
+        Bytes bytes;
+    };
     Run& run_of(GraphId graph) const;
+    void check_time(const char* what, Ps at_ps) const;
+    void leave_streams(std::uint32_t run, const ExecutionGraph& graph);
+    void forget(const TokenSet& which);
+    void check_transfer(DeviceId from, DeviceId to, Bytes bytes, Ps at_ps) const;
+    void end_transfer(std::uint32_t index);
+    void drop_transfer(std::uint32_t index);
     void check_submission(const ExecutionGraph& graph, Ps at_ps, std::span<const std::int64_t> amounts) const;
     bool step();
     void dispatch(const Event& event);
@@ -95,7 +128,10 @@ private:
     std::vector<std::unique_ptr<Run>> runs_;
     std::vector<std::uint32_t> free_runs_;
     std::unordered_map<GraphId, std::uint32_t> run_index_;  // only looked up, never walked
-    std::vector<std::deque<LaneRef>> streams_;              // by device * kNumStreams + stream
+    std::vector<Transfer> transfers_;
+    std::vector<std::uint32_t> free_transfers_;
+    std::unordered_map<GraphId, std::uint32_t> transfer_index_;  // only looked up
+    std::vector<std::deque<LaneRef>> streams_;                   // by device * kNumStreams + stream
     std::vector<model::DeviceCounters> devices_;
     std::vector<Completion> completed_;  // in this or an earlier delta, not yet handed out; ascending graph in a delta
     std::size_t next_completed_ = 0;

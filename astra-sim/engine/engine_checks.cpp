@@ -1,6 +1,7 @@
 // What the engine refuses, and how it explains that nothing can move.
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "engine/engine.h"
 
@@ -56,19 +57,35 @@ std::string reason(const Run& run, NodeIndex node) {
 
 }  // namespace
 
+void Engine::check_time(const char* what, Ps at_ps) const {
+    if (at_ps < now_) {
+        throw InvalidGraph(std::string(what) + " for " + std::to_string(at_ps) + " ps, but the engine's clock is at " +
+                           std::to_string(now_) + " ps already");
+    }
+    if (at_ps > model::kHorizon) {
+        throw model::OutOfRange(std::string(what) + " for " + std::to_string(at_ps) +
+                                " ps, beyond the engine's horizon of 2^62 ps (53 days)");
+    }
+}
+
+void Engine::check_transfer(DeviceId from, DeviceId to, Bytes bytes, Ps at_ps) const {
+    if (from >= topology_->num_devices() || to >= topology_->num_devices() || from == to) {
+        throw InvalidGraph("a transfer from device " + std::to_string(from) + " to device " + std::to_string(to) +
+                           " needs two different devices of the topology's " +
+                           std::to_string(topology_->num_devices()));
+    }
+    if (bytes < 0 || bytes > model::kMaxBytes) {
+        throw model::OutOfRange("a transfer of " + std::to_string(bytes) + " bytes: 0 to 2^60 is possible");
+    }
+    check_time("a transfer is submitted", at_ps);
+}
+
 void Engine::check_submission(const ExecutionGraph& graph, Ps at_ps, std::span<const std::int64_t> amounts) const {
     if (graph.num_devices > topology_->num_devices()) {
         throw InvalidGraph("the graph is made for " + std::to_string(graph.num_devices) +
                            " devices, but the topology has " + std::to_string(topology_->num_devices()));
     }
-    if (at_ps < now_) {
-        throw InvalidGraph("the graph is submitted for " + std::to_string(at_ps) +
-                           " ps, but the engine's clock is at " + std::to_string(now_) + " ps already");
-    }
-    if (at_ps > model::kHorizon) {
-        throw model::OutOfRange("the graph is submitted for " + std::to_string(at_ps) +
-                                " ps, beyond the engine's horizon of 2^62 ps (53 days)");
-    }
+    check_time("the graph is submitted", at_ps);
     if (graph.memory_node != model::kNone) {
         throw InvalidGraph(graph.describe(graph.memory_node) +
                            " needs a memory tier: this version of the engine has none");

@@ -44,13 +44,20 @@ public:
         return batch;
     }
 
+    template <class Test>
+    void remove_if(const Test& unwanted) {
+        buckets_.remove_if(unwanted);
+    }
+
 private:
     [[noreturn]] static void beyond_horizon(Ps time);
     TimeBuckets<Event> buckets_;
 };
 
-// Who a message or an end belongs to: a run (a graph in flight), and a node or a rank slot of it.
-enum class Owner : std::uint8_t { rank_first_phase, rank_second_phase, message, node, scheduled };
+// Who a message or an end belongs to: a run (a graph in flight), and a node or a rank slot of it; or a transfer without
+// a graph (then `run` is kNoRun).
+enum class Owner : std::uint8_t { rank_first_phase, rank_second_phase, message, node, scheduled, transfer };
+inline constexpr std::uint32_t kNoRun = 0x0fffffffU;
 
 struct Token {
     Owner owner;
@@ -64,6 +71,20 @@ struct Token {
         return {static_cast<Owner>(packed >> 60), static_cast<std::uint32_t>(packed >> 32) & 0x0fffffffU,
                 static_cast<std::uint32_t>(packed)};
     }
+};
+
+// The tokens of one run, or of one transfer.
+struct TokenSet {
+    std::uint64_t mask;
+    std::uint64_t value;
+
+    static constexpr TokenSet of_run(std::uint32_t run) {
+        return {static_cast<std::uint64_t>(kNoRun) << 32, static_cast<std::uint64_t>(run) << 32};
+    }
+    static constexpr TokenSet of_transfer(std::uint32_t index) {
+        return {~std::uint64_t{0}, Token{Owner::transfer, kNoRun, index}.pack()};
+    }
+    constexpr bool contains(std::uint64_t token) const { return (token & mask) == value; }
 };
 
 }  // namespace astra_sim::engine

@@ -44,7 +44,7 @@ Ps FairNetwork::send(Ps now, const Parcel& parcel) {
     }
     const FlowId flow = share_.start(now, route_, parcel.timing_bytes);
     if (flow >= cargo_.size()) cargo_.resize(flow + 1);
-    cargo_[flow] = {serial_++, parcel.token, parcel.sender, entity, latency};
+    cargo_[flow] = {serial_++, parcel.token, parcel.sender, entity, latency, parcel.exact_bytes};
     return kOnItsWay;
 }
 
@@ -65,6 +65,17 @@ void FairNetwork::pass_on(Ps now, std::uint64_t) {
     for (const Cargo& cargo : unloaded_) {
         if (cargo.sender != kNobody) departures_->left(cargo.sender, now);
     }
+}
+
+void FairNetwork::forget(Ps now, const TokenSet& which) {
+    share_.solve(now);  // rates and volumes of flows that started at this time
+    for (FlowId flow = 0; flow < cargo_.size(); ++flow) {
+        if (!share_.in_motion(flow) || !which.contains(cargo_[flow].token)) continue;
+        const Bytes left = std::min(share_.bytes_left(flow, now), cargo_[flow].bytes);
+        for (const model::LinkId id : share_.route(flow)) count_[id].bytes -= left;
+        share_.stop(now, flow);
+    }
+    settle(now);
 }
 
 void FairNetwork::settle(Ps now) {

@@ -17,6 +17,7 @@ public:
 
     Ps send(Ps now, const Parcel& parcel) override;
     void pass_on(Ps now, std::uint64_t token) override;  // a flow may have ended
+    void forget(Ps now, const TokenSet& which) override;
     void settle(Ps now) override;
     std::vector<LinkCounters> counters(Ps now) const override;
     FairShareCounters fair_share() const override;
@@ -29,6 +30,7 @@ private:
         std::uint64_t sender;
         std::uint64_t entity;
         Ps latency;
+        Bytes bytes;  // exact, as counted
     };
     void arrive(Ps left, Ps latency, std::uint64_t entity, std::uint64_t token);
 

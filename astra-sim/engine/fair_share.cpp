@@ -45,20 +45,24 @@ FlowId FairShare::start(Ps now, std::span<const LinkId> route, model::Bytes byte
     }
     const FlowId id = free_flows_.back();
     free_flows_.pop_back();
-    if (free_routes_.size() <= length) free_routes_.resize(length + 1);
-    if (free_routes_[length].empty()) {
-        free_routes_[length].push_back(static_cast<std::uint32_t>(routes_.size()));
-        routes_.resize(routes_.size() + length);
+    Flow& flow = flows_[id];
+    flow.volume = (static_cast<Volume>(bytes) << kRateBits) * kPsPerSecond;
+    flow.rate = kNew;
+    flow.owner = model::kNone;
+    flow.length = static_cast<std::uint16_t>(length);
+    flow.alive = true;
+    if (length > kInline) {
+        if (free_routes_.size() <= length) free_routes_.resize(length + 1);
+        if (free_routes_[length].empty()) {
+            free_routes_[length].push_back(static_cast<std::uint32_t>(routes_.size()));
+            routes_.resize(routes_.size() + length);
+        }
+        flow.route[0] = free_routes_[length].back();
+        free_routes_[length].pop_back();
+        std::copy(route.begin(), route.end(), routes_.begin() + flow.route[0]);
+    } else {
+        std::copy(route.begin(), route.end(), flow.route);
     }
-    const std::uint32_t first = free_routes_[length].back();
-    free_routes_[length].pop_back();
-    std::copy(route.begin(), route.end(), routes_.begin() + first);
-    flows_[id] = {(static_cast<Volume>(bytes) << kRateBits) * kPsPerSecond,
-                  kNew,
-                  first,
-                  static_cast<std::uint16_t>(length),
-                  true,
-                  model::kNone};
     for (const LinkId link_id : route) {
         Link& link = links_[link_id];
         if (link.count++ == 0) link.busy_since = now;
@@ -137,6 +141,13 @@ void FairShare::set_end(LinkId link, Ps end) {
 
 // A stale entry may be earlier than the truth: then the caller asks again at that time.
 Ps FairShare::next_end() const { return due_.empty() ? kNever : due_.front().first; }
+
+model::Bytes FairShare::bytes_left(FlowId id, Ps now) const {
+    const Flow& flow = flows_[id];
+    const Volume served = static_cast<Volume>(flow.rate) * static_cast<Volume>(now - links_[flow.owner].since);
+    const Volume unit = kPsPerSecond << kRateBits;
+    return served >= flow.volume ? 0 : static_cast<model::Bytes>((flow.volume - served + unit - 1) / unit);
+}
 
 Ps FairShare::busy_ps(LinkId id, Ps now) const {
     const Link& link = links_[id];

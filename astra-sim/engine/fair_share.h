@@ -42,11 +42,17 @@ public:
     FlowId start(model::Ps now, std::span<const model::LinkId> route, model::Bytes bytes);
     // Appends the flows that end at `now` and forgets them; their numbers are given to later flows.
     void end_due(model::Ps now, std::vector<FlowId>& out);
+    // Takes a flow out before its end. Needs a flow that was solved and is in motion.
+    void stop(model::Ps now, FlowId flow) { remove(now, flow); }
     // Finds the rates that hold after all starts and ends at `now`. Throws OutOfRange when a share is below one unit.
     void solve(model::Ps now);
     model::Ps next_end() const;  // as of the last solve; kNever when nothing moves
 
     Rate rate(FlowId flow) const { return flows_[flow].rate; }
+    bool in_motion(FlowId flow) const { return flow < flows_.size() && flows_[flow].alive; }
+    std::span<const model::LinkId> route(FlowId flow) const { return route_of(flows_[flow]); }
+    // What has not left yet, rounded up. Needs a flow that was solved and is in motion.
+    model::Bytes bytes_left(FlowId flow, model::Ps now) const;
     std::size_t num_flows() const { return active_; }
     std::uint32_t flows_on(model::LinkId link) const { return links_[link].count; }
     std::uint32_t peak_flows_on(model::LinkId link) const { return links_[link].peak; }
@@ -61,13 +67,15 @@ private:
     static constexpr model::LinkId kTaken = model::kNone - 1;        // owner of a flow during a solve
     static constexpr Rate kFree = std::numeric_limits<Rate>::max();  // level of a link that limits nobody
 
-    struct Flow {
+    static constexpr std::size_t kInline = 8;
+    // One cache line; longer routes are kept apart.
+    struct alignas(64) Flow {
         Volume volume;
         Rate rate;
-        std::uint32_t first;   // into routes_
+        model::LinkId owner;   // the link that limits it; its volume is as of that link's `since`
         std::uint16_t length;  // of its route
         bool alive;
-        model::LinkId owner;  // the link that limits it; its volume is as of that link's `since`
+        model::LinkId route[kInline];  // too long: route[0] says where in routes_
     };
     // What a solve touches for every hop of every flow: small, to stay in the first cache.
     struct Load {
@@ -101,7 +109,9 @@ private:
     void freeze(model::Ps now, model::LinkId link, Rate share);
     void rebuild_lists();
     void forget_changes();
-    std::span<const model::LinkId> route_of(const Flow& flow) const { return {&routes_[flow.first], flow.length}; }
+    std::span<const model::LinkId> route_of(const Flow& flow) const {
+        return {flow.length <= kInline ? flow.route : &routes_[flow.route[0]], flow.length};
+    }
     void set_end(model::LinkId link, model::Ps end);
 
     RateQuantum quantum_;
@@ -110,7 +120,7 @@ private:
     std::vector<Flow> flows_;
     std::vector<model::LinkId> routes_;
     std::vector<FlowId> free_flows_;
-    std::vector<std::vector<std::uint32_t>> free_routes_;  // by length
+    std::vector<std::vector<std::uint32_t>> free_routes_;  // by length, of the long ones
     std::size_t active_ = 0;
     std::vector<Due> due_;  // heap; entries that differ from their link's `end` are stale
     // Since the last solve:

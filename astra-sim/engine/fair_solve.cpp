@@ -61,7 +61,8 @@ void FairShare::solve(Ps now) {
 
 void FairShare::forget_changes() {
     for (const FlowId flow : ended_) {
-        free_routes_[flows_[flow].length].push_back(flows_[flow].first);
+        const std::uint16_t length = flows_[flow].length;
+        if (length > kInline) free_routes_[length].push_back(flows_[flow].route[0]);
         free_flows_.push_back(flow);
     }
     ended_.clear();
@@ -81,10 +82,11 @@ void FairShare::forget_changes() {
 void FairShare::gather(Ps now, Rate lowest) {
     ++stamp_;
     affected_.clear();
-    const auto reach = [&](LinkId id) {
+    const std::uint32_t stamp = stamp_;
+    const auto reach = [&, stamp](LinkId id) {
         Load& load = loads_[id];
-        if (load.stamp != stamp_) {
-            load.stamp = stamp_;
+        if (load.stamp != stamp) {
+            load.stamp = stamp;
             load.open = 0;
             affected_.push_back(id);
         }
@@ -92,28 +94,29 @@ void FairShare::gather(Ps now, Rate lowest) {
     };
     for (const LinkId id : dirty_) reach(id);
     for (std::size_t next = 0; next < affected_.size(); ++next) {
-        Link& link = links_[affected_[next]];
-        std::size_t at = link.list.size();
-        for (; at > 0; --at) {
+        const LinkId id = affected_[next];
+        Link& link = links_[id];
+        const auto slower = [&](FlowId flow, Rate bound) { return flows_[flow].rate < bound; };
+        const auto split = std::lower_bound(link.list.begin(), link.list.end(), lowest, slower);
+        link.fixed = static_cast<std::uint32_t>(split - link.list.begin());
+        const std::size_t wanted = link.count - link.fixed;  // those that ended are not among the fixed
+        for (std::size_t at = link.list.size(); loads_[id].open < wanted; --at) {
             if (at > kAhead) __builtin_prefetch(&flows_[link.list[at - 1 - kAhead]]);
             Flow& flow = flows_[link.list[at - 1]];
-            if (flow.rate < lowest) break;
             if (!flow.alive || flow.owner == kTaken) continue;
-            Rate rate = 0;
+            Rate rate = 0;  // it keeps the old one for the order of the lists until it gets another
             if (flow.rate != kNew) {
                 rate = flow.rate;
                 flow.volume -= static_cast<Volume>(rate) * static_cast<Volume>(now - links_[flow.owner].since);
-                flow.rate = kNew;
             }
             flow.owner = kTaken;
             ++num_visits_;
-            for (const LinkId id : route_of(flow)) {
-                Load* load = reach(id);
+            for (const LinkId crossed : route_of(flow)) {
+                Load* load = reach(crossed);
                 load->left += rate;
                 ++load->open;
             }
         }
-        link.fixed = static_cast<std::uint32_t>(at);
     }
 }
 
@@ -164,7 +167,7 @@ void FairShare::rebuild_lists() {
         cursors_[id] = link.list.data() + link.fixed;
     }
     for (std::size_t at = 0; at < order_.size(); ++at) {
-        if (at + kAhead < order_.size()) __builtin_prefetch(&routes_[flows_[order_[at + kAhead]].first]);
+        if (at + kAhead < order_.size()) __builtin_prefetch(&flows_[order_[at + kAhead]]);
         for (const LinkId id : route_of(flows_[order_[at]])) *cursors_[id]++ = order_[at];
     }
     order_.clear();
@@ -181,7 +184,7 @@ void FairShare::freeze(Ps now, LinkId id, Rate share) {
     for (std::size_t at = link.fixed; loads_[id].open > 0; ++at) {
         if (at + kAhead < link.list.size()) __builtin_prefetch(&flows_[link.list[at + kAhead]]);
         Flow& flow = flows_[link.list[at]];
-        if (flow.rate != kNew) continue;  // ended, or frozen at a level before
+        if (flow.owner != kTaken) continue;  // ended, or frozen at a level before
         flow.rate = share;
         flow.owner = id;
         least = std::min(least, flow.volume);

@@ -152,7 +152,8 @@ std::optional<Ps> closed_form(const CollectiveSite& site, Bytes bytes) {
     if (site.algorithm == Algorithm::measured) return site.table->at(bytes);
     const auto n = static_cast<std::int64_t>(site.group.size());
     if (n == 1) return 0;
-    if (site.scheduled() || !site.topology->is_plain() || site.options.network == NetworkKind::fair_share) return std::nullopt;
+    if (site.scheduled() || !site.topology->is_plain() || site.options.network == NetworkKind::fair_share)
+        return std::nullopt;
     const bool ring = site.algorithm == Algorithm::ring;
     const std::optional<Ps> part = ring ? ring_step(site, bytes) : direct_phase(site, bytes);
     if (!part) return std::nullopt;

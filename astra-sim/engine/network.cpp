@@ -103,6 +103,13 @@ public:
         enter(now, travelling.at, travelling.parcel);
     }
 
+    bool forget_hop(std::uint64_t token, const TokenSet& which) override {
+        const auto index = static_cast<std::uint32_t>(token);
+        if (!which.contains(travelling_[index].parcel.token)) return false;
+        free_.push_back(index);
+        return true;
+    }
+
 private:
     struct Travelling {
         VertexId at;

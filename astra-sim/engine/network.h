@@ -60,6 +60,12 @@ public:
     virtual Ps send(Ps now, const Parcel& parcel) = 0;
     // Continues what a hop event with this token stands for.
     virtual void pass_on(Ps now, std::uint64_t token) = 0;
+    // Forgets the parcels with these tokens that are in motion: where messages share links, theirs leave them now and
+    // count as far as they got; elsewhere a message is sent to the end of the link it was given to and goes no further.
+    // The caller takes arrivals out of the queue, and asks `forget_hop` for every hop event.
+    virtual void forget(Ps, const TokenSet&) {}
+    // True: this hop event belongs to such a parcel and has to leave the queue.
+    virtual bool forget_hop(std::uint64_t, const TokenSet&) { return false; }
     // Everything that happens at `now` has happened.
     virtual void settle(Ps) {}
     // One entry per link of the topology, as of `now`.

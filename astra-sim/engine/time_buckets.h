@@ -64,6 +64,17 @@ public:
         return batch_;
     }
 
+    // Takes out what `unwanted(event)` is true for; the rest keeps its order. Visits every pending event.
+    template <class Test>
+    void remove_if(const Test& unwanted) {
+        std::erase_if(current_, unwanted);
+        for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+            std::erase_if(buckets_[bucket], [&](const Item& item) { return unwanted(item.event); });
+            if (buckets_[bucket].empty()) filled_ &= ~(std::uint64_t{1} << bucket);
+        }
+        next_ = kUnknown;
+    }
+
 private:
     struct Item {
         model::Ps time;

@@ -10,6 +10,7 @@
 
 #include "model/errors.h"
 #include "model/graph_builder.h"
+#include "model/topology.h"
 #include "python/arrays.h"
 #include "python/bindings.h"
 
@@ -30,11 +31,34 @@ void bind_enums(nb::module_& module) {
         .value("ALL_REDUCE", CollectiveKind::all_reduce)
         .value("ALL_GATHER", CollectiveKind::all_gather)
         .value("REDUCE_SCATTER", CollectiveKind::reduce_scatter)
-        .value("ALL_TO_ALL", CollectiveKind::all_to_all);
+        .value("ALL_TO_ALL", CollectiveKind::all_to_all)
+        .value("BROADCAST", CollectiveKind::broadcast)
+        .value("REDUCE", CollectiveKind::reduce)
+        .value("GATHER", CollectiveKind::gather)
+        .value("SCATTER", CollectiveKind::scatter)
+        .value("BARRIER", CollectiveKind::barrier);
     nb::enum_<Algorithm>(module, "Algorithm")
         .value("RING", Algorithm::ring)
         .value("DIRECT", Algorithm::direct)
-        .value("MEASURED", Algorithm::measured);
+        .value("MEASURED", Algorithm::measured)
+        .value("HALVING_DOUBLING", Algorithm::halving_doubling)
+        .value("DOUBLE_BINARY_TREE", Algorithm::double_binary_tree)
+        .value("IN_SWITCH", Algorithm::in_switch);
+    nb::class_<model::CollectiveShape>(module, "CollectiveShape",
+                                       "Dimensions with an algorithm each, pieces, root, sizes per pair.")
+        .def(
+            "__init__",
+            [](model::CollectiveShape* self, std::vector<std::uint32_t> dims, std::vector<Algorithm> algorithms,
+               std::uint32_t pieces, std::uint32_t root, std::optional<std::vector<std::int64_t>> pair_units,
+               std::shared_ptr<model::Topology> topology) {
+                std::shared_ptr<const std::vector<std::int64_t>> units;
+                if (pair_units) units = std::make_shared<const std::vector<std::int64_t>>(std::move(*pair_units));
+                new (self) model::CollectiveShape{std::move(dims),  std::move(algorithms), pieces, root,
+                                                  std::move(units), std::move(topology)};
+            },
+            nb::arg("dims") = std::vector<std::uint32_t>{}, nb::arg("algorithms") = std::vector<Algorithm>{},
+            nb::arg("pieces") = 1, nb::arg("root") = 0, nb::arg("pair_units") = nb::none(),
+            nb::arg("topology") = nb::none());
     nb::enum_<NodeKind>(module, "NodeKind", nb::is_arithmetic())
         .value("COMPUTE", NodeKind::compute)
         .value("COLLECTIVE", NodeKind::collective)
@@ -91,10 +115,12 @@ void bind_builder(nb::module_& module) {
         .def(
             "add_plan",
             [](GraphBuilder& self, CollectiveKind kind, Algorithm algorithm, model::GroupId group,
-               std::shared_ptr<MeasuredTable> table) {
-                return self.add_plan({kind, algorithm, group, std::move(table)});
+               std::shared_ptr<MeasuredTable> table, const model::CollectiveShape* shape) {
+                return self.add_plan({kind, algorithm, group, std::move(table),
+                                      shape == nullptr ? model::CollectiveShape{} : *shape, nullptr});
             },
-            nb::arg("kind"), nb::arg("algorithm"), nb::arg("group"), nb::arg("table") = nb::none())
+            nb::arg("kind"), nb::arg("algorithm"), nb::arg("group"), nb::arg("table") = nb::none(),
+            nb::arg("shape") = nb::none())
         .def(
             "compute",
             [](GraphBuilder& self, model::DeviceId device, model::Ps duration_ps, const Parents& parents, Stream stream,

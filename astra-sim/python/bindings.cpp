@@ -4,21 +4,28 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "engine/engine.h"
 #include "model/errors.h"
+#include "model/topology_builder.h"
 #include "python/arrays.h"
 
 namespace astra_sim::python {
 
 using engine::Engine;
 using engine::NetworkKind;
+using model::BytesPerSecond;
 using model::Ps;
 using model::Topology;
+using model::TopologyBuilder;
 using model::TopologyKind;
 
 void bind_errors(nb::module_& module) {
@@ -30,9 +37,45 @@ void bind_errors(nb::module_& module) {
     nb::exception<model::NotFoldable>(module, "NotFoldable", base);
 }
 
+namespace {
+
+using DimensionTuple = std::tuple<TopologyKind, std::uint32_t, BytesPerSecond, Ps, BytesPerSecond>;
+
+std::shared_ptr<Topology> grid(const std::vector<DimensionTuple>& tuples) {
+    std::vector<model::Dimension> dimensions;
+    for (const auto& [kind, size, bandwidth, latency, bisection] : tuples) {
+        dimensions.push_back({kind, size, bandwidth, latency, bisection});
+    }
+    return std::const_pointer_cast<Topology>(Topology::grid(dimensions));
+}
+
+void check_ends(const Topology& topology, std::uint32_t from, std::uint32_t to) {
+    if (from >= topology.num_devices() || to >= topology.num_devices()) {
+        throw model::InvalidTopology("there is no route between devices outside of the topology");
+    }
+}
+
+void bind_builder(nb::module_& module) {
+    nb::class_<TopologyBuilder>(module, "TopologyBuilder",
+                                "Devices 0 .. n - 1, then switches, joined by full-duplex links; build() seals it.")
+        .def(nb::init<std::uint32_t, bool>(), nb::arg("num_devices"), nb::arg("devices_relay") = false)
+        .def("add_switch", &TopologyBuilder::add_switch, nb::arg("bisection_bytes_per_s") = 0, nb::arg("spread") = 0,
+             "Its number; bisection 0: does not block; spread 0: equal routes by hash, else destination / spread.")
+        .def("add_link", &TopologyBuilder::add_link, nb::arg("a"), nb::arg("b"), nb::arg("bandwidth_bytes_per_s"),
+             nb::arg("latency_ps"), "Number c of the cable: links 2c (a to b) and 2c + 1.")
+        .def("add_route", &TopologyBuilder::add_route, nb::arg("vertices"))
+        .def("build", [](const TopologyBuilder& self) { return std::const_pointer_cast<Topology>(self.build()); });
+}
+
+}  // namespace
+
 void bind_topology(nb::module_& module) {
+    nb::enum_<TopologyKind>(module, "TopologyKind")
+        .value("RING", TopologyKind::ring)
+        .value("SWITCH", TopologyKind::switched)
+        .value("FULLY_CONNECTED", TopologyKind::fully_connected);
     const auto make = [](TopologyKind kind) {
-        return [kind](std::uint32_t num_devices, model::BytesPerSecond bandwidth_bytes_per_s, Ps latency_ps) {
+        return [kind](std::uint32_t num_devices, BytesPerSecond bandwidth_bytes_per_s, Ps latency_ps) {
             return std::const_pointer_cast<Topology>(
                 Topology::single(kind, num_devices, bandwidth_bytes_per_s, latency_ps));
         };
@@ -45,7 +88,10 @@ void bind_topology(nb::module_& module) {
     arguments([&](auto... names) { topology.def_static("switch", make(TopologyKind::switched), names...); });
     arguments(
         [&](auto... names) { topology.def_static("fully_connected", make(TopologyKind::fully_connected), names...); });
-    topology.def_prop_ro("num_devices", &Topology::num_devices)
+    topology
+        .def_static("grid", &grid, nb::arg("dimensions"),
+                    "From (kind, size, bytes/s, latency ps, bisection bytes/s or 0) per dimension, 0 fastest.")
+        .def_prop_ro("num_devices", &Topology::num_devices)
         .def_prop_ro("num_links", [](const Topology& self) { return self.links().size(); })
         .def(
             "links",
@@ -54,16 +100,35 @@ void bind_topology(nb::module_& module) {
                 for (const model::Link& link : self.links()) ends.emplace_back(link.from, link.to);
                 return ends;
             },
-            "Ends (from, to) of every directed link, in the order of the counters; a switch has number num_devices.")
+            "Ends (from, to) of every directed link, in the order of the counters; switches follow the devices.")
+        .def(
+            "link_speeds",
+            [](const Topology& self) {
+                std::vector<std::pair<BytesPerSecond, Ps>> speeds;
+                for (const model::Link& link : self.links()) {
+                    speeds.emplace_back(link.bandwidth_bytes_per_s, link.latency_ps);
+                }
+                return speeds;
+            },
+            "(bytes/s, latency ps) of every directed link.")
+        .def(
+            "route",
+            [](const Topology& self, std::uint32_t from, std::uint32_t to) {
+                check_ends(self, from, to);
+                std::vector<model::LinkId> links;
+                self.route(from, to, links);
+                return links;
+            },
+            nb::arg("from_device"), nb::arg("to_device"), "Numbers of the links of a route, in order.")
         .def("hops", [](const Topology& self, std::uint32_t from, std::uint32_t to) {
-            if (from >= self.num_devices() || to >= self.num_devices()) {
-                throw model::InvalidTopology("there is no route between devices outside of the topology");
-            }
+            check_ends(self, from, to);
             return self.hops(from, to);
         });
+    bind_builder(module);
     nb::enum_<NetworkKind>(module, "NetworkKind")
         .value("CONGESTION_UNAWARE", NetworkKind::congestion_unaware)
-        .value("CONGESTION_AWARE", NetworkKind::congestion_aware);
+        .value("CONGESTION_AWARE", NetworkKind::congestion_aware)
+        .value("FAIR_SHARE", NetworkKind::fair_share);
 }
 
 namespace {
@@ -74,13 +139,14 @@ std::optional<std::pair<model::GraphId, Ps>> as_pair(const std::optional<model::
 }
 
 nb::dict link_counters(const Engine& self) {
-    std::vector<std::int64_t> bytes, messages, busy_ps, queue_ps, peak_queue_ps;
+    std::vector<std::int64_t> bytes, messages, busy_ps, queue_ps, peak_queue_ps, peak_messages;
     for (const model::LinkCounters& link : self.link_counters()) {
         bytes.push_back(link.bytes);
         messages.push_back(link.messages);
         busy_ps.push_back(link.busy_ps);
         queue_ps.push_back(link.queue_ps);
         peak_queue_ps.push_back(link.peak_queue_ps);
+        peak_messages.push_back(link.peak_messages);
     }
     nb::dict out;
     out["bytes"] = as_array(std::move(bytes));
@@ -88,6 +154,7 @@ nb::dict link_counters(const Engine& self) {
     out["busy_ps"] = as_array(std::move(busy_ps));
     out["queue_ps"] = as_array(std::move(queue_ps));
     out["peak_queue_ps"] = as_array(std::move(peak_queue_ps));
+    out["peak_messages"] = as_array(std::move(peak_messages));
     return out;
 }
 
@@ -111,10 +178,14 @@ void bind_runtime(nb::module_& module) {
         "Owns the clock and the links; graphs can be submitted at any time. Not for two threads at once.")
         .def(
             "__init__",
-            [](Engine* self, std::shared_ptr<Topology> topology, NetworkKind network, Ps endpoint_delay_ps) {
-                new (self) Engine(std::move(topology), {network, endpoint_delay_ps});
+            [](Engine* self, std::shared_ptr<Topology> topology, NetworkKind network, Ps endpoint_delay_ps,
+               std::int64_t rate_quantum_ppm, std::size_t quantum_above_flows) {
+                new (self)
+                    Engine(std::move(topology), {network, endpoint_delay_ps, {rate_quantum_ppm, quantum_above_flows}});
             },
-            nb::arg("topology"), nb::arg("network") = NetworkKind::congestion_aware, nb::arg("endpoint_delay_ps") = 0)
+            nb::arg("topology"), nb::arg("network") = NetworkKind::congestion_aware, nb::arg("endpoint_delay_ps") = 0,
+            nb::arg("rate_quantum_ppm") = 0, nb::arg("quantum_above_flows") = 65'536,
+            "Fair share: a rate quantum of 0 is exact, see fair_share_counters()['deferred'].")
         .def(
             "submit",
             [](Engine& self, std::shared_ptr<model::ExecutionGraph> graph, Ps at_ps,
@@ -140,16 +211,33 @@ void bind_runtime(nb::module_& module) {
             },
             nb::arg("graph"), "(start_ps, end_ps), one int64 per node, of a finished graph.")
         .def("release", &Engine::release, nb::arg("graph"))
+        .def("cancel", &Engine::cancel, nb::arg("graph"), "Drops a graph or transfer in flight.")
+        .def("transfer", &Engine::transfer, nb::arg("from_device"), nb::arg("to_device"), nb::arg("num_bytes"),
+             nb::arg("at_ps"), "One message without a graph; reported by advance under the number returned.")
+        .def("idle_until", &Engine::idle_until, nb::arg("at_ps"), "Moves the clock where nothing happens until then.")
+        .def(
+            "fair_share_counters",
+            [](const Engine& self) {
+                const engine::FairShareCounters count = self.fair_share_counters();
+                nb::dict out;
+                out["flows"] = count.flows;
+                out["solves"] = count.solves;
+                out["visits"] = count.visits;
+                out["deferred"] = count.deferred;
+                return out;
+            },
+            "flows in motion; solves, flows they visited, and re-solves that the quantum deferred (0: exact).")
         .def("next_event_ps", &Engine::next_event_ps)
         .def_prop_ro("now_ps", &Engine::now)
         .def_prop_ro("num_in_flight", &Engine::num_in_flight)
         .def_prop_ro("num_events", &Engine::num_events)
-        .def("link_counters", &link_counters, "Columns by link: bytes, messages, busy_ps, queue_ps, peak_queue_ps.")
+        .def("link_counters", &link_counters,
+             "Columns by link, now: bytes, messages, busy_ps, queue_ps, peak_queue_ps, peak_messages.")
         .def("device_counters", &device_counters, "busy_ps[device, stream] and class_ps[device, power class].");
 }
 
 void bind_engine(nb::module_& module) {
-    module.doc() = "Execution graphs on a simulated network: ring, switch and fully connected, collectives, streams.";
+    module.doc() = "Execution graphs on a simulated network: topologies, collectives, streams, contention.";
     bind_errors(module);
     bind_topology(module);
     bind_graph(module);
