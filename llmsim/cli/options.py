@@ -132,6 +132,9 @@ Arrivals = Annotated[
 
 Output = Annotated[Path | None, _option(_OUTPUT, "--output", text="CSV with one row per request, ns.")]
 RunDir = Annotated[Path | None, _option(_OUTPUT, "--run-dir", text="Folder for manifest, summary and Parquet tables.")]
+Timeline = Annotated[
+    Path | None, _option(_OUTPUT, "--timeline", text="Trace file for ui.perfetto.dev: steps, requests, counters.")
+]
 Json = Annotated[bool, _option(_OUTPUT, "--json", text="One JSON object on stdout instead of the text.")]
 LogInterval = Annotated[
     float, _option(_OUTPUT, "--log-interval", text="Simulated seconds between rows of the series.", default=True)

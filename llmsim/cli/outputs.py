@@ -23,12 +23,16 @@ def check_outputs(options: "RunOptions") -> None:
     from llmsim.export.files import check_writable, check_writable_folder
 
     inputs = (options.cluster, Path(options.dataset))
-    if options.output is not None and any(_same_file(options.output, path) for path in inputs):
-        raise InputError(
-            f"--output {options.output} is an input of this run and would be overwritten; name another file"
-        )
-    if options.output is not None:
-        check_writable(options.output)
+    for option, path in (("--output", options.output), ("--timeline", options.timeline)):
+        if path is None:
+            continue
+        if any(_same_file(path, source) for source in inputs):
+            raise InputError(f"{option} {path} is an input of this run and would be overwritten; name another file")
+        check_writable(path)
+    if options.timeline is not None:
+        from llmsim.export.timeline import check_perfetto
+
+        check_perfetto()
     if options.run_dir is not None:
         check_writable_folder(options.run_dir)
 
@@ -55,6 +59,8 @@ def write_outputs(
         writers.append(lambda: _write_csv(options, results))
     if options.run_dir is not None:
         writers.append(lambda: _write_run_dir(options, deployment, lowered, results, report))
+    if options.timeline is not None:
+        writers.append(lambda: _write_timeline(options, results))
     writers.append(lambda: _print_report(options, lowered, report))
     errors = []
     for write in writers:
@@ -74,6 +80,13 @@ def _write_csv(options: "RunOptions", results: Results) -> None:
 
     assert options.output is not None
     write_csv(results, options.output)
+
+
+def _write_timeline(options: "RunOptions", results: Results) -> None:
+    from llmsim.export.timeline import write_timeline
+
+    assert options.timeline is not None
+    write_timeline(options.timeline, results)
 
 
 def _print_report(options: "RunOptions", lowered: "LoweredDeployment", report: dict[str, Any]) -> None:

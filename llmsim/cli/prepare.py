@@ -64,7 +64,7 @@ def prepare(options: RunOptions) -> Prepared:
         router=options.router,
         seed=options.seed,
         series_interval_ps=options.log_interval_ps,
-        record_steps=options.run_dir is not None,
+        record_steps=options.run_dir is not None or options.timeline is not None,
     )
     return Prepared(deployment, lowered, workload, simulation)
 

@@ -49,6 +49,7 @@ class RunOptions:
     log_level: str
     arrivals: Path | None = None
     """A recorded log whose true arrivals replace the trace's."""
+    timeline: Path | None = None
     disabled_terms: tuple[str, ...] = ()
     calibration: "Calibration | None" = None
 
@@ -87,6 +88,7 @@ def command(
     exact: o.Exact = False,
     output: o.Output = None,
     run_dir: o.RunDir = None,
+    timeline: o.Timeline = None,
     as_json: o.Json = False,
     log_interval: o.LogInterval = 1.0,
     log_level: o.LogLevel = "WARNING",
@@ -158,6 +160,7 @@ def command(
             exact=exact,
             output=output,
             run_dir=run_dir,
+            timeline=timeline,
             as_json=as_json,
             log_interval_ps=_interval_ps(log_interval),
             log_level=_one_of("--log-level", log_level.upper(), LOG_LEVELS),
