@@ -136,8 +136,9 @@ class Results:
     counters: Mapping[str, Int64]
     """Per group, shape (groups,): see `llmsim.results.tables.COUNTERS`."""
     time_shares: tuple[TimeShare, ...]
-    table_rows: tuple[tuple[Int64, Int64], ...] = ()
-    """Per group, how often a step computed n tokens (padding included) and n sequences, shapes (max + 1,)."""
+    table_rows: tuple[tuple[Int64, Int64, Int64], ...] = ()
+    """Per group, how often a step computed n tokens (padding included), n sequences, and n tokens gathered from all
+    ranks of its data-parallel domain, shapes (max + 1,)."""
     blame: Mapping[str, Int64] = field(default_factory=dict)
     """Parts of each request's latency, `llmsim.results.tables.BLAME`, shape (requests,); zero unless it finished."""
     interrupted: bool = False

@@ -8,7 +8,7 @@ from typing import Literal
 from llmsim.config.errors import InputError, nearest
 
 Kind = Literal["gemm", "attention", "elementwise", "moe", "embedding", "sampler", "collective"]
-Feature = Literal["tokens", "sequences", "attention"]
+Feature = Literal["tokens", "sequences", "attention", "gathered"]
 Part = Literal["prologue", "layer", "head"]
 PowerClass = Literal["compute", "memory", "link"]
 Collective = Literal["", "all_reduce", "all_gather"]

@@ -52,6 +52,12 @@ struct Batch {
   std::vector<RequestId> preempted;  // victims of this step, in order
 
   bool empty() const { return items.empty(); }
+  // A rank without work takes part with one token that belongs to nobody and is not sampled.
+  void make_dummy() {
+    clear();
+    features.tokens = features.decode_sequences = 1;
+  }
+  std::int64_t scheduled_tokens() const { return empty() ? 0 : features.tokens; }
   void clear() {
     items.clear();
     features = {};

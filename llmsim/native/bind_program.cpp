@@ -2,6 +2,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
@@ -55,20 +56,25 @@ void bind_program(nb::module_& m) {
           },
           "prefill_axes"_a, "prefill_ps"_a, "decode_axes"_a, "decode_ps"_a, "mixed_ps"_a, "skew_ps"_a);
 
-  nb::enum_<Feature>(m, "Feature").value("TOKENS", Feature::kTokens).value("SEQUENCES", Feature::kSequences);
+  nb::enum_<Feature>(m, "Feature")
+      .value("TOKENS", Feature::kTokens)
+      .value("SEQUENCES", Feature::kSequences)
+      .value("GATHERED", Feature::kGathered);
   nb::enum_<NodeKind>(m, "NodeKind")
       .value("COMPUTE", NodeKind::kCompute)
       .value("ATTENTION", NodeKind::kAttention)
-      .value("COLLECTIVE", NodeKind::kCollective);
+      .value("COLLECTIVE", NodeKind::kCollective)
+      .value("HANDOVER", NodeKind::kHandover);
 
   nb::class_<Operator>(m, "Operator")
       .def(
           "__init__",
           [](Operator* op, std::string name, NodeKind kind, Feature feature, std::int32_t part, std::int32_t repeat,
-             const In<std::int64_t>& ps, const In<std::uint8_t>& provenance) {
-            new (op) Operator{std::move(name), kind, feature, part, repeat, to_vector(ps), to_vector(provenance)};
+             const In<std::int64_t>& ps, const In<std::uint8_t>& provenance, std::int32_t stage) {
+            new (op)
+                Operator{std::move(name), kind, feature, part, repeat, to_vector(ps), to_vector(provenance), stage};
           },
-          "name"_a, "kind"_a, "feature"_a, "part"_a, "repeat"_a, "ps"_a, "provenance"_a)
+          "name"_a, "kind"_a, "feature"_a, "part"_a, "repeat"_a, "ps"_a, "provenance"_a, "stage"_a = 0)
       .def_ro("name", &Operator::name);
 
   nb::class_<LightFloor>(m, "LightFloor", "What light allows; zeros are not checked.")
@@ -84,12 +90,13 @@ void bind_program(nb::module_& m) {
       .def(
           "__init__",
           [](Program* p, std::vector<Operator> operators, AttentionHandle& attention,
-             const In<std::int32_t>& padded_tokens, const LightFloor& floor, Ps host_gap_ps) {
+             const In<std::int32_t>& padded_tokens, const LightFloor& floor, Ps host_gap_ps,
+             std::int64_t largest_graph) {
             if (!attention.cost) throw std::invalid_argument("this attention already belongs to a program");
-            new (p)
-                Program(std::move(operators), std::move(attention.cost), to_vector(padded_tokens), floor, host_gap_ps);
+            new (p) Program(std::move(operators), std::move(attention.cost), to_vector(padded_tokens), floor,
+                            host_gap_ps, largest_graph);
           },
-          "operators"_a, "attention"_a, "padded_tokens"_a, "floor"_a, "host_gap_ps"_a)
+          "operators"_a, "attention"_a, "padded_tokens"_a, "floor"_a, "host_gap_ps"_a, "largest_graph"_a = 0)
       .def(
           "step_ps",
           [](const Program& p, const std::vector<std::pair<std::int64_t, std::int64_t>>& items) {
@@ -99,7 +106,7 @@ void bind_program(nb::module_& m) {
               batch.features.add(q, k);
             }
             auto usage = p.new_usage();
-            return p.evaluate(batch, usage).ps;
+            return std::max<Ps>(1, p.evaluate(batch, usage).ps + p.host_gap());
           },
           "items"_a, "Duration of a step of (tokens, computed before) items, ps.");
 }
@@ -167,20 +174,29 @@ void bind_configs(nb::module_& m) {
 }
 
 void bind_expanded(nb::module_& m) {
+  m.def(
+      "mesh",
+      [](const std::vector<std::tuple<std::uint32_t, std::int64_t, Ps>>& dimensions) {
+        std::vector<astra_sim::model::Dimension> all;
+        for (const auto& [devices, bytes_per_s, latency] : dimensions)
+          all.push_back({astra_sim::model::TopologyKind::fully_connected, devices, bytes_per_s, latency});
+        return astra_sim::model::Topology::grid(all);
+      },
+      "dimensions"_a, "Fully connected dimensions of (devices, bytes/s, latency in ps), the first varying fastest.");
   nb::class_<CollectiveSpec>(m, "CollectiveSpec", "How one collective operator runs; 0 bytes: by its own table.")
       .def(
           "__init__",
-          [](CollectiveSpec* spec, std::int32_t op, astra_sim::model::CollectiveKind kind,
-             std::int64_t bytes_per_unit) { new (spec) CollectiveSpec{op, kind, bytes_per_unit}; },
-          "op"_a, "kind"_a, "bytes_per_unit"_a);
+          [](CollectiveSpec* spec, std::int32_t op, astra_sim::model::CollectiveKind kind, std::int64_t bytes_per_unit,
+             astra_sim::model::Algorithm algorithm) { new (spec) CollectiveSpec{op, kind, bytes_per_unit, algorithm}; },
+          "op"_a, "kind"_a, "bytes_per_unit"_a, "algorithm"_a = astra_sim::model::Algorithm::ring);
   nb::class_<ExpandedConfig>(m, "ExpandedConfig", "A group's own links and the collectives that run on them.")
       .def(
           "__init__",
           [](ExpandedConfig* config, std::shared_ptr<astra_sim::model::Topology> topology,
-             astra_sim::engine::NetworkKind network, std::vector<CollectiveSpec> collectives) {
-            new (config) ExpandedConfig{std::move(topology), network, std::move(collectives)};
+             astra_sim::engine::NetworkKind network, std::vector<CollectiveSpec> collectives, std::int32_t members) {
+            new (config) ExpandedConfig{std::move(topology), network, std::move(collectives), members};
           },
-          "topology"_a, "network"_a, "collectives"_a);
+          "topology"_a, "network"_a, "collectives"_a, "members"_a = 1);
 }
 
 }  // namespace llmsim

@@ -163,12 +163,12 @@ nb::dict blame_columns(const Simulation& s) {
   return d;
 }
 
-// Per group: how often each row of its token tables and of its sequence tables was read.
+// Per group: how often each row of its tables over tokens, sequences and gathered tokens was read.
 nb::list table_rows(const Simulation& s) {
   nb::list groups;
   for (const auto& group : s.groups()) {
     const Program::Usage& usage = group->evaluator().usage();
-    groups.append(nb::make_tuple(to_array(usage.by_tokens), to_array(usage.by_sequences)));
+    groups.append(nb::make_tuple(to_array(usage.rows[0]), to_array(usage.rows[1]), to_array(usage.rows[2])));
   }
   return groups;
 }

@@ -23,6 +23,24 @@ void add_tokens(ContentHasher& hasher, const nb::list& ids) {
   for (const nb::handle id : ids) hasher.token(nb::cast<std::int64_t>(id));
 }
 
+std::unique_ptr<JointTiming> make_timing(const std::shared_ptr<Program>& program, const ExpandedConfig* expanded) {
+  if (expanded != nullptr) return std::make_unique<ExpandedJoint>(program, *expanded);
+  return std::make_unique<FoldedJoint>(*program);
+}
+
+void add_wave(Simulation& s, const std::vector<std::size_t>& indices, const std::shared_ptr<Program>& program,
+              std::int32_t sync_interval, const ExpandedConfig* expanded) {
+  std::vector<Group*> members;
+  std::vector<Evaluator*> evaluators;
+  for (const std::size_t index : indices) {
+    members.push_back(s.groups().at(index).get());
+    evaluators.push_back(&members.back()->evaluator());
+  }
+  if (members.empty()) throw std::invalid_argument("a wave needs members");
+  auto joint = std::make_unique<JointEvaluator>(std::move(evaluators), make_timing(program, expanded));
+  s.add_wave(std::make_unique<Wave>(std::move(members), std::move(joint), sync_interval));
+}
+
 void add_group(Simulation& s, const GroupConfig& config, std::unique_ptr<Builder> builder,
                const std::shared_ptr<Program>& program, const ExpandedConfig* expanded, bool record_steps,
                bool record_schedule) {
@@ -30,8 +48,8 @@ void add_group(Simulation& s, const GroupConfig& config, std::unique_ptr<Builder
   if (config.depth > builder->max_depth()) throw std::invalid_argument("this scheduler has one batch in flight");
   if (builder->limits().usable_blocks < 1) throw std::invalid_argument("a pool needs at least 2 blocks");
   std::unique_ptr<Evaluator> evaluator;
-  if (expanded != nullptr) {
-    evaluator = std::make_unique<ExpandedEvaluator>(program, *expanded);
+  if (expanded != nullptr || program->num_stages() > 1) {
+    evaluator = std::make_unique<PipelineEvaluator>(program, make_timing(program, expanded));
   } else {
     evaluator = std::make_unique<FoldedEvaluator>(program);
   }
@@ -111,6 +129,8 @@ void bind_simulation(nb::module_& m) {
           "config"_a, "scheduler"_a, "kv"_a, "program"_a, "expanded"_a.none() = nb::none(), "record_steps"_a = false,
           "record_schedule"_a = false, "A group whose scheduler is a Python object (llmsim.scheduling.base.Scheduler).")
       .def("set_fabric", &Simulation::set_fabric, "config"_a, "The cluster's shared network; before the first run.")
+      .def("add_wave", &add_wave, "groups"_a, "program"_a, "sync_interval"_a, "expanded"_a.none() = nb::none(),
+           "Groups that were added before, by index, run in lock-step, all with this program.")
       .def("run", &Simulation::run, "max_events"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Handles up to max_events events; True when nothing is left.")
       .def_prop_ro("now_ps", &Simulation::now)

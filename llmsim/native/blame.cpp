@@ -6,23 +6,48 @@ namespace llmsim {
 
 namespace {
 
+// A stretch of device time by what it went to.
+struct Split {
+  Ps compute = 0, collective = 0, waiting = 0;
+};
+
 // Sums over a group's completed steps, so that any stretch of steps is two subtractions: [k] covers steps 0 .. k - 1.
+// Where steps overlap (pipeline stages), each counts from the end of the one before.
 struct Timeline {
-  explicit Timeline(const Group& group) : end(group.output_times()), start(group.output_starts()) {
-    const auto& communication = group.output_communication();
+  explicit Timeline(const Group& group)
+      : end(group.output_times()),
+        start(group.output_starts()),
+        communication(group.output_communication()),
+        waited(group.output_waiting()),
+        overlaps(group.evaluator().overlaps()) {
     const std::size_t n = end.size();
     compute.assign(n + 1, 0);
     collective.assign(n + 1, 0);
+    waiting.assign(waited.empty() ? 0 : n + 1, 0);
     idle.assign(n + 1, 0);
     for (std::size_t k = 0; k < n; ++k) {
       const Ps before = k > 0 ? end[k - 1] : start[k];
-      collective[k + 1] = collective[k] + communication[k];
-      compute[k + 1] = compute[k] + (end[k] - start[k] - communication[k]);
-      idle[k + 1] = idle[k] + (start[k] - before);
+      const Split split = step(k, std::max(start[k], before));
+      collective[k + 1] = collective[k] + split.collective;
+      compute[k + 1] = compute[k] + split.compute;
+      if (!waiting.empty()) waiting[k + 1] = waiting[k] + split.waiting;
+      idle[k + 1] = idle[k] + std::max<Ps>(0, start[k] - before);
     }
   }
-  const std::vector<Ps>&end, &start;
-  std::vector<Ps> compute, collective, idle;
+
+  // What step k did from `from` (not before its start) until its end.
+  Split step(std::size_t k, Ps from) const {
+    const Ps span = end[k] - from;
+    Split split;
+    split.collective = std::min(communication[k], span);
+    if (k < waited.size()) split.waiting = std::min(waited[k], span - split.collective);
+    split.compute = span - split.collective - split.waiting;
+    return split;
+  }
+
+  const std::vector<Ps>&end, &start, &communication, &waited;
+  bool overlaps;
+  std::vector<Ps> compute, collective, waiting, idle;
 };
 
 // Splits one request's time as its events are walked in order.
@@ -49,7 +74,16 @@ class Walk {
     if (first > last) return;
     part[id] += t.compute[last + 1] - t.compute[first];
     blame_.communication[id] += t.collective[last + 1] - t.collective[first];
+    if (!t.waiting.empty()) blame_.wait[id] += t.waiting[last + 1] - t.waiting[first];
     blame_.host[id] += t.idle[last + 1] - t.idle[first];
+  }
+
+  // One step of a pipeline, from `from` on.
+  void step(RequestId id, const Timeline& t, std::int32_t k, Ps from, std::vector<Ps>& part) {
+    const Split split = t.step(static_cast<std::size_t>(k), from);
+    part[id] += split.compute;
+    blame_.communication[id] += split.collective;
+    blame_.wait[id] += split.waiting;
   }
 
   // From being scheduled to the end of the step that gave the first token.
@@ -60,6 +94,10 @@ class Walk {
       return;
     }
     blame_.wait[id] += t.start[first] - log_.scheduled[id];
+    if (t.overlaps) {
+      blame_.prefill[id] += t.start[last] - t.start[first];  // the chunks before, of which several are under way
+      return step(id, t, last, t.start[last], blame_.prefill);
+    }
     stretch(id, t, first, last, blame_.prefill);
     blame_.host[id] -= t.idle[first + 1] - t.idle[first];  // idle before its first step is queueing or waiting
   }
@@ -69,6 +107,10 @@ class Walk {
     if (lost_before(after)) {
       blame_.preemption[id] += t.end[after] - t.end[before];
       return;
+    }
+    if (t.overlaps) {
+      blame_.wait[id] += std::max<Ps>(0, t.start[after] - t.end[before]);
+      return step(id, t, after, std::max(t.start[after], t.end[before]), blame_.decode);
     }
     blame_.wait[id] += t.end[after - 1] - t.end[before];
     stretch(id, t, after, after, blame_.decode);

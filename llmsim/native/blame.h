@@ -12,6 +12,7 @@ namespace llmsim {
 //   api            from arrival until the engine saw the request
 //   queue          waiting in the engine until it was first scheduled
 //   wait           scheduled or running, while the device ran steps without it (the batch before, an exhausted budget)
+//                  or its step waited for other data-parallel ranks or for a pipeline stage
 //   prefill        computing in steps up to its first token
 //   decode         computing in steps that gave it a token after the first
 //   communication  the collectives of those steps, prefill and decode

@@ -9,83 +9,193 @@ namespace llmsim {
 
 namespace model = astra_sim::model;
 
-ExpandedEvaluator::ExpandedEvaluator(std::shared_ptr<const Program> program, const ExpandedConfig& config)
-    : Evaluator(std::move(program)),
-      bytes_per_unit_(program_->operators().size(), 0),
-      engine_(config.topology, {config.network, 0}) {
-  build(config);
-}
+// Appends nodes; knows who stands where.
+class ExpandedJoint::Layout {
+ public:
+  Layout(ExpandedJoint& owner, const ExpandedConfig& config)
+      : owner_(owner),
+        stages_(static_cast<std::uint32_t>(owner.program_->num_stages())),
+        members_(static_cast<std::uint32_t>(config.members)),
+        tp_(config.topology->num_devices() / (stages_ * members_)),
+        builder_(config.topology->num_devices()),
+        front_(config.topology->num_devices()),
+        plans_(owner.program_->operators().size()) {
+    if (tp_ * stages_ * members_ != config.topology->num_devices())
+      throw std::invalid_argument("the topology has a number of devices that stages x members does not divide");
+    owner.tp_ = tp_;
+    for (const CollectiveSpec& spec : config.collectives) add_plans(spec);
+  }
 
-void ExpandedEvaluator::build(const ExpandedConfig& config) {
-  const std::uint32_t ranks = config.topology->num_devices();
-  const auto& operators = program_->operators();
-  model::GraphBuilder builder(ranks);
-  std::vector<model::DeviceId> devices(ranks);
-  for (std::uint32_t rank = 0; rank < ranks; ++rank) devices[rank] = rank;
-  const model::GroupId group = builder.add_group(devices);
-  std::vector<model::PlanId> plans(operators.size(), 0);
-  for (const CollectiveSpec& spec : config.collectives) {
-    bytes_per_unit_.at(static_cast<std::size_t>(spec.op)) = spec.bytes_per_unit;
-    const Operator& op = operators[static_cast<std::size_t>(spec.op)];
+  void hold() {
+    for (std::uint32_t m = 0; m < members_; ++m)
+      for (std::uint32_t s = 0; s < stages_; ++s) {
+        owner_.held_.push_back(next_);
+        for (std::uint32_t t = 0; t < tp_; ++t) {
+          const model::DeviceId device = at(m, s, t);
+          front_[device] = {append({-1, narrow(m), narrow(place(m, s)), false})};
+          builder_.compute(device, 0, {});
+        }
+        if (s + 1 == stages_) continue;
+        for (std::uint32_t t = 0; t < tp_; ++t) {
+          append({-1, narrow(m), narrow(place(m, s)), true});
+          builder_.compute(at(m, s, t), 0, {}, model::Stream::copy_out);
+        }
+      }
+  }
+
+  void add(std::size_t index, bool meet) {
+    const Operator& op = owner_.program_->operators()[index];
+    const auto stage = static_cast<std::uint32_t>(op.stage);
+    if (meet) wait_for_all(stage);
+    if (op.kind == NodeKind::kHandover) return hand_over(index, stage);
+    const bool together = op.feature == Feature::kGathered;
+    for (std::uint32_t m = 0; m < members_; ++m)
+      for (std::uint32_t t = 0; t < tp_; ++t) {
+        const model::DeviceId device = at(m, stage, t);
+        if (op.kind == NodeKind::kCollective) {
+          builder_.collective(device, plans_[index][together ? t : m], calls_ + (together ? t : m), 1, front_[device]);
+        } else {
+          builder_.compute(device, 0, front_[device]);
+        }
+        front_[device] = {append({narrow(index), narrow(m), 0, false})};
+        if (t == 0) owner_.last_[place(m, stage)] = front_[device][0];
+      }
+    if (op.kind == NodeKind::kCollective) calls_ += std::max(tp_, members_);
+  }
+
+  std::shared_ptr<const model::ExecutionGraph> build() { return builder_.build(); }
+
+ private:
+  static std::int32_t narrow(std::size_t x) { return static_cast<std::int32_t>(x); }
+  model::DeviceId at(std::uint32_t m, std::uint32_t s, std::uint32_t t) const { return t + tp_ * (s + stages_ * m); }
+  std::size_t place(std::uint32_t m, std::uint32_t s) const { return m * stages_ + s; }
+  std::uint64_t append(Origin origin) {
+    owner_.origin_.push_back(origin);
+    return next_++;
+  }
+
+  // Operators between the members have a plan for each tensor-parallel rank, those inside a stage one for each member.
+  void add_plans(const CollectiveSpec& spec) {
+    const auto index = static_cast<std::size_t>(spec.op);
+    const Operator& op = owner_.program_->operators().at(index);
+    owner_.specs_[index] = spec;
+    if (op.kind == NodeKind::kHandover) return;
+    if (op.kind != NodeKind::kCollective) throw std::invalid_argument(op.name + " is not a collective");
+    const bool together = op.feature == Feature::kGathered;
     // A measured collective is keyed by its own duration: the table is the identity.
     const auto table = spec.bytes_per_unit > 0 ? nullptr
                                                : std::make_shared<const model::MeasuredTable>(
                                                      std::vector<model::Bytes>{0, 1}, std::vector<model::Ps>{0, 1});
-    const auto algorithm = spec.bytes_per_unit > 0 ? model::Algorithm::ring : model::Algorithm::measured;
-    if (op.kind != NodeKind::kCollective) throw std::invalid_argument(op.name + " is not a collective");
-    plans[static_cast<std::size_t>(spec.op)] = builder.add_plan({spec.kind, algorithm, group, table});
+    const auto algorithm = spec.bytes_per_unit > 0 ? spec.algorithm : model::Algorithm::measured;
+    for (std::uint32_t outer = 0; outer < (together ? tp_ : members_); ++outer) {
+      std::vector<model::DeviceId> devices;
+      for (std::uint32_t rank = 0; rank < (together ? members_ : tp_); ++rank)
+        devices.push_back(together ? at(rank, static_cast<std::uint32_t>(op.stage), outer)
+                                   : at(outer, static_cast<std::uint32_t>(op.stage), rank));
+      plans_[index].push_back(builder_.add_plan({spec.kind, algorithm, builder_.add_group(devices), table}));
+    }
   }
 
-  std::vector<std::uint64_t> parent(ranks, 0);
-  std::uint64_t next = 0;
-  model::CallId calls = 0;
-  const auto append = [&](std::size_t index) {
-    const Operator& op = operators[index];
-    for (std::uint32_t rank = 0; rank < ranks; ++rank, ++next) {
-      const std::span<const std::uint64_t> parents(&parent[rank], next >= ranks ? 1 : 0);
-      if (op.kind == NodeKind::kCollective) {
-        builder.collective(rank, plans[index], calls, 1, parents);
-      } else {
-        builder.compute(rank, 0, parents);
-      }
-      op_of_node_.push_back(static_cast<std::int32_t>(index));
+  void wait_for_all(std::uint32_t stage) {
+    for (std::uint32_t t = 0; t < tp_; ++t) {
+      std::vector<std::uint64_t> all;
+      for (std::uint32_t m = 0; m < members_; ++m)
+        all.insert(all.end(), front_[at(m, stage, t)].begin(), front_[at(m, stage, t)].end());
+      for (std::uint32_t m = 0; m < members_; ++m) front_[at(m, stage, t)] = all;
     }
-    for (std::uint32_t rank = 0; rank < ranks; ++rank) parent[rank] = next - ranks + rank;
-    calls += op.kind == NodeKind::kCollective;
-  };
+  }
+
+  void hand_over(std::size_t index, std::uint32_t stage) {
+    for (std::uint32_t m = 0; m < members_; ++m)
+      for (std::uint32_t t = 0; t < tp_; ++t) {
+        builder_.transfer(at(m, stage, t), at(m, stage + 1, t), 1, front_[at(m, stage, t)]);
+        const std::uint64_t node = append({narrow(index), narrow(m), 0, false});
+        front_[at(m, stage + 1, t)].push_back(node);
+        if (t == 0) owner_.handed_[place(m, stage)] = node;
+      }
+  }
+
+  ExpandedJoint& owner_;
+  std::uint32_t stages_, members_, tp_;
+  model::GraphBuilder builder_;
+  std::vector<std::vector<std::uint64_t>> front_;  // by device: what its next operator waits for
+  std::vector<std::vector<model::PlanId>> plans_;  // by operator
+  std::uint64_t next_ = 0;
+  model::CallId calls_ = 0;
+};
+
+ExpandedJoint::ExpandedJoint(std::shared_ptr<const Program> program, const ExpandedConfig& config)
+    : program_(std::move(program)),
+      specs_(program_->operators().size()),
+      engine_(config.topology, {config.network, 0}) {
+  build(config);
+}
+
+void ExpandedJoint::build(const ExpandedConfig& config) {
+  const auto& operators = program_->operators();
+  const auto places = static_cast<std::size_t>(config.members) * static_cast<std::size_t>(program_->num_stages());
+  last_.assign(places, 0);
+  handed_.assign(places, 0);
+  Layout layout(*this, config);
+  layout.hold();
+  last_ = held_;                                            // of a stage without operators
   for (std::size_t first = 0; first < operators.size();) {  // operators of one part repeat together, layer by layer
     std::size_t last = first;
     std::int32_t repeat = 0;
-    while (last < operators.size() && operators[last].part == operators[first].part)
+    while (last < operators.size() && operators[last].part == operators[first].part &&
+           operators[last].stage == operators[first].stage &&
+           (last == first) | (operators[last].kind != NodeKind::kHandover))
       repeat = std::max(repeat, operators[last++].repeat);
-    for (std::int32_t layer = 0; layer < repeat; ++layer)
-      for (std::size_t i = first; i < last; ++i)
-        if (layer < operators[i].repeat) append(i);
+    for (std::int32_t layer = 0; layer < repeat; ++layer) {
+      bool apart = true;
+      for (std::size_t i = first; i < last; ++i) {
+        if (layer >= operators[i].repeat) continue;
+        const bool together = operators[i].feature == Feature::kGathered;
+        layout.add(i, together && apart);
+        apart = !together;
+      }
+    }
     first = last;
   }
-  graph_ = builder.build();
-  amounts_.resize(op_of_node_.size());
+  graph_ = layout.build();
+  amounts_.resize(origin_.size());
 }
 
-Evaluator::StepEnd ExpandedEvaluator::end(const Batch& batch, Ps start) {
-  const auto& operators = program_->operators();
-  const Program::StepPrice folded = program_->evaluate(batch, usage_);  // counts the table rows; its time is not used
-  std::vector<std::int64_t> amount(operators.size());
-  for (std::size_t i = 0; i < operators.size(); ++i) {
-    const Operator& op = operators[i];
-    if (op.kind == NodeKind::kAttention) {
-      amount[i] = program_->attention_layer_ps(batch);
-    } else {
-      const std::int64_t units = program_->units(op, batch.features);
-      amount[i] = bytes_per_unit_[i] > 0 ? bytes_per_unit_[i] * units : op.ps[static_cast<std::size_t>(units)];
-    }
+std::int64_t ExpandedJoint::amount_of(const Origin& origin, std::span<const MemberStep> members, Ps now,
+                                      const Carry& carry) const {
+  if (origin.op < 0) {
+    const auto& free = origin.link ? carry.link : carry.device;
+    return std::max<Ps>(0, free[static_cast<std::size_t>(origin.place)] - now);
   }
+  const auto index = static_cast<std::size_t>(origin.op);
+  const Operator& op = program_->operators()[index];
+  const MemberStep& member = members[static_cast<std::size_t>(origin.member)];
+  if (op.kind == NodeKind::kAttention) return member.attention.ps;
+  const std::int64_t units = member.place.at(op.feature), bytes = specs_[index].bytes_per_unit * units;
+  if (bytes == 0) return op.ps[static_cast<std::size_t>(units)];
+  return bytes;
+}
+
+void ExpandedJoint::run(std::span<const MemberStep> members, Ps now, Carry& carry, std::span<Ps> starts,
+                        std::span<Ps> ends) {
   for (std::size_t node = 0; node < amounts_.size(); ++node)
-    amounts_[node] = amount[static_cast<std::size_t>(op_of_node_[node])];
-  const auto id = engine_.submit(graph_, start, amounts_);
-  const auto done = engine_.advance();
+    amounts_[node] = amount_of(origin_[node], members, now, carry);
+  const Ps begin = engine_.now();
+  const auto id = engine_.submit(graph_, begin, amounts_);
+  engine_.advance();
+  const model::NodeTimes times = engine_.times(id);
+  const auto stages = static_cast<std::size_t>(program_->num_stages());
+  for (std::size_t place = 0; place < last_.size(); ++place) {
+    const Ps end = times.end_ps[last_[place]] - begin + now;
+    if (place % stages == 0) starts[place / stages] = times.end_ps[held_[place]] - begin + now;
+    if (place % stages + 1 == stages) {
+      ends[place / stages] = end;
+    } else {
+      carry.link[place] = times.end_ps[handed_[place]] - begin + now;
+    }
+    carry.device[place] = end;
+  }
   engine_.release(id);
-  return {std::max(start + 1, done->end_ps + program_->host_gap()), folded.communication_ps};
 }
 
 }  // namespace llmsim

@@ -1,44 +1,58 @@
-// The expanded evaluation of a step: every rank's operators as nodes of a graph that the engine runs.
+// The expanded timing of a joint iteration: every rank's operators as nodes of a graph that the engine runs.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "engine/engine.h"
-#include "evaluator.h"
+#include "joint.h"
 
 namespace llmsim {
 
-// How one collective of the program runs: messages on the group's links, or after its measured duration.
+// How one collective or hand-over of the program runs: messages on the domain's links, or after its measured duration.
 struct CollectiveSpec {
   std::int32_t op = 0;  // index into the program's operators
   astra_sim::model::CollectiveKind kind = astra_sim::model::CollectiveKind::all_reduce;
-  std::int64_t bytes_per_unit = 0;  // per token or sequence; 0: measured, the operator's own table is its duration
+  // Per token or sequence, of the whole vector (a hand-over: of each rank); 0: measured, its table is its duration.
+  std::int64_t bytes_per_unit = 0;
+  astra_sim::model::Algorithm algorithm = astra_sim::model::Algorithm::ring;
 };
 
-// The group's links and what runs on them.
+// The domain's links and what runs on them. Device t + tp * (stage + stages * member) is tensor-parallel rank t of a
+// stage of a member; operators over gathered tokens run between the members, all others inside a stage.
 struct ExpandedConfig {
-  std::shared_ptr<const astra_sim::model::Topology> topology;  // one device per rank
+  std::shared_ptr<const astra_sim::model::Topology> topology;
   astra_sim::engine::NetworkKind network = astra_sim::engine::NetworkKind::congestion_unaware;
   std::vector<CollectiveSpec> collectives;
+  std::int32_t members = 1;
 };
 
-// Equal to FoldedEvaluator to the picosecond (invariant 9), and thousands of times slower: `--exact`. The graph is
-// built once; each step gives its durations and bytes.
-class ExpandedEvaluator final : public Evaluator {
+// Equal to FoldedJoint to the picosecond (invariant 9), and thousands of times slower: `--exact`. The graph is built
+// once; each step gives its durations and bytes, and holds every device back until it is free.
+class ExpandedJoint final : public JointTiming {
  public:
-  ExpandedEvaluator(std::shared_ptr<const Program> program, const ExpandedConfig& config);
-  StepEnd end(const Batch& batch, Ps start) override;
+  ExpandedJoint(std::shared_ptr<const Program> program, const ExpandedConfig& config);
+  void run(std::span<const MemberStep> members, Ps now, Carry& carry, std::span<Ps> starts,
+           std::span<Ps> ends) override;
 
  private:
+  class Layout;
+  // What a node's amount is: of `op` for `member`; without an operator, how long its device or link is held.
+  struct Origin {
+    std::int32_t op, member, place;
+    bool link;
+  };
   void build(const ExpandedConfig& config);
+  std::int64_t amount_of(const Origin& origin, std::span<const MemberStep> members, Ps now, const Carry& carry) const;
 
-  std::vector<std::int64_t> bytes_per_unit_;  // by operator; 0: priced by its table
+  std::shared_ptr<const Program> program_;
+  std::vector<CollectiveSpec> specs_;  // by operator
+  std::int64_t tp_ = 1;
   std::shared_ptr<const astra_sim::model::ExecutionGraph> graph_;
-  std::vector<std::int32_t> op_of_node_;
-  std::vector<std::int64_t> amounts_;  // scratch, one per node
+  std::vector<Origin> origin_;                       // by node
+  std::vector<std::uint64_t> held_, last_, handed_;  // nodes by place: the hold, the last operator, the hand-over
+  std::vector<std::int64_t> amounts_;                // scratch, by node
   astra_sim::engine::Engine engine_;
 };
 

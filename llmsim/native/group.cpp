@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "domain.h"
+
 namespace llmsim {
 
 Group::Group(GroupConfig config, std::unique_ptr<Builder> builder, std::unique_ptr<Evaluator> evaluator,
@@ -43,46 +45,74 @@ void Group::drain_inbox(Ps now) {
 }
 
 void Group::pump(Ps now) {
+  if (wave_ != nullptr) {
+    wave_->pump(now);
+    return;
+  }
   drain_inbox(now);
-  fill_slots(now);
+  while (build_next(now)) launch(evaluator_->run(next_slot().batch, now));
   if (idle() && builder_->has_requests()) ++idle_with_work_;
 }
 
-void Group::fill_slots(Ps now) {
+// Builds the batch of the next free slot; false when there is no slot or nothing to run.
+bool Group::build_next(Ps now) {
   while (num_in_flight_ < slots_.size() && !nothing_to_build_ && builder_->has_requests()) {
-    Slot& slot = slots_[(oldest_ + num_in_flight_) % slots_.size()];
+    Slot& slot = next_slot();
     log_.begin_build(static_cast<std::int32_t>(output_times_.size() + num_in_flight_));
     builder_->build(now, slot.batch);
     if (schedule) schedule->built(now, *builder_, slot.batch);
-    if (slot.batch.empty()) {
-      if (num_in_flight_ == 0 && !slot.batch.preempted.empty()) continue;  // its own victim: admit it again
-      nothing_to_build_ = num_in_flight_ > 0;
-      return;
-    }
     slot.scheduled = now;
-    slot.start = std::max(now, device_free_);
-    const Evaluator::StepEnd step = evaluator_->end(slot.batch, slot.start);
-    slot.end = step.end;
-    slot.communication = step.communication_ps;
-    device_free_ = slot.end;
-    busy_ += slot.end - slot.start;
-    scheduled_tokens_ += slot.batch.features.tokens;
-    ++num_in_flight_;
-    if (steps) steps->record(config_.index, slot.scheduled, slot.start, slot.end, slot.batch, *builder_, *evaluator_);
+    if (!slot.batch.empty()) return true;
+    if (num_in_flight_ == 0 && !slot.batch.preempted.empty()) continue;  // its own victim: admit it again
+    nothing_to_build_ = num_in_flight_ > 0;
+    break;
   }
+  return false;
+}
+
+void Group::launch(const StepTimes& times) {
+  Slot& slot = next_slot();
+  slot.times = times;
+  busy_ += times.end - std::max(times.start, last_end_);
+  last_end_ = times.end;
+  scheduled_tokens_ += slot.batch.scheduled_tokens();
+  ++num_in_flight_;
+  has_offer_ = false;
+  if (steps) steps->record(config_.index, slot.scheduled, times, slot.batch, *builder_);
+}
+
+void Group::offer(Ps now) {
+  drain_inbox(now);
+  if (!has_offer_) has_offer_ = build_next(now);
+  if (idle() && !has_offer_ && builder_->has_requests()) ++idle_with_work_;
+}
+
+const Batch& Group::offered_or_dummy(Ps now) {
+  Slot& slot = next_slot();
+  if (!has_offer_) {
+    slot.batch.make_dummy();
+    slot.scheduled = now;
+  }
+  return slot.batch;
 }
 
 void Group::outputs(Ps now, std::vector<RequestId>& finished) {
   Slot& slot = slots_[oldest_];
   log_.begin_output(static_cast<std::int32_t>(output_times_.size()), now);
   output_times_.push_back(now);
-  output_starts_.push_back(slot.start);
-  output_communication_.push_back(slot.communication);
+  output_starts_.push_back(slot.times.start);
+  output_communication_.push_back(slot.times.communication);
+  if (slot.times.waiting > 0 || !output_waiting_.empty()) {
+    output_waiting_.resize(output_times_.size(), 0);
+    output_waiting_.back() = slot.times.waiting;
+  }
   const std::size_t before = finished.size();
-  builder_->complete(slot.batch, finished);
-  outstanding_ -= static_cast<std::int32_t>(finished.size() - before);
-  if (key_log_ != nullptr) key_log_->publish(now);
-  if (schedule) schedule->completed(now, *builder_, std::span(finished).subspan(before));
+  if (!slot.batch.empty()) {
+    builder_->complete(slot.batch, finished);
+    outstanding_ -= static_cast<std::int32_t>(finished.size() - before);
+    if (key_log_ != nullptr) key_log_->publish(now);
+    if (schedule) schedule->completed(now, *builder_, std::span(finished).subspan(before));
+  }
   oldest_ = (oldest_ + 1) % slots_.size();
   --num_in_flight_;
   nothing_to_build_ = false;

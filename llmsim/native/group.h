@@ -14,10 +14,13 @@
 
 namespace llmsim {
 
+class Wave;
+
 // One batch in flight. Times are ps; the device starts it when it is free.
 struct Slot {
   Batch batch;
-  Ps scheduled = 0, start = 0, end = 0, communication = 0;
+  Ps scheduled = 0;
+  StepTimes times;
 };
 
 struct GroupConfig {
@@ -37,10 +40,11 @@ class Group {
   const GroupConfig& config() const { return config_; }
   const Builder& builder() const { return *builder_; }
   const Evaluator& evaluator() const { return *evaluator_; }
+  Evaluator& evaluator() { return *evaluator_; }
 
   // A request is on its way from the API server; the engine sees it api_latency later.
   void receive(RequestId request, Ps now);
-  // Fills the free slots with batches.
+  // Fills the free slots with batches; in a wave, those of all its members.
   void pump(Ps now);
   // The oldest batch in flight has ended at `now`; finished requests are appended.
   void outputs(Ps now, std::vector<RequestId>& finished);
@@ -52,7 +56,19 @@ class Group {
   }
 
   bool idle() const { return num_in_flight_ == 0; }
-  Ps next_output() const { return slots_[oldest_].end; }
+  Ps next_output() const { return slots_[oldest_].times.end; }
+
+  // For the wave that it is a member of. `offer` builds the next batch, if a slot is free and there is work; a member
+  // without work joins a round with a dummy.
+  void join(Wave* wave) { wave_ = wave; }
+  Wave* wave() const { return wave_; }
+  void offer(Ps now);
+  bool has_offer() const { return has_offer_; }
+  bool may_join_idle() const {
+    return num_in_flight_ < slots_.size() && (!builder_->has_requests() || num_in_flight_ == 0);
+  }
+  const Batch& offered_or_dummy(Ps now);
+  void launch(const StepTimes& times);
   // When the engine next sees a request, or kEndOfTime.
   Ps next_inbox() const { return inbox_.empty() ? kEndOfTime : inbox_.front().seen; }
   std::int32_t num_waiting() const { return builder_->num_waiting() + static_cast<std::int32_t>(inbox_.size()); }
@@ -65,6 +81,8 @@ class Group {
   const std::vector<Ps>& output_times() const { return output_times_; }
   const std::vector<Ps>& output_starts() const { return output_starts_; }
   const std::vector<Ps>& output_communication() const { return output_communication_; }
+  // How much of each was waiting for other ranks or stages; empty where nothing ever waits.
+  const std::vector<Ps>& output_waiting() const { return output_waiting_; }
   Ps busy() const { return busy_; }
   std::int64_t scheduled_tokens() const { return scheduled_tokens_; }
   // How often it was left idle although its scheduler held requests (invariant 7: never).
@@ -80,7 +98,8 @@ class Group {
     RequestId request;
   };
   void drain_inbox(Ps now);
-  void fill_slots(Ps now);
+  bool build_next(Ps now);
+  Slot& next_slot() { return slots_[(oldest_ + num_in_flight_) % slots_.size()]; }
   bool can_ever_run(const Sequence& sequence, std::int32_t max_tokens) const;
 
   GroupConfig config_;
@@ -94,9 +113,11 @@ class Group {
   std::vector<Slot> slots_;  // ring of `depth` slots, reused
   std::size_t oldest_ = 0, num_in_flight_ = 0;
   bool nothing_to_build_ = false;  // until the next output: an empty schedule occupies its slot, as in vLLM
-  Ps device_free_ = 0, busy_ = 0;
+  Wave* wave_ = nullptr;
+  bool has_offer_ = false;
+  Ps last_end_ = 0, busy_ = 0;
   std::int64_t scheduled_tokens_ = 0, idle_with_work_ = 0;
-  std::vector<Ps> output_times_, output_starts_, output_communication_;
+  std::vector<Ps> output_times_, output_starts_, output_communication_, output_waiting_;
   std::vector<RequestId> rejected_;
 };
 

@@ -2,19 +2,19 @@
 
 namespace llmsim {
 
-void StepRecorder::record(std::int32_t index, Ps scheduled, Ps start, Ps end, const Batch& batch,
-                          const Builder& builder, const Evaluator& evaluator) {
+void StepRecorder::record(std::int32_t index, Ps scheduled, const StepTimes& times, const Batch& batch,
+                          const Builder& builder) {
   const Features& f = batch.features;
   const auto narrow = [](std::int64_t x) { return static_cast<std::int32_t>(x); };
   group.push_back(static_cast<std::int16_t>(index));
   schedule_ps.push_back(scheduled);
-  start_ps.push_back(start);
-  end_ps.push_back(end);
-  tokens.push_back(narrow(f.tokens));
-  padded_tokens.push_back(narrow(evaluator.program().padded(f.tokens)));
+  start_ps.push_back(times.start);
+  end_ps.push_back(times.end);
+  tokens.push_back(narrow(batch.scheduled_tokens()));
+  padded_tokens.push_back(narrow(times.padded_tokens));
   prefill_tokens.push_back(narrow(f.prefill_tokens));
   sequences.push_back(narrow(f.sequences));
-  decode_sequences.push_back(narrow(f.decode_sequences));
+  decode_sequences.push_back(narrow(batch.empty() ? 0 : f.decode_sequences));
   running.push_back(builder.num_running());
   waiting.push_back(builder.num_waiting());
   free_blocks.push_back(builder.pool().free);

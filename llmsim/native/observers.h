@@ -18,8 +18,7 @@ struct StepRecorder {
   std::vector<std::int32_t> tokens, padded_tokens, prefill_tokens, sequences, decode_sequences, running, waiting,
       free_blocks, preempted;
 
-  void record(std::int32_t index, Ps scheduled, Ps start, Ps end, const Batch& batch, const Builder& builder,
-              const Evaluator& evaluator);
+  void record(std::int32_t index, Ps scheduled, const StepTimes& times, const Batch& batch, const Builder& builder);
 };
 
 // The schedule itself, step by step, for conformance tests: which request got how many tokens on which context.

@@ -6,37 +6,38 @@
 namespace llmsim {
 
 Program::Program(std::vector<Operator> operators, std::unique_ptr<AttentionCost> attention,
-                 std::vector<std::int32_t> padded_tokens, LightFloor floor, Ps host_gap)
+                 std::vector<std::int32_t> padded_tokens, LightFloor floor, Ps host_gap, std::int64_t largest_graph)
     : operators_(std::move(operators)),
       attention_(std::move(attention)),
       padded_tokens_(std::move(padded_tokens)),
       floor_(floor),
-      host_gap_(host_gap) {
+      host_gap_(host_gap),
+      largest_graph_(largest_graph) {
   for (const Operator& op : operators_) {
     if (op.kind == NodeKind::kAttention) {
       attention_repeat_ += op.repeat;
       continue;
     }
     if (op.ps.size() != op.provenance.size()) throw std::invalid_argument("operator " + op.name + ": ragged table");
-    auto& fused = op.feature == Feature::kTokens ? fused_tokens_ : fused_sequences_;
+    auto& fused = fused_[static_cast<std::size_t>(op.feature)];
     if (fused.empty()) fused.assign(op.ps.size(), 0);
     if (fused.size() != op.ps.size()) throw std::invalid_argument("operator " + op.name + ": table of another length");
     for (std::size_t i = 0; i < op.ps.size(); ++i) fused[i] += op.ps[i] * op.repeat;
-    if (op.kind != NodeKind::kCollective) continue;
-    auto& collective = op.feature == Feature::kTokens ? collective_tokens_ : collective_sequences_;
+    if (op.kind == NodeKind::kCompute) continue;
+    auto& collective = collective_[static_cast<std::size_t>(op.feature)];
     collective.resize(op.ps.size(), 0);
     for (std::size_t i = 0; i < op.ps.size(); ++i) collective[i] += op.ps[i] * op.repeat;
   }
-  for (const std::int32_t tokens : padded_tokens_) {
-    if (tokens < 0 || static_cast<std::size_t>(tokens) >= fused_tokens_.size())
+  const std::size_t tokens = fused_[static_cast<std::size_t>(Feature::kTokens)].size();
+  for (const std::int32_t padded : padded_tokens_) {
+    if (padded < 0 || static_cast<std::size_t>(padded) >= tokens)
       throw std::invalid_argument("padding reaches beyond the token tables");
   }
 }
 
 Program::Usage Program::new_usage() const {
   Usage usage;
-  usage.by_tokens.assign(fused_tokens_.size(), 0);
-  usage.by_sequences.assign(fused_sequences_.size(), 0);
+  for (std::size_t i = 0; i < kNumFeatures; ++i) usage.rows[i].assign(fused_[i].size(), 0);
   return usage;
 }
 
@@ -54,24 +55,26 @@ Ps Program::light_floor_ps(const Features& f) const {
   return floor;
 }
 
-Program::StepPrice Program::evaluate(const Batch& batch, Usage& usage) const {
-  const Features& f = batch.features;
-  const auto tokens = static_cast<std::size_t>(padded(f.tokens));
-  const auto sequences = std::min(static_cast<std::size_t>(f.sequences), fused_sequences_.size() - 1);
-  const AttentionPrice attention = attention_->price(batch);
+Program::StepPrice Program::evaluate(const Batch& batch, const Place& place, const AttentionPrice& attention,
+                                     Usage& usage) const {
   ++usage.steps;
-  ++usage.by_tokens[tokens];
-  ++usage.by_sequences[sequences];
+  const Features& f = batch.features;
   usage.sequences += f.sequences;
   // A token attends to what came before it and to itself: q * (2k + q + 1) / 2 pairs for q tokens after k.
   usage.attended_tokens_x2 += f.prefill_area + f.prefill_tokens + 2 * (f.decode_context + f.decode_sequences);
   usage.kv_read_tokens += f.prefill_context + f.decode_context + f.decode_sequences;
   (attention.extrapolated ? usage.attention_outside : usage.attention_inside) += attention.ps;
-  const Ps busy = fused_tokens_[tokens] + fused_sequences_[sequences] + attention.ps * attention_repeat_;
-  if (busy < light_floor_ps(f)) ++usage.steps_below_light;
-  const Ps communication = (collective_tokens_.empty() ? 0 : collective_tokens_[tokens]) +
-                           (collective_sequences_.empty() ? 0 : collective_sequences_[sequences]);
-  return {std::max<Ps>(1, busy + host_gap_), communication};
+  StepPrice price{attention.ps * attention_repeat_, 0};
+  const std::array<std::int64_t, kNumFeatures> rows{place.tokens, place.sequences, place.gathered};
+  for (std::size_t i = 0; i < kNumFeatures; ++i) {
+    if (fused_[i].empty()) continue;
+    const auto row = static_cast<std::size_t>(rows[i]);
+    ++usage.rows[i][row];
+    price.ps += fused_[i][row];
+    if (!collective_[i].empty()) price.communication_ps += collective_[i][row];
+  }
+  if (price.ps < light_floor_ps(f)) ++usage.steps_below_light;
+  return price;
 }
 
 std::vector<OperatorTime> Program::busy_time(const Usage& usage) const {
@@ -83,7 +86,7 @@ std::vector<OperatorTime> Program::busy_time(const Usage& usage) const {
       row.ps[1] = usage.attention_inside * op.repeat;
       row.ps[2] = usage.attention_outside * op.repeat;
     } else {
-      const auto& counts = op.feature == Feature::kTokens ? usage.by_tokens : usage.by_sequences;
+      const auto& counts = usage.rows[static_cast<std::size_t>(op.feature)];
       for (std::size_t x = 0; x < counts.size(); ++x) row.ps[op.provenance[x]] += counts[x] * op.ps[x] * op.repeat;
     }
     rows.push_back(row);

@@ -1,6 +1,7 @@
 // The compiled iteration of a domain: operators priced by the features of a batch.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -12,9 +13,12 @@
 namespace llmsim {
 
 inline constexpr int kNumProvenances = 5;
+inline constexpr std::size_t kNumFeatures = 3;
 
-enum class Feature : std::uint8_t { kTokens, kSequences };
-enum class NodeKind : std::uint8_t { kCompute, kAttention, kCollective };
+// kGathered: the tokens of all members of a domain together, padding included.
+enum class Feature : std::uint8_t { kTokens, kSequences, kGathered };
+// kHandover: the hidden states go to the next pipeline stage, while this one may begin the next batch.
+enum class NodeKind : std::uint8_t { kCompute, kAttention, kCollective, kHandover };
 
 // An operator of the program, in execution order. `ps[x]` is one execution at feature value x.
 struct Operator {
@@ -25,6 +29,7 @@ struct Operator {
   std::int32_t repeat = 1;
   std::vector<Ps> ps;
   std::vector<std::uint8_t> provenance;  // same length as ps
+  std::int32_t stage = 0;                // pipeline stage; stages ascend
 };
 
 // What light allows: bytes that every step must read and operations it must do, against the data sheet (invariant 10).
@@ -47,23 +52,31 @@ struct OperatorTime {
 class Program {
  public:
   Program(std::vector<Operator> operators, std::unique_ptr<AttentionCost> attention,
-          std::vector<std::int32_t> padded_tokens, LightFloor floor, Ps host_gap);
+          std::vector<std::int32_t> padded_tokens, LightFloor floor, Ps host_gap, std::int64_t largest_graph = 0);
 
   const std::vector<Operator>& operators() const { return operators_; }
   std::int64_t padded(std::int64_t tokens) const { return padded_tokens_[static_cast<std::size_t>(tokens)]; }
-  // The feature value at which an operator's table is read.
-  std::int64_t units(const Operator& op, const Features& features) const {
-    if (op.feature == Feature::kTokens) return padded(features.tokens);
-    return std::min(features.sequences, static_cast<std::int64_t>(fused_sequences_.size()) - 1);
+  std::int32_t num_stages() const { return operators_.empty() ? 1 : operators_.back().stage + 1; }
+  // The largest captured graph, in tokens; 0: none.
+  std::int64_t largest_graph() const { return largest_graph_; }
+  // Where a step reads the tables: `tokens` padded, `gathered` those of all members of its domain.
+  struct Place {
+    std::int64_t tokens = 0, sequences = 0, gathered = 0;
+    std::int64_t at(Feature feature) const {
+      return feature == Feature::kTokens ? tokens : feature == Feature::kSequences ? sequences : gathered;
+    }
+  };
+  Place place(const Features& f, std::int64_t padded_tokens, std::int64_t gathered) const {
+    return {padded_tokens, std::min(f.sequences, static_cast<std::int64_t>(fused_[1].size()) - 1), gathered};
   }
-  Ps attention_layer_ps(const Batch& batch) const { return attention_->price(batch).ps; }
+  AttentionPrice attention_layer(const Batch& batch) const { return attention_->price(batch); }
   Ps host_gap() const { return host_gap_; }
   // The least time that the step's reads of weights and KV, or its operations, take at the data sheet's peaks.
   Ps light_floor_ps(const Features& features) const;
 
   struct Usage {
-    std::vector<std::int64_t> by_tokens, by_sequences;  // how often each table row was read
-    Ps attention_inside = 0, attention_outside = 0;     // per layer, within and beyond the profiled grid
+    std::array<std::vector<std::int64_t>, kNumFeatures> rows;  // by Feature: how often each table row was read
+    Ps attention_inside = 0, attention_outside = 0;            // per layer, within and beyond the profiled grid
     std::int64_t steps = 0, steps_below_light = 0;
     std::int64_t sequences = 0;           // scheduled, summed over steps
     std::int64_t attended_tokens_x2 = 0;  // twice the (new token, attended token) pairs
@@ -74,9 +87,13 @@ class Program {
   struct StepPrice {
     Ps ps = 0, communication_ps = 0;
   };
-  // Price of one iteration: chains of operators that read the same feature were fused into one table (A of
-  // execution.md proves this equal to evaluating every rank's nodes).
-  StepPrice evaluate(const Batch& batch, Usage& usage) const;
+  // Price of one iteration of a group alone: chains of operators that read the same feature were fused into one table
+  // (A of execution.md proves this equal to evaluating every rank's nodes). Without the host gap.
+  StepPrice evaluate(const Batch& batch, Usage& usage) const {
+    return evaluate(batch, place(batch.features, padded(batch.features.tokens), 0), attention_->price(batch), usage);
+  }
+  // The same at another place of the tables: how long a member of a domain works, wherever it waits in between.
+  StepPrice evaluate(const Batch& batch, const Place& place, const AttentionPrice& attention, Usage& usage) const;
   // One row per operator, in order; attention as interpolated or extrapolated.
   std::vector<OperatorTime> busy_time(const Usage& usage) const;
 
@@ -87,8 +104,9 @@ class Program {
   std::vector<std::int32_t> padded_tokens_;
   LightFloor floor_;
   Ps host_gap_;
-  std::vector<Ps> fused_tokens_, fused_sequences_;
-  std::vector<Ps> collective_tokens_, collective_sequences_;  // the collectives among them; empty: none
+  std::int64_t largest_graph_;
+  std::array<std::vector<Ps>, kNumFeatures> fused_;       // by Feature; empty: no operator reads it
+  std::array<std::vector<Ps>, kNumFeatures> collective_;  // collectives and hand-overs among them
 };
 
 }  // namespace llmsim

@@ -38,6 +38,7 @@ void Simulation::add_group(std::unique_ptr<Group> group) {
   groups_of_model_[model].push_back(group.get());
   groups_.push_back(std::move(group));
   pump_at_.push_back(kEndOfTime);
+  output_pending_.push_back(false);
   sampled_.emplace_back();
 }
 
@@ -47,6 +48,14 @@ void Simulation::set_fabric(const FabricConfig& config) {
     if (!settle_posted_) post(now, Phase::kSettle, 0);
     settle_posted_ = true;
   });
+}
+
+void Simulation::add_wave(std::unique_ptr<Wave> wave) {
+  for (Group* member : wave->members()) {
+    if (member->wave() != nullptr) throw std::invalid_argument("a group is a member of two waves");
+    member->join(wave.get());
+  }
+  waves_.push_back(std::move(wave));
 }
 
 RouterContext Simulation::router_context() const {
@@ -101,6 +110,7 @@ void Simulation::handle(const Event& event) {
 
 void Simulation::on_outputs(std::int32_t index) {
   finished_.clear();
+  output_pending_[index] = false;
   groups_[index]->outputs(now_, finished_);
   num_finished_ += static_cast<std::int64_t>(finished_.size());
   for (const RequestId request : finished_) {
@@ -142,9 +152,17 @@ void Simulation::on_pump(std::int32_t index) {
   Group& group = *groups_[index];
   pump_at_[index] = kEndOfTime;
   group.pump(now_);
+  if (group.wave() == nullptr) return expect(group);
+  for (Group* member : group.wave()->members()) expect(*member);
+}
+
+// After a pump: the end of its oldest batch in flight, or the next request that its engine sees.
+void Simulation::expect(Group& group) {
+  const std::int32_t index = group.config().index;
   if (group.idle()) {
     wake(index);
-  } else {
+  } else if (!output_pending_[index]) {
+    output_pending_[index] = true;
     post(group.next_output(), Phase::kOutputs, index);
   }
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "domain.h"
 #include "fabric.h"
 #include "group.h"
 #include "routing/router.h"
@@ -45,6 +46,8 @@ class Simulation {
   Simulation(Arrivals arrivals, std::vector<std::int32_t> output_tokens, ContentKeys content, Ps series_interval);
 
   void add_group(std::unique_ptr<Group> group);
+  // Groups that were added before, none of them a member of another wave.
+  void add_wave(std::unique_ptr<Wave> wave);
   // Needed where a model has several groups; before the first call of run.
   void set_router(std::unique_ptr<Router> router) { router_ = std::move(router); }
   // The network that groups and memories share; before the first call of run.
@@ -91,6 +94,7 @@ class Simulation {
   void on_settle();
   void post_next_arrival();
   void wake(std::int32_t group);
+  void expect(Group& group);
   void post(Ps time, Phase phase, std::int32_t entity) { events_.push({time, phase, entity}); }
   void reject_successors(RequestId request);
   void record_series();
@@ -108,6 +112,8 @@ class Simulation {
   Ps landing_at_ = kEndOfTime;  // time of the fabric's pending event
   bool settle_posted_ = false;
   std::vector<Ps> pump_at_;  // time of a group's pending pump, or kEndOfTime
+  std::vector<bool> output_pending_;
+  std::vector<std::unique_ptr<Wave>> waves_;
   std::vector<RequestId> finished_;
   std::vector<RequestId> timed_;  // rows whose arrival the workload gives, in order of arrival
   std::size_t next_timed_ = 0;

@@ -31,11 +31,19 @@ class GroupUsage:
     """Shape (max tokens + 1,): batches that computed n tokens, padding included."""
     by_sequences: Int64
     """Shape (max sequences + 1,): batches of n sequences."""
+    by_gathered: Int64
+    """As by_tokens, of the tokens that all ranks of a data-parallel domain compute together; empty without one."""
     scheduled_tokens: int
     scheduled_sequences: int
     attended_tokens: int
     kv_read_tokens: int
     busy_ps: int
+
+    def rows(self, op: Operator) -> Int64:
+        """How often each row of the operator's table was read."""
+        if op.feature == "gathered":
+            return self.by_gathered
+        return self.by_sequences if op.feature == "sequences" else self.by_tokens
 
 
 @dataclass(frozen=True)
@@ -61,11 +69,12 @@ class Utilisation:
 
 def group_usage(results: Results, group: int) -> GroupUsage:
     """The usage of one group of a run."""
-    by_tokens, by_sequences = results.table_rows[group]
+    by_tokens, by_sequences, by_gathered = results.table_rows[group]
     counters: Mapping[str, Int64] = results.counters
     return GroupUsage(
         by_tokens=by_tokens,
         by_sequences=by_sequences,
+        by_gathered=by_gathered,
         scheduled_tokens=int(counters["scheduled_tokens"][group]),
         scheduled_sequences=int(counters["scheduled_sequences"][group]),
         attended_tokens=int(counters["attended_tokens"][group]),
@@ -76,9 +85,11 @@ def group_usage(results: Results, group: int) -> GroupUsage:
 
 def operator_work(op: Operator, usage: GroupUsage) -> OperatorWork:
     """Flops and bytes of one operator on one rank; collectives move nothing here (see the link counters)."""
-    rows = usage.by_sequences if op.feature == "sequences" else usage.by_tokens
-    useful = usage.scheduled_sequences if op.feature == "sequences" else usage.scheduled_tokens
+    rows = usage.rows(op)
     computed = int(rows @ np.arange(len(rows), dtype=np.int64))
+    useful = usage.scheduled_sequences if op.feature == "sequences" else usage.scheduled_tokens
+    if op.feature == "gathered":
+        useful = computed  # padding included: other ranks' schedules are not this group's
     flops = op.flops_per_token * useful + op.flops_per_context_token * usage.attended_tokens
     reads = op.read_bytes_per_token * computed + op.kv_bytes_per_context_token * usage.kv_read_tokens
     return OperatorWork(

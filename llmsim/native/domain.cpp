@@ -1,0 +1,45 @@
+#include "domain.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace llmsim {
+
+Wave::Wave(std::vector<Group*> members, std::unique_ptr<JointEvaluator> evaluator, std::int32_t sync_interval)
+    : members_(std::move(members)),
+      evaluator_(std::move(evaluator)),
+      sync_interval_(sync_interval),
+      batches_(members_.size()),
+      times_(members_.size()) {
+  if (sync_interval < 1) throw std::invalid_argument("the sync interval of a wave must be at least 1");
+  for (const Group* member : members_)
+    if (member->config().depth != members_[0]->config().depth)
+      throw std::invalid_argument("members of a wave must have equally many batches in flight");
+}
+
+void Wave::pump(Ps now) {
+  while (try_round(now)) {
+  }
+}
+
+bool Wave::try_round(Ps now) {
+  bool all_there = true, work = false, unfinished = false;
+  for (Group* member : members_) {
+    member->offer(now);
+    work |= member->has_offer();
+    unfinished |= member->builder().has_requests();
+    all_there &= member->has_offer() || member->may_join_idle();
+  }
+  if (!all_there) return false;
+  if (!work && (rounds_ == 0 || (!unfinished && rounds_ % sync_interval_ == 0))) {
+    rounds_ = 0;
+    return false;
+  }
+  for (std::size_t m = 0; m < members_.size(); ++m) batches_[m] = &members_[m]->offered_or_dummy(now);
+  evaluator_->run(batches_, now, times_);
+  for (std::size_t m = 0; m < members_.size(); ++m) members_[m]->launch(times_[m]);
+  ++rounds_;
+  return true;
+}
+
+}  // namespace llmsim

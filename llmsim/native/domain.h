@@ -1,0 +1,35 @@
+// What executes together: the data-parallel ranks of an expert domain, in lock-step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "group.h"
+#include "joint.h"
+
+namespace llmsim {
+
+// vLLM's data-parallel wave. A round is one batch of every member; it starts when all have offered theirs, and a member
+// without work joins with a dummy of one token. When nobody has work the rounds go on until the ranks agree that the
+// wave has ended, which they do in every `sync_interval`-th round of it.
+class Wave {
+ public:
+  Wave(std::vector<Group*> members, std::unique_ptr<JointEvaluator> evaluator, std::int32_t sync_interval);
+  // Builds what members can build, and starts the rounds for which all are there.
+  void pump(Ps now);
+  std::span<Group* const> members() const { return members_; }
+
+ private:
+  bool try_round(Ps now);
+
+  std::vector<Group*> members_;
+  std::unique_ptr<JointEvaluator> evaluator_;
+  std::int32_t sync_interval_;
+  std::int64_t rounds_ = 0;  // of this wave; 0: none runs
+  std::vector<const Batch*> batches_;
+  std::vector<StepTimes> times_;
+};
+
+}  // namespace llmsim

@@ -1,0 +1,151 @@
+#include "joint.h"
+
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+
+namespace llmsim {
+
+FoldedJoint::FoldedJoint(const Program& program) : stages_(static_cast<std::size_t>(program.num_stages())) {
+  const auto& operators = program.operators();
+  for (std::size_t first = 0; first < operators.size();) {
+    std::size_t last = first + 1;
+    while (last < operators.size() && operators[last].part == operators[first].part &&
+           operators[last].stage == operators[first].stage && operators[last].kind != NodeKind::kHandover)
+      ++last;
+    Stage& stage = stages_[static_cast<std::size_t>(operators[first].stage)];
+    if (operators[first].kind == NodeKind::kHandover) {
+      if (operators[first].feature != Feature::kTokens) throw std::invalid_argument("a hand-over is sized by tokens");
+      stage.handover = operators[first].ps;
+    } else {
+      auto bands = bands_of(std::span(operators).subspan(first, last - first));
+      stage.bands.insert(stage.bands.end(), bands.begin(), bands.end());
+    }
+    first = last;
+  }
+}
+
+std::vector<FoldedJoint::Band> FoldedJoint::bands_of(std::span<const Operator> part) {
+  std::set<std::int32_t> repeats;
+  for (const Operator& op : part) repeats.insert(op.repeat);
+  std::vector<Band> bands;
+  std::int32_t done = 0;
+  for (const std::int32_t repeat : repeats) {
+    Band& band = bands.emplace_back();
+    band.repeat = repeat - done;
+    for (const Operator& op : part) {
+      if (op.repeat < repeat) continue;
+      const bool together = op.feature == Feature::kGathered;
+      band.together |= together;
+      if (band.segments.empty() || band.segments.back().together != together)
+        band.segments.emplace_back().together = together;
+      Segment& segment = band.segments.back();
+      if (op.kind == NodeKind::kAttention) {
+        ++segment.attention;
+        continue;
+      }
+      auto& table = segment.ps[static_cast<std::size_t>(op.feature)];
+      table.resize(op.ps.size(), 0);
+      for (std::size_t i = 0; i < op.ps.size(); ++i) table[i] += op.ps[i];
+    }
+    done = repeat;
+  }
+  return bands;
+}
+
+Ps FoldedJoint::Segment::own(const MemberStep& member) const {
+  Ps sum = attention * member.attention.ps;
+  for (std::size_t i = 0; i < kNumFeatures; ++i)
+    if (!ps[i].empty()) sum += ps[i][static_cast<std::size_t>(member.place.at(static_cast<Feature>(i)))];
+  return sum;
+}
+
+void FoldedJoint::pass_layer(const Band& band, std::span<const MemberStep> members) {
+  for (const Segment& segment : band.segments) {
+    if (segment.together) {
+      const Ps end = *std::max_element(at_.begin(), at_.end()) + segment.own(members[0]);
+      std::fill(at_.begin(), at_.end(), end);
+    } else {
+      for (std::size_t m = 0; m < members.size(); ++m) at_[m] += segment.own(members[m]);
+    }
+  }
+}
+
+void FoldedJoint::pass_band(const Band& band, std::span<const MemberStep> members) {
+  if (!band.together) {
+    for (std::size_t m = 0; m < members.size(); ++m)
+      for (const Segment& segment : band.segments) at_[m] += band.repeat * segment.own(members[m]);
+    return;
+  }
+  for (std::int64_t layer = 0; layer < band.repeat; ++layer) {
+    before_ = at_;
+    pass_layer(band, members);
+    const Ps moved = at_[0] - before_[0];
+    bool alike = true;
+    for (std::size_t m = 1; m < members.size(); ++m) alike &= at_[m] - before_[m] == moved;
+    if (!alike) continue;
+    for (Ps& at : at_) at += moved * (band.repeat - layer - 1);
+    return;
+  }
+}
+
+void FoldedJoint::run(std::span<const MemberStep> members, Ps now, Carry& carry, std::span<Ps> starts,
+                      std::span<Ps> ends) {
+  at_.assign(members.size(), now);
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    for (std::size_t m = 0; m < members.size(); ++m) at_[m] = std::max(at_[m], carry.device[m * stages_.size() + s]);
+    if (s == 0) std::copy(at_.begin(), at_.end(), starts.begin());
+    for (const Band& band : stages_[s].bands) pass_band(band, members);
+    for (std::size_t m = 0; m < members.size(); ++m) {
+      carry.device[m * stages_.size() + s] = at_[m];
+      if (stages_[s].handover.empty()) continue;
+      Ps& link = carry.link[m * stages_.size() + s];
+      at_[m] = std::max(at_[m], link) + stages_[s].handover[static_cast<std::size_t>(members[m].place.tokens)];
+      link = at_[m];
+    }
+  }
+  std::copy(at_.begin(), at_.end(), ends.begin());
+}
+
+JointEvaluator::JointEvaluator(std::vector<Evaluator*> members, std::unique_ptr<JointTiming> timing)
+    : members_(std::move(members)), timing_(std::move(timing)), steps_(members_.size()) {
+  const auto stages = static_cast<std::size_t>(members_.front()->program().num_stages());
+  carry_.device.assign(members_.size() * stages, 0);
+  carry_.link.assign(members_.size() * stages, 0);
+  starts_.resize(members_.size());
+  ends_.resize(members_.size());
+}
+
+void JointEvaluator::combine(std::span<const Batch* const> batches) {
+  std::int64_t most = 0, gathered = 0;
+  for (const Batch* batch : batches) most = std::max(most, batch->features.tokens);
+  const bool graphs = most <= members_.front()->program().largest_graph();
+  const auto padded = [&](std::size_t m) {
+    if (batches.size() == 1) return members_[m]->program().padded(batches[m]->features.tokens);
+    return graphs ? members_[m]->program().padded(most) : batches[m]->features.tokens;
+  };
+  for (std::size_t m = 0; m < batches.size(); ++m) gathered += padded(m);
+  for (std::size_t m = 0; m < batches.size(); ++m) {
+    const Program& program = members_[m]->program();
+    steps_[m] = {batches[m], program.place(batches[m]->features, padded(m), gathered),
+                 program.attention_layer(*batches[m])};
+  }
+}
+
+void JointEvaluator::run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) {
+  combine(batches);
+  timing_->run(steps_, now, carry_, starts_, ends_);
+  const auto stages = carry_.device.size() / members_.size();
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    Evaluator& member = *members_[m];
+    const Program::StepPrice price =
+        member.program().evaluate(*batches[m], steps_[m].place, steps_[m].attention, member.usage());
+    const Ps gap = member.program().host_gap();
+    const Ps end = std::max(starts_[m] + 1, ends_[m] + gap);
+    carry_.device[m * stages + stages - 1] = end;
+    const Ps waiting = std::max<Ps>(0, end - starts_[m] - price.ps - gap);
+    times[m] = {starts_[m], end, price.communication_ps, waiting, steps_[m].place.tokens};
+  }
+}
+
+}  // namespace llmsim

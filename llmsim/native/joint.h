@@ -1,0 +1,106 @@
+// The joint iteration of a domain: its members (data-parallel ranks) go through the pipeline's stages together.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "evaluator.h"
+
+namespace llmsim {
+
+// What a member brings to a joint iteration.
+struct MemberStep {
+  const Batch* batch = nullptr;
+  Program::Place place;
+  AttentionPrice attention;
+};
+
+// When the devices of each (member, stage) and their links to the next stage are free; survives the step.
+struct Carry {
+  std::vector<Ps> device, link;  // by member * stages + stage
+};
+
+// Times the nodes of one joint iteration. Both ways of doing it agree to the picosecond (invariant 9):
+// - a stage's devices run its operators in order; an operator over gathered tokens starts on all members together, when
+//   the slowest is there;
+// - hidden states leave for the next stage as soon as the sender's last hand-over has arrived, beside its next batch.
+class JointTiming {
+ public:
+  virtual ~JointTiming() = default;
+  // `starts` and `ends` have one entry per member: when it begins its first stage, and ends its last.
+  virtual void run(std::span<const MemberStep> members, Ps now, Carry& carry, std::span<Ps> starts,
+                   std::span<Ps> ends) = 0;
+};
+
+// Chains of operators between two meetings of the members are one table each; identical layers are leapt over as soon
+// as they move all members alike (execution.md, A6).
+class FoldedJoint final : public JointTiming {
+ public:
+  explicit FoldedJoint(const Program& program);
+  void run(std::span<const MemberStep> members, Ps now, Carry& carry, std::span<Ps> starts,
+           std::span<Ps> ends) override;
+
+ private:
+  // Operators in a row that either each member runs for itself, or all run together.
+  struct Segment {
+    bool together = false;
+    std::int32_t attention = 0;
+    std::array<std::vector<Ps>, kNumFeatures> ps;
+    Ps own(const MemberStep& member) const;
+  };
+  // Layers with the same operators.
+  struct Band {
+    std::int64_t repeat = 0;
+    bool together = false;
+    std::vector<Segment> segments;
+  };
+  struct Stage {
+    std::vector<Band> bands;
+    std::vector<Ps> handover;  // by tokens; empty: the last stage
+  };
+  static std::vector<Band> bands_of(std::span<const Operator> part);
+  void pass_layer(const Band& band, std::span<const MemberStep> members);
+  void pass_band(const Band& band, std::span<const MemberStep> members);
+
+  std::vector<Stage> stages_;
+  std::vector<Ps> at_, before_;  // where each member is, and was a layer ago
+};
+
+// Evaluates joint iterations: features of the members, combined, priced, and timed. Its members' own evaluators hold
+// the counts of what ran.
+class JointEvaluator {
+ public:
+  JointEvaluator(std::vector<Evaluator*> members, std::unique_ptr<JointTiming> timing);
+  // One batch per member, all of which may start at `now`.
+  void run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times);
+
+ private:
+  // What runs: with a captured graph all members at the size of the largest; if one has none, nobody pads.
+  void combine(std::span<const Batch* const> batches);
+
+  std::vector<Evaluator*> members_;
+  std::unique_ptr<JointTiming> timing_;
+  Carry carry_;
+  std::vector<MemberStep> steps_;
+  std::vector<Ps> starts_, ends_;
+};
+
+// A group alone whose pipeline stages overlap.
+class PipelineEvaluator final : public Evaluator {
+ public:
+  PipelineEvaluator(std::shared_ptr<const Program> program, std::unique_ptr<JointTiming> timing)
+      : Evaluator(program), joint_({this}, std::move(timing)) {}
+  StepTimes run(const Batch& batch, Ps now) override {
+    const Batch* one = &batch;
+    StepTimes times;
+    joint_.run({&one, 1}, now, {&times, 1});
+    return times;
+  }
+  bool overlaps() const override { return program_->num_stages() > 1; }
+
+ private:
+  JointEvaluator joint_;
+};
+
+}  // namespace llmsim

@@ -1,0 +1,151 @@
+"""Waves and pipelines: the folded joint iteration and every rank's nodes in the engine end at the same picosecond."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llmsim._native import engine
+
+from llmsim import _native
+
+TOKENS, SEQUENCES = 64, 8
+PROLOGUE, LAYER, HEAD = 0, 1, 2
+
+
+class Plan:
+    """A random program for members x stages x tp devices, and how its collectives run."""
+
+    def __init__(self, draw: Any, members: int, stages: int, tp: int) -> None:
+        self.members, self.stages, self.tp = members, stages, tp
+        self.rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+        self.network = draw(
+            st.sampled_from([engine.NetworkKind.CONGESTION_AWARE, engine.NetworkKind.CONGESTION_UNAWARE])
+        )
+        self.links = [(draw(st.integers(1, 900)) * 10**9 + 7, draw(st.integers(0, 10**7))) for _ in range(3)]
+        self.measured = draw(st.booleans())
+        self.ops: list[Any] = []
+        self.specs: list[Any] = []
+        for stage in range(stages):
+            self._stage(draw, stage)
+
+    def topology(self) -> Any:
+        sizes = (self.tp, self.stages, self.members)
+        dims = [(n, *link) for n, link in zip(sizes, self.links, strict=True) if n > 1]
+        return _native.mesh(dims or [(1, *self.links[0])])
+
+    def _stage(self, draw: Any, stage: int) -> None:
+        layers, gathered = draw(st.integers(1, 6)), _native.Feature.GATHERED
+        moe = draw(st.integers(0, layers)) if self.members > 1 else 0
+        if stage == 0:
+            self._compute("embedding", PROLOGUE, 1, _native.Feature.TOKENS, stage)
+        self._compute("qkv", LAYER, layers, _native.Feature.TOKENS, stage)
+        attention = (np.empty(0, np.int64), np.empty(0, np.uint8), stage)
+        kinds = (_native.NodeKind.ATTENTION, _native.Feature.TOKENS, LAYER, layers)
+        self.ops.append(_native.Operator("attention", *kinds, *attention))
+        if self.tp > 1:
+            self._collective("all_reduce", engine.CollectiveKind.ALL_REDUCE, layers, _native.Feature.TOKENS, stage)
+        if moe:
+            self._collective("all_gather", engine.CollectiveKind.ALL_GATHER, moe, gathered, stage)
+            self._compute("experts", LAYER, moe, gathered, stage)
+            self._collective("reduce_scatter", engine.CollectiveKind.REDUCE_SCATTER, moe, gathered, stage)
+        self._compute("mlp", LAYER, layers, _native.Feature.TOKENS, stage)
+        if stage + 1 == self.stages:
+            self._compute("head", HEAD, 1, _native.Feature.SEQUENCES, stage)
+        else:
+            self._handover(stage)
+
+    def _table(self, size: int, most: int) -> Any:
+        return np.concatenate([[0], self.rng.integers(1, most, size)]).astype(np.int64)
+
+    def _size(self, feature: Any) -> int:
+        if feature == _native.Feature.SEQUENCES:
+            return SEQUENCES
+        return TOKENS * self.members if feature == _native.Feature.GATHERED else TOKENS
+
+    def _add(self, name: str, kind: Any, part: int, repeat: int, feature: Any, table: Any, stage: int) -> None:
+        marks = np.zeros(len(table), np.uint8)
+        self.ops.append(_native.Operator(name, kind, feature, part, repeat, table, marks, stage))
+
+    def _compute(self, name: str, part: int, repeat: int, feature: Any, stage: int) -> None:
+        table = self._table(self._size(feature), 10**9)
+        self._add(name, _native.NodeKind.COMPUTE, part, repeat, feature, table, stage)
+
+    def _collective(self, name: str, kind: Any, repeat: int, feature: Any, stage: int) -> None:
+        between = feature == _native.Feature.GATHERED
+        ranks, link = (self.members, self.links[2]) if between else (self.tp, self.links[0])
+        per_unit, count = int(self.rng.integers(1, 10_000)), self._size(feature)
+        table = self._table(count, 10**8)
+        if not self.measured:
+            flat = engine.Topology.fully_connected(ranks, *link)
+            site = engine.CollectiveSite(flat, list(range(ranks)), kind, engine.Algorithm.RING, network=self.network)
+            table[1:] = engine.isolated_durations(site, np.arange(1, count + 1, dtype=np.int64) * per_unit)
+        self.specs.append(_native.CollectiveSpec(len(self.ops), kind, 0 if self.measured else per_unit))
+        self._add(name, _native.NodeKind.COLLECTIVE, LAYER, repeat, feature, table, stage)
+
+    def _handover(self, stage: int) -> None:
+        per_unit = int(self.rng.integers(1, 100_000))
+        flat = engine.Topology.fully_connected(2, *self.links[1])
+        pair = engine.CollectiveSite(
+            flat, [0, 1], engine.CollectiveKind.ALL_GATHER, engine.Algorithm.RING, network=self.network
+        )
+        sizes = np.arange(1, TOKENS + 1, dtype=np.int64) * 2 * per_unit
+        table = np.concatenate([[0], engine.isolated_durations(pair, sizes)]).astype(np.int64)
+        self.specs.append(_native.CollectiveSpec(len(self.ops), engine.CollectiveKind.ALL_GATHER, per_unit))
+        self._add("handover", _native.NodeKind.HANDOVER, LAYER, 1, _native.Feature.TOKENS, table, stage)
+
+
+def simulate(plan: Plan, padded: Any, largest: int, gap: int, depth: int, requests: Any, exact: bool) -> Any:
+    axis = np.array([0, 16, 64], np.int64)
+    cells = np.random.default_rng(7).integers(0, 10**9, 81).astype(np.int64)
+
+    def program() -> Any:
+        attention = _native.Attention.mixed([axis] * 4, cells, 12_345 << 20)
+        return _native.Program(plan.ops, attention, padded, _native.LightFloor(), gap, largest)
+
+    expanded = _native.ExpandedConfig(plan.topology(), plan.network, plan.specs, plan.members) if exact else None
+    columns = np.array(requests, np.int64)
+    n = len(requests)
+    sim = _native.Simulation(
+        columns[:, 0].copy(), columns[:, 1].astype(np.int32), columns[:, 2].astype(np.int32), np.zeros(n, np.int16),
+        np.full(n, -1, np.int32), np.zeros(n, np.int64), np.empty(0, np.int32), np.zeros(n + 1, np.int64),
+        np.empty(0, np.uint64), 16, 0,
+    )  # fmt: skip
+    scheduler = _native.VllmV1Config()
+    scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = SEQUENCES, TOKENS
+    scheduler.async_scheduling = plan.stages == 1 and depth == 2
+    kv = _native.KvCacheConfig()
+    kv.num_blocks, kv.max_model_len = 60, 10_000
+    scheduler.kv = kv
+    for index in range(plan.members):
+        group = _native.GroupConfig()
+        group.index, group.depth = index, depth
+        alone = plan.members == 1
+        sim.add_group(group, scheduler, program(), expanded if alone else None, record_steps=True)
+    if plan.members > 1:
+        sim.add_wave(list(range(plan.members)), program(), 4, expanded)
+        sim.set_router("RR", 0, {}, np.empty(0, np.int32))
+    while not sim.run(10_000):
+        pass
+    return sim
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_folded_equals_expanded(data: Any) -> None:
+    members, stages, tp = (data.draw(st.integers(1, 3)) for _ in range(3))
+    plan = Plan(data.draw, members, stages, tp)
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    largest = data.draw(st.sampled_from([0, 16, 64]))
+    counts = np.arange(TOKENS + 1)
+    padded = np.where(counts <= largest, -(-counts // 16) * 16, counts).astype(np.int32)
+    depth = data.draw(st.integers(1, 2)) if stages == 1 else stages
+    gap = data.draw(st.sampled_from([0, 777]))
+    requests = [(int(rng.integers(0, 10**11)), int(rng.integers(1, 150)), int(rng.integers(1, 20))) for _ in range(12)]
+    requests.sort()
+    runs = [simulate(plan, padded, largest, gap, depth, requests, exact) for exact in (False, True)]
+    a, b = (run.steps() for run in runs)
+    assert len(a["end_ps"]) > 5
+    assert all((a[name] == b[name]).all() for name in a)
+    assert runs[0].busy_time() == runs[1].busy_time()
+    assert runs[0].num_finished == 12
