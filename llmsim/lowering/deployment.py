@@ -7,7 +7,7 @@ from typing import Literal
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
-from llmsim.config.errors import InputError, LlmsimError
+from llmsim.config.errors import InputError, LlmsimError, NotYetError
 from llmsim.core import GroupInfo
 from llmsim.costs import CompiledCosts, CostRequest, OpCost, compile_costs
 from llmsim.costs.source import CollectiveSource, ExpertRouting, SourceName
@@ -122,7 +122,11 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     if options.profile_dirs_given and not any(lowered.costs.from_bundle for lowered in done.values()):
         reason = next(iter(done.values())).costs.notes[:1]
         raise InputError(f"--profile-dir: none of the folders serves any group of the cluster ({' '.join(reason)})")
-    notes = dict.fromkeys(note for lowered in done.values() for note in lowered.costs.notes)
+    notes = dict.fromkeys(
+        note
+        for lowered in done.values()
+        for note in (*lowered.model.notes, *lowered.ledger.notes, *lowered.costs.notes)
+    )
     changes = adjustment_notes(options.calibration, options.disabled_terms)
     return LoweredDeployment(tuple(groups), models, (*changes, *notes))
 
@@ -160,6 +164,11 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
     hardware = load_hardware(_located(group.hardware, deployment.cluster_path))
     layout, dtypes = _layout(group, model), resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
     ops = operators(model, layout, dtypes)
+    if sum(op.kind == "attention" for op in ops) != 1 or model.window:
+        raise NotYetError(
+            f"{model.name} mixes layers that see everything with layers that see {model.window} tokens, which this"
+            " version counts but does not run"
+        )
     ledger = memory_ledger(
         model,
         layout,

@@ -1,35 +1,50 @@
 """Models and devices: what a config.json says, which operators run, how many bytes they hold and move."""
 
+from llmsim.model.dtypes import DTYPES, dtype_bytes, short_dtype
+from llmsim.model.families import family_types
 from llmsim.model.hardware import hardware_names, load_hardware
 from llmsim.model.layout import RankShape, layout_problem, padded_vocab_size, rank_shape
 from llmsim.model.memory import MemoryLedger, memory_ledger
 from llmsim.model.operators import operators
 from llmsim.model.presets import load_model, model_names
-from llmsim.model.sizes import kv_bytes_per_token, parameter_count, weight_bytes
+from llmsim.model.sizes import (  # fmt: skip
+    KvGroup,
+    kv_bytes_per_token,
+    kv_groups,
+    parameter_count,
+    state_bytes_per_sequence,
+    weight_bytes,
+)
 from llmsim.model.types import (
-    DTYPES,
     Dtypes,
     Hardware,
+    LatentAttention,
+    LayerKind,
     Layout,
+    LinearAttention,
     ModelConfig,
     Operator,
-    dtype_bytes,
     resolve_dtypes,
-    short_dtype,
 )
 
 __all__ = [
     "DTYPES",
     "Dtypes",
     "Hardware",
+    "KvGroup",
+    "LatentAttention",
+    "LayerKind",
     "Layout",
+    "LinearAttention",
     "MemoryLedger",
     "ModelConfig",
     "Operator",
     "RankShape",
     "dtype_bytes",
+    "family_types",
     "hardware_names",
     "kv_bytes_per_token",
+    "kv_groups",
     "layout_problem",
     "load_hardware",
     "load_model",
@@ -41,5 +56,6 @@ __all__ = [
     "rank_shape",
     "resolve_dtypes",
     "short_dtype",
+    "state_bytes_per_sequence",
     "weight_bytes",
 ]

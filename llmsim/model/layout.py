@@ -22,6 +22,7 @@ class RankShape:
     vocab: int
     experts: int
     moe_intermediate: int
+    shared_intermediate: int = 0
 
 
 def padded_vocab_size(model: ModelConfig) -> int:
@@ -30,8 +31,11 @@ def padded_vocab_size(model: ModelConfig) -> int:
 
 
 def kv_heads_per_rank(model: ModelConfig, layout: Layout) -> int:
-    """At least one: with more ranks than KV heads each head lives on tp / num_key_value_heads ranks."""
-    return max(1, model.num_key_value_heads // layout.tp)
+    """At least one: with more ranks than KV heads each head lives on tp / num_key_value_heads ranks.
+
+    The compressed cache of latent attention serves all heads: every rank holds it whole.
+    """
+    return 1 if model.latent is not None else max(1, model.num_key_value_heads // layout.tp)
 
 
 def rank_shape(model: ModelConfig, layout: Layout) -> RankShape:
@@ -46,12 +50,13 @@ def rank_shape(model: ModelConfig, layout: Layout) -> RankShape:
         heads=heads,
         kv_heads=kv_heads,
         qkv_width=(heads + 2 * kv_heads) * model.head_dim,
-        attention_width=heads * model.head_dim,
+        attention_width=heads * (model.latent.v_dim if model.latent is not None else model.head_dim),
         intermediate=model.intermediate_size // tp,
         vocab=padded_vocab_size(model) // tp,
         experts=model.num_experts // ep,
         # ep of the tp ranks share out the experts; the ranks that hold the same experts split their width.
         moe_intermediate=model.moe_intermediate_size * ep // tp,
+        shared_intermediate=model.shared_expert_intermediate_size // tp,
     )
 
 
@@ -64,11 +69,14 @@ def layout_problem(model: ModelConfig, layout: Layout) -> str:
     kv_fits = kv_heads % tp == 0 if kv_heads >= tp else tp % kv_heads == 0
     rules = [
         (model.num_attention_heads % tp == 0, f"tp must divide num_attention_heads {model.num_attention_heads}"),
-        (kv_fits, f"tp must divide num_key_value_heads {kv_heads} or be a multiple of it"),
+        (kv_fits or model.latent is not None, f"tp must divide num_key_value_heads {kv_heads} or be a multiple of it"),
         (padded_vocab_size(model) % tp == 0, f"tp must divide the padded vocabulary {padded_vocab_size(model)}"),
     ]
     if model.num_moe_layers < model.num_layers:
         rules.append((model.intermediate_size % tp == 0, f"tp must divide intermediate_size {model.intermediate_size}"))
+    if model.linear is not None:
+        heads = model.linear.key_heads
+        rules.append((heads % tp == 0, f"tp must divide the {heads} key heads of its linear-attention layers"))
     if model.num_moe_layers == 0:
         rules.append((ep == 1, "the model has no experts, so ep must be 1"))
     else:
@@ -77,17 +85,23 @@ def layout_problem(model: ModelConfig, layout: Layout) -> str:
             (tp % ep == 0, "ep must divide tp"),
             (model.num_experts % ep == 0, f"ep must divide the number of experts {model.num_experts}"),
             (width * ep % tp == 0, f"tp / ep must divide the experts' intermediate size {width}"),
+            (
+                model.shared_expert_intermediate_size % tp == 0,
+                f"tp must divide the shared experts' intermediate size {model.shared_expert_intermediate_size}",
+            ),
         ]
     broken = next((rule for holds, rule in rules if not holds), "")
     return broken or _block_problem(model, layout)
 
 
 def _block_problem(model: ModelConfig, layout: Layout) -> str:
-    """vLLM refuses block-quantised weights whose shard on a rank is not whole blocks."""
-    if model.weight_block is None:
+    """vLLM refuses weights quantised in square blocks whose shard on a rank is not whole blocks; rows it pads."""
+    if model.weight_block is None or model.weight_block[0] == 1:
         return ""
     rows, columns = model.weight_block
-    widths = [("heads", model.num_attention_heads * model.head_dim // layout.tp)]
+    widths = []
+    if model.latent is None:
+        widths.append(("heads", model.num_attention_heads * model.head_dim // layout.tp))
     if model.num_moe_layers:
         widths.append(("experts' intermediate size", model.moe_intermediate_size * layout.ep // layout.tp))
     if model.num_moe_layers < model.num_layers:

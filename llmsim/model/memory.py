@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from llmsim.config.errors import InfeasibleError
+from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import layout_problem
-from llmsim.model.sizes import kv_bytes_per_token, weight_bytes
-from llmsim.model.types import Dtypes, Layout, ModelConfig, dtype_bytes
+from llmsim.model.sizes import kv_bytes_per_token, kv_groups, state_bytes_per_sequence, weight_bytes
+from llmsim.model.types import Dtypes, Layout, ModelConfig
 
 GIB = 1 << 30
 
@@ -43,6 +44,8 @@ class MemoryLedger:
     lines: tuple[tuple[str, int], ...]
     block_bytes: int
     num_blocks: int
+    notes: tuple[str, ...] = ()
+    """Where the ledger counts more than the engine would hold; one sentence each."""
 
     @property
     def usable_blocks(self) -> int:
@@ -70,10 +73,13 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
     """The ledger of one device of a group.
 
     blocks = floor((utilization x device_bytes - reserves) / block_bytes); the reserves and their reasons are in
-    `_Demand.reserves`. With `num_gpu_blocks_override` the number is taken as given, as long as the device can hold it.
+    `_Demand.reserves`. Layers that see a window are counted by the better of two bounds (`_Demand.windows_apart`).
+    With `num_gpu_blocks_override` the number is taken as given, as long as the device can hold it.
     Raises InfeasibleError with the arithmetic and what would fit; InputError if the layout does not split the model.
     """
     demand = _Demand(model, layout, dtypes, device_bytes, utilization, max_num_seqs, max_num_batched_tokens, block_size)
+    if demand.window_bytes and demand.windows_apart.fitting_blocks >= demand.fitting_blocks:
+        demand = demand.windows_apart
     blocks, origin = demand.fitting_blocks, ""
     if num_gpu_blocks_override is not None:
         origin = f", num_gpu_blocks_override; {blocks} would fit"
@@ -90,7 +96,7 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
         (f"KV cache ({blocks} blocks of {demand.block_bytes} B{origin})", -kv_bytes),
         ("unused" if rest >= 0 else "taken beyond gpu_memory_utilization", -rest),
     ]
-    return MemoryLedger(tuple(lines), demand.block_bytes, blocks)
+    return MemoryLedger(tuple(lines), demand.block_bytes, blocks, demand.notes)
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,55 @@ class _Demand:
     max_num_seqs: int
     max_num_batched_tokens: int
     block_size: int
+    apart: bool = False
+    """The windows of sliding layers are reserved, and blocks hold the other layers alone."""
+
+    @property
+    def windows_apart(self) -> "_Demand":
+        """The bound that reserves the largest windows that can ever be alive.
+
+        vLLM's hybrid cache frees the blocks of sliding layers behind the window, ours keeps one block table for a
+        sequence. Either every layer is counted as one that sees everything, or all that sliding layers can hold at once
+        is set aside: of each sequence the window, rounded up to blocks, and one token budget in flight. Both hold no
+        more than vLLM does; the larger one is taken.
+        """
+        return replace(self, apart=True)
+
+    @cached_property
+    def window_bytes(self) -> int:
+        """What layers with a window can hold at once; 0 where no layer sees everything (then blocks hold them)."""
+        groups = kv_groups(self.model, self.layout, self.dtypes)
+        if all(group.window for group in groups):
+            return 0
+        seqs, size = self.max_num_seqs, self.block_size
+        return sum(
+            (seqs * (-(-group.window // size) + 1) * size + self.max_num_batched_tokens) * group.bytes_per_token
+            for group in groups
+            if group.window
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a hybrid cache would do otherwise."""
+        groups = kv_groups(self.model, self.layout, self.dtypes)
+        windows = [group for group in groups if group.window]
+        notes = []
+        some = f"{self.model.name}: {sum(group.layers for group in windows)} layers see {self.model.window} tokens"
+        if windows and self.apart:
+            notes.append(
+                f"{some}; the most that they can hold at once is set aside, blocks hold the other layers alone"
+            )
+        elif windows:
+            notes.append(
+                f"{some}, but their blocks are kept for whole sequences, as vLLM does without its hybrid KV cache"
+                " manager; with it more would fit"
+            )
+        if self.model.linear is not None:
+            notes.append(
+                f"{self.model.name}: the state of its linear-attention layers is set aside for max_num_seqs sequences;"
+                " prefix hits are counted as if the state of every block were kept"
+            )
+        return tuple(notes)
 
     @property
     def budget(self) -> int:
@@ -116,6 +171,9 @@ class _Demand:
 
     @property
     def block_bytes(self) -> int:
+        groups = kv_groups(self.model, self.layout, self.dtypes)
+        if self.apart:
+            return sum(group.bytes_per_token for group in groups if not group.window) * self.block_size
         return kv_bytes_per_token(self.model, self.layout, self.dtypes) * self.block_size
 
     @cached_property
@@ -135,6 +193,12 @@ class _Demand:
             (f"activations, {tokens} tokens", 2 * tokens * hidden_bytes),
             ("modules, workspaces, allocator (0.6 GiB +- 0.3)", OTHER_BYTES),
         ]
+        state = state_bytes_per_sequence(self.model, self.layout, self.dtypes)
+        if state:
+            lines.append((f"linear-attention state, {seqs} sequences x {state} B", seqs * state))
+        if self.apart:
+            window = self.model.window
+            lines.append((f"KV of layers that see {window} tokens, {seqs} sequences", self.window_bytes))
         if self.layout.tp > 1:
             size = NCCL_BYTES.get(self.layout.tp, NCCL_BYTES_LARGER)
             lines.append((f"NCCL buffers, {self.layout.tp} ranks", size))

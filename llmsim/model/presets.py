@@ -29,7 +29,7 @@ def load_model(name_or_path: str) -> ModelConfig:
     """
     path = _local_file(name_or_path)
     if path is not None:
-        return parse_config(read_object(path), name=_name_of(path), source=str(path))
+        return parse_config(read_config(path), name=_name_of(path), source=str(path), folder=path.parent)
     name, path = _find_preset(name_or_path)
     fields = read_object(path)
     model = parse_config(fields, name=name, source=f"{LOCATION}/{_preset_id(path)}.json")
@@ -53,6 +53,18 @@ def read_object(path: Path) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{path}: holds a JSON {type(value).__name__}; a config.json is one JSON object")
     return value
+
+
+def read_config(path: Path) -> Mapping[str, Any]:
+    """A config.json with the `hf_quant_config.json` that NVIDIA's older checkpoints put beside it."""
+    fields = read_object(path)
+    beside = path.parent / "hf_quant_config.json"
+    if "quantization_config" in fields or path.name != "config.json" or not beside.is_file():
+        return fields
+    quantization = read_object(beside).get("quantization")
+    if not isinstance(quantization, dict):
+        raise InputError(f'{beside}: field "quantization" is missing; it must be an object')
+    return {**fields, "quantization_config": {"quant_method": "modelopt", **quantization}}
 
 
 def _local_file(name: str) -> Path | None:

@@ -1,25 +1,58 @@
 """Exact byte and parameter counts of a model and of one rank's share."""
 
+from dataclasses import dataclass
+
+from llmsim.model.builder import STATE_DTYPE
+from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import kv_heads_per_rank, rank_shape
+from llmsim.model.linear_attention import rank_linear
 from llmsim.model.operators import operators
-from llmsim.model.types import Dtypes, Layout, ModelConfig, dtype_bytes
+from llmsim.model.types import Dtypes, LayerKind, Layout, ModelConfig
 
 
 def parameter_count(model: ModelConfig) -> int:
-    """Parameters of the published checkpoint: no vocabulary padding, tied embeddings once, no quantisation scales."""
+    """Parameters of the published checkpoint: no vocabulary padding, tied embeddings once, no quantisation scales.
+
+    Of a multimodal model the text part; without multi-token prediction layers.
+    """
     hidden = model.hidden_size
-    query = model.num_attention_heads * model.head_dim
-    qkv = query + 2 * model.num_key_value_heads * model.head_dim
     norm = hidden * (2 if model.norm_bias else 1)
-    attention = qkv * (hidden + model.attention_bias) + hidden * (query + model.o_proj_bias)
-    attention += 2 * model.head_dim * model.qk_norm
-    width = model.intermediate_size
-    dense = 3 * hidden * width + (2 * width + hidden) * model.mlp_bias
-    experts = model.num_experts * (hidden + 3 * hidden * model.moe_intermediate_size)
-    moe_layers = model.num_moe_layers
-    layers = model.num_layers * (attention + 2 * norm) + (model.num_layers - moe_layers) * dense + moe_layers * experts
+    width, ways = model.intermediate_size, 2 if model.mlp_gated else 1
+    dense = (ways + 1) * hidden * width + (ways * width + hidden) * model.mlp_bias
+    expert = 3 * hidden * model.moe_intermediate_size
+    expert += (2 * model.moe_intermediate_size + hidden) * model.expert_bias
+    experts = model.num_experts * (hidden + model.router_bias + expert)
+    experts += 3 * hidden * model.shared_expert_intermediate_size + hidden * model.shared_expert_gate
+    layers = model.softmax_layers * _attention_parameters(model) + model.layers_of("linear") * _linear_parameters(model)
+    layers += model.num_layers * model.norms_per_layer * norm
+    layers += (model.num_layers - model.num_moe_layers) * dense + model.num_moe_layers * experts
     head = model.vocab_size * (model.lm_head_bias if model.tie_word_embeddings else hidden + model.lm_head_bias)
     return model.vocab_size * hidden + layers + norm + head
+
+
+def _attention_parameters(model: ModelConfig) -> int:
+    hidden, heads, latent = model.hidden_size, model.num_attention_heads, model.latent
+    query = heads * model.head_dim
+    if latent is not None:
+        down = latent.q_rank + latent.kv_rank + latent.rope_dim
+        total = down * (hidden + model.attention_bias) + latent.q_rank + latent.kv_rank
+        total += (latent.q_rank or hidden) * query + latent.kv_rank * heads * (latent.nope_dim + latent.v_dim)
+        return total + hidden * (heads * latent.v_dim + model.o_proj_bias)
+    keys = model.num_key_value_heads * model.head_dim
+    qkv = query * (1 + model.attention_gate) + 2 * keys
+    total = qkv * (hidden + model.attention_bias) + hidden * (query + model.o_proj_bias) + heads * model.attention_sinks
+    if model.qk_norm and not model.qk_norm_weightless:
+        total += query + keys if model.qk_norm_whole else 2 * model.head_dim
+    return total
+
+
+def _linear_parameters(model: ModelConfig) -> int:
+    linear, hidden = model.linear, model.hidden_size
+    if linear is None:
+        return 0
+    keys, values = linear.key_heads * linear.key_dim, linear.value_heads * linear.value_dim
+    projections = hidden * (2 * keys + 2 * values + 2 * linear.value_heads) + hidden * values
+    return projections + (2 * keys + values) * linear.conv_kernel + 2 * linear.value_heads + linear.value_dim
 
 
 def weight_bytes(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
@@ -34,7 +67,45 @@ def weight_bytes(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
     return total
 
 
+@dataclass(frozen=True)
+class KvGroup:
+    """Layers whose cache has the same life: all tokens of a sequence, or (`window` > 0) its last ones."""
+
+    kind: LayerKind
+    layers: int
+    bytes_per_token: int
+    """Of all its layers on one rank."""
+    window: int
+
+
+def kv_groups(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[KvGroup, ...]:
+    """The groups of layers that cache keys and values, "full" first; layers of linear attention are in none."""
+    size = int(dtype_bytes(dtypes.kv))
+    if model.latent is not None:
+        per_layer = model.latent.cached_width * size  # every rank holds it whole
+    else:
+        per_layer = 2 * kv_heads_per_rank(model, layout) * model.head_dim * size
+    kinds: tuple[LayerKind, ...] = ("full", "sliding", "chunked")
+    return tuple(
+        KvGroup(kind, model.layers_of(kind), model.layers_of(kind) * per_layer, 0 if kind == "full" else model.window)
+        for kind in kinds
+        if model.layers_of(kind)
+    )
+
+
 def kv_bytes_per_token(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
-    """K and V bytes that one rank stores for one token: 2 x layers x KV heads per rank x head_dim x element size."""
-    heads = kv_heads_per_rank(model, layout)
-    return 2 * model.num_layers * heads * model.head_dim * int(dtype_bytes(dtypes.kv))
+    """Bytes that one rank stores for a token that every layer still sees.
+
+    2 x layers x KV heads per rank x head_dim x element size; latent attention: layers x (kv_rank + rope_dim) x element
+    size, on every rank.
+    """
+    return sum(group.bytes_per_token for group in kv_groups(model, layout, dtypes))
+
+
+def state_bytes_per_sequence(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
+    """Bytes of linear-attention state that one rank holds for a sequence, however long it is."""
+    if model.linear is None:
+        return 0
+    linear = rank_linear(model.linear, layout.tp)
+    state = linear.state_bytes(int(dtype_bytes(STATE_DTYPE)), int(dtype_bytes(dtypes.activation)))
+    return model.layers_of("linear") * state

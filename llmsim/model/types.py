@@ -2,53 +2,58 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Literal
 
-from llmsim.config.errors import InputError, nearest
+from llmsim.model.dtypes import short_dtype
 
-Kind = Literal["gemm", "attention", "elementwise", "moe", "embedding", "sampler", "collective"]
+Kind = Literal["gemm", "attention", "linear_attention", "elementwise", "moe", "embedding", "sampler", "collective"]
 Feature = Literal["tokens", "sequences", "attention", "gathered"]
 Part = Literal["prologue", "layer", "head"]
 PowerClass = Literal["compute", "memory", "link"]
 Collective = Literal["", "all_reduce", "all_gather"]
-
-DTYPES: Mapping[str, Fraction] = {
-    "fp32": Fraction(4),
-    "bf16": Fraction(2),
-    "fp16": Fraction(2),
-    "fp8": Fraction(1),
-    "int8": Fraction(1),
-}
-"""Bytes per element of the dtypes by their short names."""
-
-DTYPE_ALIASES: Mapping[str, str] = {
-    "float32": "fp32",
-    "float": "fp32",
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
-    "fp8_e4m3": "fp8",
-    "fp8_e5m2": "fp8",
-    "float8_e4m3fn": "fp8",
-    "float8_e5m2": "fp8",
-}
+LayerKind = Literal["full", "sliding", "chunked", "linear"]
+"""What a layer attends to: everything before, the last `window` tokens, its own `window`-aligned chunk, or a state."""
+LAYER_KINDS: tuple[LayerKind, ...] = ("full", "sliding", "chunked", "linear")
 
 
-def short_dtype(name: str) -> str:
-    """The short name ("bf16") of a dtype as vLLM, torch or this package spell it; InputError if unknown."""
-    word = name.lower().removeprefix("torch.")
-    word = DTYPE_ALIASES.get(word, word)
-    if word not in DTYPES:
-        known = [*DTYPES, *DTYPE_ALIASES]
-        raise InputError(f'unknown dtype "{name}"{nearest(word, known)}; known: {", ".join(known)}')
-    return word
+@dataclass(frozen=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): widths in elements."""
+
+    q_rank: int
+    """Rank of the compressed query; 0: queries come straight from the hidden state."""
+    kv_rank: int
+    nope_dim: int
+    """Of one query or key head, without the rotated part."""
+    rope_dim: int
+    """Of one query head, and of the one key part that all heads share."""
+    v_dim: int
+
+    @property
+    def cached_width(self) -> int:
+        """Elements that one token leaves in the cache of one layer, for all heads together."""
+        return self.kv_rank + self.rope_dim
 
 
-def dtype_bytes(name: str) -> int | Fraction:
-    """Bytes per element of a dtype (short or long name); a Fraction only below one byte; InputError if unknown."""
-    size = DTYPES[short_dtype(name)]
-    return int(size) if size.denominator == 1 else size
+@dataclass(frozen=True)
+class LinearAttention:
+    """A gated delta net (arXiv 2412.06464) as Qwen3-Next has it: heads and their sizes, and the causal convolution."""
+
+    key_heads: int
+    key_dim: int
+    value_heads: int
+    value_dim: int
+    conv_kernel: int
+
+    @property
+    def conv_channels(self) -> int:
+        """Queries, keys and values pass through the convolution."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+    def state_bytes(self, state_size: int, conv_size: int) -> int:
+        """Of one sequence in one layer: a key x value matrix per value head, and the convolution's last inputs."""
+        matrix = self.value_heads * self.key_dim * self.value_dim * state_size
+        return matrix + (self.conv_kernel - 1) * self.conv_channels * conv_size
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,36 @@ class ModelConfig:
     """LayerNorm (weight and bias) instead of RMSNorm (weight only)."""
     lm_head_bias: bool = False
     weight_block: tuple[int, int] | None = None
-    """Rows and columns that share one fp32 scale in block-quantised weights; None: scales are negligible."""
+    """Rows and columns that share one scale in block-quantised weights; None: scales are negligible."""
+    scale_bits: int = 32
+    """Bits of one block's scale (and zero point); fp32 in block fp8, 8 in MXFP4 and NVFP4."""
+    plain_parts: frozenset[str] = frozenset()
+    """Of "attention", "mlp", "shared" and "experts": what a quantised checkpoint leaves in `dtype`."""
+    layer_kinds: tuple[LayerKind, ...] = ()
+    """What each layer attends to; empty: everything, in all of them."""
+    window: int = 0
+    """Tokens that "sliding" and "chunked" layers see; 0 where there are none."""
+    latent: LatentAttention | None = None
+    linear: LinearAttention | None = None
+    """Shape of the "linear" layers."""
+    attention_gate: bool = False
+    """The query projection has a second half that gates the attention's output."""
+    attention_sinks: bool = False
+    """One learned logit per query head."""
+    qk_norm_whole: bool = False
+    """The norm of queries and keys has a weight for every element of all heads, not one head's."""
+    qk_norm_weightless: bool = False
+    norms_per_layer: int = 2
+    """4: also behind attention and MLP (Gemma 2 and 3)."""
+    mlp_gated: bool = True
+    """gate_up and down; False: up and down."""
+    router_bias: bool = False
+    expert_bias: bool = False
+    shared_expert_gate: bool = False
+    kv_cache_dtype: str = ""
+    """Of the KV cache, where the checkpoint says so ("auto" takes it); "": as `dtype`."""
+    family: str = ""
+    """The file of llmsim/presets/families (or of the user) that described it."""
     notes: tuple[str, ...] = ()
     """What the loader assumed where the config.json was silent; one sentence each, for the user."""
 
@@ -95,6 +129,15 @@ class ModelConfig:
     def num_moe_layers(self) -> int:
         """Layers whose MLP is a mixture of experts."""
         return sum(self.moe_layers)
+
+    def layers_of(self, kind: LayerKind) -> int:
+        """Layers that attend in this way."""
+        return self.layer_kinds.count(kind) if self.layer_kinds else self.num_layers * (kind == "full")
+
+    @property
+    def softmax_layers(self) -> int:
+        """Layers that keep keys and values of single tokens."""
+        return self.num_layers - self.layers_of("linear")
 
 
 @dataclass(frozen=True)
@@ -112,6 +155,11 @@ class Dtypes:
     weight: str = "bf16"
     activation: str = "bf16"
     kv: str = "bf16"
+
+    def of(self, model: ModelConfig, part: str) -> str:
+        """The weights of one part of a block: as `weight`, unless the checkpoint leaves that part alone."""
+        left = part in model.plain_parts and self.weight == model.weight_dtype
+        return self.activation if left else self.weight
 
 
 @dataclass(frozen=True)
@@ -136,6 +184,9 @@ class Operator:
     kv_heads: int = 0
     """Replicated: at least 1, also when tp exceeds the model's KV heads."""
     head_dim: int = 0
+    window: int = 0
+    """Attention only: sees the last `window` tokens (or, `chunked`, its own window-aligned chunk); 0: all."""
+    chunked: bool = False
     experts_total: int = 0
     experts_local: int = 0
     topk: int = 0
@@ -155,7 +206,11 @@ class Operator:
     kv_bytes_per_context_token: int = 0
     """Attention only: K and V bytes read for every cached token that a sequence attends to."""
     flops_per_context_token: int = 0
-    """Attention only: for each (new token, attended token) pair."""
+    """Attention only: for each (new token, attended token) pair; of prefills, where decodes differ."""
+    decode_flops_per_context_token: int = 0
+    """The same for decodes: latent attention computes them on the compressed cache."""
+    state_bytes_per_sequence: int = 0
+    """Linear attention only: the state that a step reads and writes for every sequence."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +246,8 @@ def resolve_dtypes(model: ModelConfig, dtype: str | None = None, kv_cache_dtype:
     """The element types of a deployment from the engine's `dtype` (None or "auto": the model's) and `kv_cache_dtype`.
 
     A 16- or 32-bit dtype is the activations'; the linear weights follow unless the checkpoint is quantised. "fp8" and
-    "int8" quantise the linear weights and leave the rest as the model has it. KV "auto" is the activations' dtype.
+    "int8" quantise the linear weights and leave the rest as the model has it. KV "auto" is the checkpoint's, if it says
+    so, else the activations' dtype.
     Raises InputError for an unknown name.
     """
     wanted = model.dtype if dtype in (None, "auto") else short_dtype(str(dtype))
@@ -200,5 +256,5 @@ def resolve_dtypes(model: ModelConfig, dtype: str | None = None, kv_cache_dtype:
         weight, activation = wanted, model.dtype
     elif model.weight_dtype == model.dtype:
         weight = wanted
-    kv = activation if kv_cache_dtype == "auto" else short_dtype(kv_cache_dtype)
+    kv = (model.kv_cache_dtype or activation) if kv_cache_dtype == "auto" else short_dtype(kv_cache_dtype)
     return Dtypes(weight=weight, activation=activation, kv=kv)

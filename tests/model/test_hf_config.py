@@ -39,24 +39,6 @@ def parse(**changes: Any) -> Any:
     return parse_config({**LLAMA, **changes}, name="m", source="config.json")
 
 
-PUBLISHED_BILLIONS = {
-    "meta-llama/Llama-3.1-8B": 8.03,
-    "meta-llama/Llama-3.1-70B-Instruct": 70.6,
-    "meta-llama/Meta-Llama-3.1-405B": 405.9,
-    "Qwen/Qwen3-8B": 8.19,
-    "Qwen/Qwen3-32B": 32.8,
-    "Qwen/Qwen3-30B-A3B": 30.5,
-    "Qwen/Qwen3-30B-A3B-Instruct-2507": 30.5,
-    "Qwen/Qwen3-235B-A22B": 235.0,
-    "mistralai/Mixtral-8x7B-Instruct-v0.1": 46.7,
-}
-
-
-@pytest.mark.parametrize(("name", "billions"), PUBLISHED_BILLIONS.items())
-def test_published_parameter_counts(name: str, billions: float) -> None:
-    assert parameter_count(load_model(name)) == pytest.approx(billions * 1e9, rel=0.005)
-
-
 def test_phi_mini_moe_has_its_published_size() -> None:
     # Published with one decimal, 7.6B; the exact count is checked by hand: 2 x vocabulary, attention, experts, biases.
     model = load_model("microsoft/Phi-mini-MoE-instruct")
@@ -194,15 +176,19 @@ def test_any_value_in_any_field_parses_or_is_refused_in_a_sentence(changes: dict
     [
         ({"kv_lora_rank": 512}, "kv_lora_rank"),
         ({"linear_num_key_heads": 16}, "linear_num_key_heads"),
-        ({"model_type": "mistral", "sliding_window": 4096}, "sliding_window"),
+        ({"sliding_window": 4096}, "sliding_window"),
+        ({"num_experts": 8}, "num_experts"),
+        ({"model_type": "qwen3_moe", "num_experts": 8, "shared_expert_intermediate_size": 8}, "shared_expert"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
         ({"model_type": "gemma3"}, "model_type"),
-        ({"text_config": {"hidden_size": 1}}, "text_config"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quant_method"),
+        ({"ssm_state_size": 16}, "ssm_state_size"),
+        ({"vision_config": {"hidden_size": 1}}, "vision_config"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quant_method"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 3}}, "bits"),
     ],
 )
 def test_what_does_not_run_yet_is_refused_by_field(changes: dict[str, Any], field: str) -> None:
-    with pytest.raises(NotYetError, match=f'"{field}"'):
+    with pytest.raises(NotYetError, match=f'"{field}'):
         parse(**changes)
 
 

@@ -1,0 +1,71 @@
+"""The operators of a gated delta net layer (Qwen3-Next): projections, convolution, recurrence, gated norm."""
+
+from dataclasses import replace
+
+from llmsim.model.builder import STATE_DTYPE, Builder
+from llmsim.model.dtypes import dtype_bytes
+from llmsim.model.types import LinearAttention, Operator
+
+
+def rank_linear(linear: LinearAttention, tp: int) -> LinearAttention:
+    """Its share on one tensor-parallel rank: whole heads."""
+    return replace(linear, key_heads=linear.key_heads // tp, value_heads=linear.value_heads // tp)
+
+
+def linear_layer(make: Builder) -> list[Operator]:
+    """The mixer of all "linear" layers on one rank; nothing where there are none.
+
+    With K and V the widths of all keys and values and H the value heads of the rank: the recurrence decays the state,
+    takes k S, adds an outer product and reads q S: 7 key_dim value_dim flops per head and token (arXiv 2412.06464,
+    equation 10), and every step reads and writes the state of each sequence once.
+    """
+    model = make.model
+    repeat = model.layers_of("linear")
+    if not repeat or model.linear is None:
+        return []
+    linear, hidden, size = rank_linear(model.linear, make.layout.tp), model.hidden_size, make.wide_size
+    keys, values, heads = (
+        linear.key_heads * linear.key_dim, linear.value_heads * linear.value_dim, linear.value_heads,
+    )  # fmt: skip
+    channels, taps = linear.conv_channels, linear.conv_channels * linear.conv_kernel
+    state = linear.state_bytes(int(dtype_bytes(STATE_DTYPE)), size)
+    recurrence = Operator(
+        name="linear_attention",
+        kind="linear_attention",
+        feature="tokens",
+        part="layer",
+        repeat=repeat,
+        power_class="compute",
+        hidden=hidden,
+        heads=heads,
+        kv_heads=linear.key_heads,
+        head_dim=linear.value_dim,
+        weight_dtype=make.wide_dtype,
+        weight_bytes=2 * heads * size,
+        read_bytes_per_token=(channels + 2 * heads) * size,
+        write_bytes_per_token=values * size,
+        flops_per_token=7 * heads * linear.key_dim * linear.value_dim,
+        state_bytes_per_sequence=state,
+    )
+    traffic = Operator(
+        name="linear_state",
+        kind="elementwise",
+        feature="sequences",
+        part="layer",
+        repeat=repeat,
+        power_class="memory",
+        hidden=hidden,
+        read_bytes_per_token=state,
+        write_bytes_per_token=state,
+    )
+    return [
+        make.gemm("linear_qkvz_proj", 2 * keys + 2 * values, hidden, part="attention", repeat=repeat),
+        make.gemm("linear_ba_proj", 2 * heads, hidden, part="wide", repeat=repeat),
+        make.elementwise("linear_conv", repeat, reads=channels, writes=channels, flops=2 * taps, weights=taps),
+        recurrence,
+        traffic,
+        make.elementwise(
+            "linear_norm", repeat, reads=2 * values, writes=values, flops=8 * values, weights=linear.value_dim
+        ),
+        make.gemm("linear_out_proj", hidden, values, part="attention", repeat=repeat),
+    ]  # fmt: skip

@@ -1,0 +1,63 @@
+"""Published sizes of models: the figure, and who published it. Counts are parameters; bytes are bytes."""
+
+HF = "safetensors metadata on huggingface.co"
+QWEN3 = "Qwen3 technical report, tables 1 and 2, and the model cards"
+QWEN25 = "model card of Qwen2.5"
+LLAMA = "The Llama 3 Herd of Models, and safetensors metadata on huggingface.co"
+GPT_OSS = "gpt-oss model card, table 1"
+DEEPSEEK = "DeepSeek-V3 technical report, section 4.2"
+KV_TABLE = "Insights into DeepSeek-V3 (ISCA 2025, arXiv 2505.09343), table 1"
+
+PARAMETERS: dict[str, tuple[float, str]] = {
+    "meta-llama/Llama-3.1-8B": (8_030_261_248, LLAMA),
+    "meta-llama/Llama-3.1-70B-Instruct": (70_553_706_496, LLAMA),
+    "meta-llama/Meta-Llama-3.1-405B": (405_853_388_800, LLAMA),
+    "meta-llama/Llama-3.2-1B": (1_235_814_400, HF),
+    "meta-llama/Llama-2-7b-hf": (6_738_415_616, HF),
+    "Qwen/Qwen2.5-0.5B-Instruct": (494_032_768, HF),
+    "Qwen/Qwen2.5-7B-Instruct": (7.61e9, QWEN25),
+    "Qwen/Qwen2.5-72B-Instruct": (72.7e9, QWEN25),
+    "Qwen/Qwen3-0.6B": (0.596e9, HF),
+    "Qwen/Qwen3-1.7B": (1.72e9, HF),
+    "Qwen/Qwen3-8B": (8.19e9, HF),
+    "Qwen/Qwen3-32B": (32.8e9, QWEN3),
+    "Qwen/Qwen3-32B-FP8": (32.8e9, QWEN3),
+    "Qwen/Qwen3-30B-A3B": (30.5e9, QWEN3),
+    "Qwen/Qwen3-30B-A3B-FP8": (30.5e9, QWEN3),
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": (30.5e9, QWEN3),
+    "Qwen/Qwen3-235B-A22B": (235e9, QWEN3),
+    "Qwen/Qwen3-235B-A22B-FP8": (235e9, QWEN3),
+    "Qwen/Qwen3-Coder-480B-A35B-Instruct": (480e9, "model card of Qwen3-Coder"),
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": (80e9, "model card of Qwen3-Next"),
+    "mistralai/Mixtral-8x7B-Instruct-v0.1": (46.7e9, "Mixtral of Experts, and the model card"),
+    "mistralai/Mixtral-8x22B-v0.1": (140_620_634_112, HF),
+    "mistralai/Mistral-7B-v0.1": (7_241_732_096, HF),
+    "mistralai/Mistral-7B-Instruct-v0.3": (7_248_023_552, HF),
+    "deepseek-ai/DeepSeek-V2-Lite": (15.7e9, "DeepSeek-V2 technical report, appendix B"),
+    "deepseek-ai/DeepSeek-V3": (671e9, DEEPSEEK),
+    "moonshotai/Kimi-K2-Instruct": (1_026_408_232_448, HF),
+    "openai/gpt-oss-20b": (20.91e9, GPT_OSS),
+    "openai/gpt-oss-120b": (116.83e9, GPT_OSS),
+    "google/gemma-2-9b": (9_241_705_984, HF),
+    "google/gemma-2-27b": (27_227_128_320, HF),
+    "google/gemma-3-1b-it": (999_885_952, HF),
+    "bigcode/starcoder2-7b": (7_173_923_840, HF),
+}
+
+WHOLE_WITH_VISION: dict[str, tuple[float, str]] = {
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": (108_641_793_536, HF),
+    "google/gemma-3-27b-it": (27_432_406_640, HF),
+}
+"""Published with the vision tower, which is not simulated."""
+
+WEIGHT_GIB: dict[str, tuple[float, str]] = {
+    "meta-llama/Llama-3.1-8B": (14.957, "vLLM's log of loading it, pull request 17122, less its 0.2 % alignment"),
+    "openai/gpt-oss-20b": (12.8, GPT_OSS),
+    "openai/gpt-oss-120b": (60.8, GPT_OSS),
+}
+
+KV_BYTES_PER_TOKEN: dict[str, tuple[int, str]] = {
+    "deepseek-ai/DeepSeek-V3": (70_272, KV_TABLE),
+    "Qwen/Qwen2.5-72B-Instruct": (327_680, KV_TABLE),
+    "meta-llama/Llama-3.1-405B": (516_096, KV_TABLE),
+}
