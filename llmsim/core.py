@@ -31,6 +31,8 @@ class Status(IntEnum):
     FINISHED = 3
     REJECTED = 4
     """Can never run in its group (longer than the model or the KV cache)."""
+    CANCELLED = 5
+    """Its client gave up; or a session's call that never came, because the client gave up before."""
 
 
 class Provenance(IntEnum):
@@ -68,10 +70,22 @@ class Workload:
     request_id: list[str] | None = None
     priority: Int32 | None = None
     """Shape (n,), a lower number is more urgent; None: all equal. Read by scheduling_policy "priority" only."""
+    timeout_ps: Int64 | None = None
+    """Shape (n,): the client gives up so long after the arrival; -1: never."""
+    cancel_after_tokens: Int32 | None = None
+    """Shape (n,): the client gives up with so many tokens; 0: never."""
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.arrival_ps)
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """A closed loop: `count` clients ask in turn, each thinking `think_ps[i]` after its request i (empty: no time)."""
+
+    count: int
+    think_ps: Int64
 
 
 @dataclass(frozen=True)
@@ -101,6 +115,8 @@ class RequestColumns:
     scheduled_ps: Int64
     first_token_ps: Int64
     finish_ps: Int64
+    cancelled_ps: Int64
+    """When its engine dropped it, because its client had given up."""
     emitted_tokens: Int32
     cached_tokens: Int32
     preemptions: Int32

@@ -7,7 +7,7 @@ import numpy as np
 
 from llmsim import _native
 from llmsim.config.errors import InfeasibleError, InputError, InvariantError
-from llmsim.core import PS_PER_S, RequestColumns, Results, Status, TimeShare, Workload
+from llmsim.core import PS_PER_S, Clients, RequestColumns, Results, Status, TimeShare, Workload
 from llmsim.lowering import LoweredDeployment
 from llmsim.results.invariants import check_invariants
 from llmsim.routing import RouterSpec
@@ -26,6 +26,8 @@ class SimulationOptions:
     seed: int = 0
     series_interval_ps: int = PS_PER_S
     record_steps: bool = False
+    clients: Clients | None = None
+    """None: an open loop."""
 
 
 def simulate(
@@ -81,6 +83,14 @@ def _native_simulation(
         simulation.add_group(
             group.native, group.scheduler, group.program, group.expanded, record_steps=options.record_steps
         )
+    if workload.timeout_ps is not None or workload.cancel_after_tokens is not None:
+        never, any_number = np.empty(0, np.int64), np.empty(0, np.int32)
+        simulation.set_patience(
+            never if workload.timeout_ps is None else workload.timeout_ps,
+            any_number if workload.cancel_after_tokens is None else workload.cancel_after_tokens,
+        )
+    if options.clients is not None:
+        simulation.set_closed_loop(options.clients.count, options.clients.think_ps)
     options.router.install(simulation, options.seed, deployment.models, workload)
     return simulation
 

@@ -28,7 +28,17 @@ Dataset = Annotated[
     ),
 ]
 NumReqs = Annotated[int, _option(_INPUT, "--num-reqs", "--num-req", text="Lines of the trace to use; 0: all.")]
-Seed = Annotated[int, _option(_INPUT, "--seed", text="Seed of random routing.", default=True)]
+MaxConcurrency = Annotated[
+    int, _option(_INPUT, "--max-concurrency", text="Requests (or sessions) in progress at most; 0: no limit.")
+]
+ThinkTime = Annotated[
+    str | None,
+    _option(_INPUT, "--think-time", text="ms a client waits before it asks again, as 500 or exponential:2000."),
+]
+RequestTimeout = Annotated[
+    float | None, _option(_INPUT, "--request-timeout", text="Seconds after which a client gives up.")
+]
+Seed = Annotated[int, _option(_INPUT, "--seed", text="Seed of random routing and of think times.", default=True)]
 
 EngineProfile = Annotated[
     str | None, _option(_ENGINE, "--engine-profile", text="Engine version whose defaults apply, such as vllm-0.24.")

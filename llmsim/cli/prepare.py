@@ -37,6 +37,7 @@ def prepare(options: RunOptions) -> Prepared:
     from llmsim.lowering import LoweringOptions, lower
     from llmsim.simulate import SimulationOptions
     from llmsim.workload import load_dataset
+    from llmsim.workload.clients import ClientOptions, with_clients
 
     deployment = resolve(load_cluster(options.cluster), EngineOverrides(**options.engine))
     lowered = lower(
@@ -60,11 +61,14 @@ def prepare(options: RunOptions) -> Prepared:
         from llmsim.validation.arrivals import with_recorded_arrivals
 
         workload = with_recorded_arrivals(workload, options.arrivals)
+    habits = ClientOptions(options.max_concurrency, options.think_time, options.timeout_s)
+    workload, clients = with_clients(workload, habits, options.seed)
     simulation = SimulationOptions(
         router=options.router,
         seed=options.seed,
         series_interval_ps=options.log_interval_ps,
         record_steps=options.run_dir is not None or options.timeline is not None,
+        clients=clients,
     )
     return Prepared(deployment, lowered, workload, simulation)
 

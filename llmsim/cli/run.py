@@ -50,6 +50,9 @@ class RunOptions:
     arrivals: Path | None = None
     """A recorded log whose true arrivals replace the trace's."""
     timeline: Path | None = None
+    max_concurrency: int = 0
+    think_time: str | None = None
+    timeout_s: float | None = None
     disabled_terms: tuple[str, ...] = ()
     calibration: "Calibration | None" = None
 
@@ -60,6 +63,9 @@ def command(
     dataset: o.Dataset,
     num_reqs: o.NumReqs = 0,
     seed: o.Seed = 0,
+    max_concurrency: o.MaxConcurrency = 0,
+    think_time: o.ThinkTime = None,
+    request_timeout: o.RequestTimeout = None,
     engine_profile: o.EngineProfile = None,
     max_num_seqs: o.MaxNumSeqs = None,
     max_num_batched_tokens: o.MaxNumBatchedTokens = None,
@@ -165,6 +171,9 @@ def command(
             log_interval_ps=_interval_ps(log_interval),
             log_level=_one_of("--log-level", log_level.upper(), LOG_LEVELS),
             arrivals=arrivals,
+            max_concurrency=_at_least("--max-concurrency", max_concurrency, 0),
+            think_time=think_time,
+            timeout_s=request_timeout,
             disabled_terms=tuple(dict.fromkeys(disable_term or ())),
             calibration=_calibration(calibration),
         )

@@ -96,7 +96,10 @@ def _progress(results: Results, rows: slice) -> dict[str, _Masked]:
         times = getattr(requests, end)[rows]
         columns[name] = (times - arrival, times < 0)
     for column in BLAME:
-        columns[column.name] = (results.blame[column.name][rows], requests.finish_ps[rows] < 0)
+        columns[column.name] = (
+            results.blame[column.name][rows],
+            np.maximum(requests.finish_ps[rows], requests.cancelled_ps[rows]) < 0,
+        )
     return columns
 
 

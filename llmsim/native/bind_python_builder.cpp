@@ -68,6 +68,14 @@ void PythonBuilder::build(Ps now, Batch& batch) {
   read_gauges();
 }
 
+void PythonBuilder::abort(RequestId request) {
+  const nb::gil_scoped_acquire lock;
+  scheduler_.attr("abort")(request);
+  sequences_[request].status = static_cast<std::uint8_t>(Status::kCancelled);
+  ++counters_.cancelled;
+  read_gauges();
+}
+
 void PythonBuilder::complete(const Batch&, std::vector<RequestId>& finished) {
   const nb::gil_scoped_acquire lock;
   for (const auto& [request, count, is_finished] : nb::cast<std::vector<Emitted>>(scheduler_.attr("complete")())) {

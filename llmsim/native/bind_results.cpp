@@ -110,6 +110,7 @@ nb::dict request_columns(const Simulation& s) {
   d["scheduled_ps"] = to_array(log.scheduled);
   d["first_token_ps"] = to_array(log.first_token);
   d["finish_ps"] = to_array(log.finish);
+  d["cancelled_ps"] = to_array(log.cancelled);
   d["emitted_tokens"] = to_array(log.emitted_tokens);
   d["cached_tokens"] = to_array(log.cached_tokens);
   d["preemptions"] = to_array(log.preemptions);
@@ -145,6 +146,7 @@ nb::dict counter_columns(const Simulation& s) {
   column("waiting", [](const Group& g) { return std::int64_t{g.num_waiting()}; });
   column("idle_with_work", [](const Group& g) { return g.idle_with_work(); });
   column("finished", [](const Group& g) { return g.builder().counters().finished; });
+  column("cancelled", [](const Group& g) { return g.builder().counters().cancelled; });
   column("rejected", [](const Group& g) { return static_cast<std::int64_t>(g.rejected().size()); });
   return d;
 }
@@ -160,6 +162,7 @@ nb::dict blame_columns(const Simulation& s) {
   d["communication_ps"] = to_array(b.communication);
   d["host_ps"] = to_array(b.host);
   d["preemption_ps"] = to_array(b.preemption);
+  d["abandoned_ps"] = to_array(b.abandoned);
   return d;
 }
 

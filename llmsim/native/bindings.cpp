@@ -131,6 +131,21 @@ void bind_simulation(nb::module_& m) {
       .def("set_fabric", &Simulation::set_fabric, "config"_a, "The cluster's shared network; before the first run.")
       .def("add_wave", &add_wave, "groups"_a, "program"_a, "sync_interval"_a, "expanded"_a.none() = nb::none(),
            "Groups that were added before, by index, run in lock-step, all with this program.")
+      .def(
+          "set_patience",
+          [](Simulation& s, const In<std::int64_t>& timeout_ps, const In<std::int32_t>& tokens) {
+            s.clients().set_patience(to_vector(timeout_ps), to_vector(tokens), s.sequences().size());
+          },
+          "timeout_ps"_a, "tokens"_a,
+          "When clients give up: so long after the arrival (-1: never), or with so many tokens (0: never); either may "
+          "be "
+          "empty.")
+      .def(
+          "set_closed_loop",
+          [](Simulation& s, std::int32_t clients, const In<std::int64_t>& think_ps) {
+            s.clients().set_closed_loop(clients, to_vector(think_ps), s.sequences().size());
+          },
+          "clients"_a, "think_ps"_a, "So many clients ask in turn; think_ps: of each row after its answer, or empty.")
       .def("run", &Simulation::run, "max_events"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Handles up to max_events events; True when nothing is left.")
       .def_prop_ro("now_ps", &Simulation::now)

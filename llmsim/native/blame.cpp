@@ -59,7 +59,15 @@ class Walk {
   void request(RequestId id, Ps arrival, std::span<const RequestLog::Run> runs, std::span<const std::int32_t> losses) {
     const Timeline& t = timelines_[static_cast<std::size_t>(log_.group[id])];
     blame_.api[id] = log_.queued[id] - arrival;
+    const Ps dropped = log_.cancelled[id];
+    if (log_.scheduled[id] == kNever) {
+      blame_.queue[id] = dropped - log_.queued[id];
+      return;
+    }
     blame_.queue[id] = log_.scheduled[id] - log_.queued[id];
+    if (dropped != kNever)
+      blame_.abandoned[id] = dropped - (runs.empty() ? log_.scheduled[id] : t.end[runs.back().last]);
+    if (runs.empty()) return;
     losses_ = losses;
     prefill(id, t, runs.front().first);
     for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -157,7 +165,7 @@ Blame blame(const Simulation& simulation) {
     const std::size_t first_run = run, first_loss = loss;
     while (run < runs.size() && runs[run].request == static_cast<RequestId>(i)) ++run;
     while (loss < losses.size() && losses[loss].request == static_cast<RequestId>(i)) ++loss;
-    if (log.finish[i] == kNever) continue;
+    if (log.finish[i] == kNever && log.cancelled[i] == kNever) continue;
     walk.request(static_cast<RequestId>(i), simulation.arrivals().arrival_ps[i],
                  std::span(runs).subspan(first_run, run - first_run),
                  std::span(loss_output).subspan(first_loss, loss - first_loss));

@@ -1,4 +1,5 @@
-// Where each finished request's latency went; the parts add up to it exactly (invariant 11).
+// Where each finished request's latency went, or a cancelled one's time until it was dropped; the parts add up to it
+// exactly (invariant 11).
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 
 namespace llmsim {
 
-// Columns of ps, one entry per request, zero for requests that did not finish.
+// Columns of ps, one entry per request, zero for requests that neither finished nor were cancelled.
 //   api            from arrival until the engine saw the request
 //   queue          waiting in the engine until it was first scheduled
 //   wait           scheduled or running, while the device ran steps without it (the batch before, an exhausted budget)
@@ -18,6 +19,8 @@ namespace llmsim {
 //   communication  the collectives of those steps, prefill and decode
 //   host           the device idle between those steps
 //   preemption     from the last token before a preemption to the first one after it: waiting and computing again
+//   abandoned      of a cancelled request: from its last token, or else from being scheduled, until its engine dropped
+//   it
 struct Blame {
   explicit Blame(std::size_t n)
       : api(n, 0),
@@ -27,8 +30,9 @@ struct Blame {
         decode(n, 0),
         communication(n, 0),
         host(n, 0),
-        preemption(n, 0) {}
-  std::vector<Ps> api, queue, wait, prefill, decode, communication, host, preemption;
+        preemption(n, 0),
+        abandoned(n, 0) {}
+  std::vector<Ps> api, queue, wait, prefill, decode, communication, host, preemption, abandoned;
 };
 
 // Costs O(steps + requests + runs + preemptions).

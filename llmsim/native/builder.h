@@ -17,7 +17,7 @@ struct BuilderCounters {
   std::int64_t prefix_queried_tokens = 0, prefix_hit_tokens = 0;
   std::int64_t preemptions = 0, recomputed_tokens = 0;
   std::int64_t prompt_tokens = 0, generation_tokens = 0;
-  std::int64_t finished = 0;
+  std::int64_t finished = 0, cancelled = 0;
   std::int32_t peak_blocks_used = 0;
 };
 
@@ -41,6 +41,9 @@ class Builder {
   virtual bool has_requests() const = 0;
   // Fills `batch` (cleared first) with the next iteration; leaves it empty when nothing can be scheduled now.
   virtual void build(Ps now, Batch& batch) = 0;
+  // The client has gone: a request that was added and is unfinished leaves. Its blocks are free at once, and what
+  // batches in flight compute for it is dropped, as in vLLM.
+  virtual void abort(RequestId request) = 0;
   // The model's output for `batch` has arrived; finished requests leave and their rows are appended to `finished`.
   virtual void complete(const Batch& batch, std::vector<RequestId>& finished) = 0;
 

@@ -42,6 +42,28 @@ void Group::drain_inbox(Ps now) {
     builder_->add(inbox_.front().request);
     inbox_.pop_front();
   }
+  if (!aborts_.empty()) drop_aborted(now);
+}
+
+void Group::abort(RequestId request, Ps now) { aborts_.push_back({now + config_.api_latency, request}); }
+
+// One that the engine has not seen yet waits for the next batch, before which it is added and dropped.
+void Group::drop_aborted(Ps now) {
+  std::size_t kept = 0;
+  for (; !aborts_.empty() && aborts_.size() > kept && aborts_[kept].seen <= now;) {
+    const RequestId request = aborts_[kept].request;
+    const auto same = [request](const Arrival& arrival) { return arrival.request == request; };
+    if (std::any_of(inbox_.begin(), inbox_.end(), same)) {
+      ++kept;
+      continue;
+    }
+    aborts_.erase(aborts_.begin() + static_cast<std::ptrdiff_t>(kept));
+    const auto status = static_cast<Status>(sequences_[request].status);
+    if (status != Status::kWaiting && status != Status::kRunning) continue;  // it has finished meanwhile
+    builder_->abort(request);
+    log_.cancelled[request] = now;
+    --outstanding_;
+  }
 }
 
 void Group::pump(Ps now) {
@@ -106,6 +128,7 @@ void Group::outputs(Ps now, std::vector<RequestId>& finished) {
     output_waiting_.resize(output_times_.size(), 0);
     output_waiting_.back() = slot.times.waiting;
   }
+  if (!aborts_.empty()) drop_aborted(now);  // first, as in vLLM: their tokens are dropped
   const std::size_t before = finished.size();
   if (!slot.batch.empty()) {
     builder_->complete(slot.batch, finished);
@@ -113,6 +136,7 @@ void Group::outputs(Ps now, std::vector<RequestId>& finished) {
     if (key_log_ != nullptr) key_log_->publish(now);
     if (schedule) schedule->completed(now, *builder_, std::span(finished).subspan(before));
   }
+  last_ = oldest_;
   oldest_ = (oldest_ + 1) % slots_.size();
   --num_in_flight_;
   nothing_to_build_ = false;

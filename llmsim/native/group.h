@@ -1,6 +1,7 @@
 // A model serving group: its scheduler, its program, and the batches in flight.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -46,8 +47,13 @@ class Group {
   void receive(RequestId request, Ps now);
   // Fills the free slots with batches; in a wave, those of all its members.
   void pump(Ps now);
+  // The client of a request that was received has gone; the engine learns it api_latency later, and acts on it before
+  // the next outputs or the next batch.
+  void abort(RequestId request, Ps now);
   // The oldest batch in flight has ended at `now`; finished requests are appended.
   void outputs(Ps now, std::vector<RequestId>& finished);
+  // What that batch ran.
+  const std::vector<Item>& last_items() const { return slots_[last_].batch.items; }
 
   // From now on the changes of what its cache holds go to `log`, at the end of each step.
   void log_keys(KeyLog* log) {
@@ -69,11 +75,14 @@ class Group {
   }
   const Batch& offered_or_dummy(Ps now);
   void launch(const StepTimes& times);
-  // When the engine next sees a request, or kEndOfTime.
-  Ps next_inbox() const { return inbox_.empty() ? kEndOfTime : inbox_.front().seen; }
+  // When the engine next sees a request, or that one is gone, or kEndOfTime.
+  Ps next_inbox() const {
+    const Ps arrival = inbox_.empty() ? kEndOfTime : inbox_.front().seen;
+    return aborts_.empty() ? arrival : std::min(arrival, aborts_.front().seen);
+  }
   std::int32_t num_waiting() const { return builder_->num_waiting() + static_cast<std::int32_t>(inbox_.size()); }
   std::int32_t num_running() const { return builder_->num_running(); }
-  // Requests received and neither finished nor refused: waiting, running, or on their way from the API server.
+  // Requests received and neither finished, dropped nor refused: waiting, running, or on their way from the API server.
   std::int32_t outstanding() const { return outstanding_; }
   bool unfinished() const { return builder_->has_requests() || !inbox_.empty(); }
 
@@ -100,6 +109,7 @@ class Group {
   void drain_inbox(Ps now);
   bool build_next(Ps now);
   Slot& next_slot() { return slots_[(oldest_ + num_in_flight_) % slots_.size()]; }
+  void drop_aborted(Ps now);
   bool can_ever_run(const Sequence& sequence, std::int32_t max_tokens) const;
 
   GroupConfig config_;
@@ -109,9 +119,9 @@ class Group {
   std::unique_ptr<Evaluator> evaluator_;
   SequenceTable& sequences_;
   RequestLog& log_;
-  std::deque<Arrival> inbox_;
+  std::deque<Arrival> inbox_, aborts_;
   std::vector<Slot> slots_;  // ring of `depth` slots, reused
-  std::size_t oldest_ = 0, num_in_flight_ = 0;
+  std::size_t oldest_ = 0, last_ = 0, num_in_flight_ = 0;
   bool nothing_to_build_ = false;  // until the next output: an empty schedule occupies its slot, as in vLLM
   Wave* wave_ = nullptr;
   bool has_offer_ = false;

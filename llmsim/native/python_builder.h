@@ -19,6 +19,7 @@ class PythonBuilder final : public Builder {
   void add(RequestId request) override;
   bool has_requests() const override { return num_running_ + num_waiting_ > 0; }
   void build(Ps now, Batch& batch) override;
+  void abort(RequestId request) override;
   void complete(const Batch& batch, std::vector<RequestId>& finished) override;
 
   std::int32_t num_running() const override { return num_running_; }

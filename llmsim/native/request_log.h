@@ -33,6 +33,7 @@ class RequestLog {
         scheduled(n, kNever),
         first_token(n, kNever),
         finish(n, kNever),
+        cancelled(n, kNever),
         emitted_tokens(n, 0),
         cached_tokens(n, 0),
         preemptions(n, 0),
@@ -75,6 +76,7 @@ class RequestLog {
 
   std::vector<std::int16_t> group;
   std::vector<Ps> queued, scheduled, first_token, finish;
+  std::vector<Ps> cancelled;  // when its engine dropped it
   std::vector<std::int32_t> emitted_tokens, cached_tokens, preemptions;
   std::vector<std::int32_t> first_step;           // output index of the step in which it ran first
   std::vector<Preemption> preempted_at;           // in order of time

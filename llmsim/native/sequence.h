@@ -8,7 +8,7 @@
 
 namespace llmsim {
 
-enum class Status : std::uint8_t { kPending, kWaiting, kRunning, kFinished, kRejected };
+enum class Status : std::uint8_t { kPending, kWaiting, kRunning, kFinished, kRejected, kCancelled };
 
 // Changed by the builder of the group that the request was routed to, and by nobody else. `output_tokens` is the
 // oracle of how long the answer will be: only `SequenceTable::stops` may read it (invariant 8).
@@ -20,9 +20,10 @@ struct Sequence {
   std::int32_t num_drafts = 0;        // speculative tokens to be verified by the next step
   std::int32_t num_keyed_blocks = 0;  // leading blocks that carry a key
   std::int32_t priority = 0;
-  std::uint32_t epoch = 0;  // +1 at each preemption
-  std::uint8_t status = 0;  // Status
-  Ps arrival = 0;           // for the priority order
+  std::int32_t lost_to = 0;  // computed tokens when it was preempted: up to here, computing is computing again
+  std::uint32_t epoch = 0;   // +1 at each preemption
+  std::uint8_t status = 0;   // Status
+  Ps arrival = 0;            // for the priority order
   std::vector<BlockId> blocks;
 
   std::int32_t emitted() const { return num_tokens - prompt_tokens; }

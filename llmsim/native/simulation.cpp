@@ -77,6 +77,7 @@ bool Simulation::run(std::int64_t max_events) {
   for (; max_events > 0 && !events_.empty(); --max_events) {
     const Event event = events_.top();
     events_.pop();
+    if (stale(event)) continue;
     while (series_interval_ > 0 && next_sample_ < event.time) record_series();
     if (router_->next_sample() < event.time) router_->sample(event.time);
     if (event.time < now_) throw std::logic_error("invariant 3: the clock went back");
@@ -99,6 +100,10 @@ void Simulation::handle(const Event& event) {
       return on_outputs(event.entity);
     case Phase::kLanding:
       return on_landing();
+    case Phase::kGiveUp:
+      return on_give_up(event.entity);
+    case Phase::kFreeClient:
+      return on_free_client();
     case Phase::kArrival:
       return on_arrival(event.entity);
     case Phase::kPump:
@@ -108,17 +113,33 @@ void Simulation::handle(const Event& event) {
   }
 }
 
+bool Simulation::stale(const Event& event) const {
+  if (event.phase != Phase::kGiveUp) return false;
+  const auto status = static_cast<Status>(sequences_[event.entity].status);
+  return (status != Status::kWaiting && status != Status::kRunning) || clients_.gave_up(event.entity);
+}
+
 void Simulation::on_outputs(std::int32_t index) {
   finished_.clear();
   output_pending_[index] = false;
   groups_[index]->outputs(now_, finished_);
   num_finished_ += static_cast<std::int64_t>(finished_.size());
   for (const RequestId request : finished_) {
+    if (clients_.gave_up(request)) continue;  // finished before its engine heard of it; nobody waits for the answer
     router_->finished(request);
     const std::int32_t next = arrivals_.next_call[request];
-    if (next < 0) continue;
+    if (next < 0) {
+      end_session(request, Status::kPending);
+      continue;
+    }
     sequences_[next].arrival = arrivals_.arrival_ps[next] = now_ + arrivals_.tool_delay_ps[request];
     post(arrivals_.arrival_ps[next], Phase::kArrival, next);
+  }
+  if (clients_.count_tokens()) {
+    for (const Item& item : groups_[index]->last_items()) {
+      const Event event{now_, Phase::kGiveUp, item.request};
+      if (!stale(event) && clients_.enough(item.request, log_.emitted_tokens[item.request])) give_up(item.request);
+    }
   }
   // Whatever else happens at this very time happens before the group schedules.
   if (!events_.empty() && events_.top().time == now_) {
@@ -130,9 +151,32 @@ void Simulation::on_outputs(std::int32_t index) {
 }
 
 void Simulation::post_next_arrival() {
-  if (next_timed_ == timed_.size()) return;
+  arrival_pending_ = false;
+  if (next_timed_ == timed_.size() || !clients_.take()) return;
   const RequestId request = timed_[next_timed_++];
+  if (clients_.closed_loop()) {  // nobody may have been there to ask before
+    sequences_[request].arrival = arrivals_.arrival_ps[request] = std::max(arrivals_.arrival_ps[request], now_);
+  }
+  arrival_pending_ = true;
   post(arrivals_.arrival_ps[request], Phase::kArrival, request);
+}
+
+void Simulation::on_free_client() {
+  clients_.release();
+  if (!arrival_pending_) post_next_arrival();
+}
+
+void Simulation::give_up(RequestId request) {
+  clients_.give_up(request);
+  router_->finished(request);
+  end_session(request, Status::kCancelled);
+  groups_[static_cast<std::size_t>(log_.group[request])]->abort(request, now_);
+}
+
+void Simulation::on_give_up(RequestId request) {
+  give_up(request);
+  const Group& group = *groups_[static_cast<std::size_t>(log_.group[request])];
+  if (group.idle()) wake(group.config().index);
 }
 
 void Simulation::on_arrival(RequestId request) {
@@ -142,10 +186,12 @@ void Simulation::on_arrival(RequestId request) {
   group->receive(request, now_);
   if (sequences_[request].status == static_cast<std::uint8_t>(Status::kRejected)) {
     router_->finished(request);
-    reject_successors(request);
-  } else if (group->idle()) {
-    wake(group->config().index);
+    end_session(request, Status::kRejected);
+    return;
   }
+  if (const Ps deadline = clients_.deadline(request, now_); deadline < kHorizon)
+    post(deadline, Phase::kGiveUp, request);
+  if (group->idle()) wake(group->config().index);
 }
 
 void Simulation::on_pump(std::int32_t index) {
@@ -191,9 +237,10 @@ void Simulation::wake(std::int32_t index) {
   post(at, Phase::kPump, index);
 }
 
-void Simulation::reject_successors(RequestId request) {
+void Simulation::end_session(RequestId request, Status rest) {
   for (RequestId next = arrivals_.next_call[request]; next >= 0; next = arrivals_.next_call[next])
-    sequences_[next].status = static_cast<std::uint8_t>(Status::kRejected);
+    sequences_[next].status = static_cast<std::uint8_t>(rest);
+  if (clients_.closed_loop()) post(now_ + clients_.think_time(request), Phase::kFreeClient, request);
 }
 
 std::int64_t Simulation::num_rejected() const {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "clients.h"
 #include "domain.h"
 #include "fabric.h"
 #include "group.h"
@@ -53,6 +54,8 @@ class Simulation {
   // The network that groups and memories share; before the first call of run.
   void set_fabric(const FabricConfig& config);
   Fabric* fabric() { return fabric_.get(); }  // null: none was given
+  // How clients behave; before the first call of run.
+  Clients& clients() { return clients_; }
   // What routers may know of the requests; the session numbers and the seed are the caller's to fill in.
   RouterContext router_context() const;
   SequenceTable& sequences() { return sequences_; }
@@ -71,9 +74,9 @@ class Simulation {
   const Series& series() const { return series_; }
 
  private:
-  // At one time: outputs, then landings, then arrivals, then scheduling, then the fabric's new rates; within a phase by
-  // entity (group or request), of which at most one event is pending.
-  enum class Phase : std::uint8_t { kOutputs, kLanding, kArrival, kPump, kSettle };
+  // At one time: outputs, landings, clients that give up or are free to ask again, arrivals, scheduling, then the
+  // fabric's new rates; within a phase by entity (group or request), of which at most one event is pending.
+  enum class Phase : std::uint8_t { kOutputs, kLanding, kGiveUp, kFreeClient, kArrival, kPump, kSettle };
   struct Event {
     Ps time;
     Phase phase;
@@ -86,8 +89,13 @@ class Simulation {
   };
 
   void start();
+  // What has become pointless since it was posted does not even move the clock.
+  bool stale(const Event& event) const;
   void handle(const Event& event);
   void on_outputs(std::int32_t group);
+  void give_up(RequestId request);
+  void on_give_up(RequestId request);
+  void on_free_client();
   void on_arrival(RequestId request);
   void on_pump(std::int32_t group);
   void on_landing();
@@ -96,11 +104,13 @@ class Simulation {
   void wake(std::int32_t group);
   void expect(Group& group);
   void post(Ps time, Phase phase, std::int32_t entity) { events_.push({time, phase, entity}); }
-  void reject_successors(RequestId request);
+  // The client will ask for nothing more in this session; later calls of it get this status.
+  void end_session(RequestId request, Status rest);
   void record_series();
   void check_finished() const;
 
   Arrivals arrivals_;
+  Clients clients_;
   SequenceTable sequences_;
   RequestLog log_;
   std::vector<std::unique_ptr<Group>> groups_;
@@ -117,6 +127,7 @@ class Simulation {
   std::vector<RequestId> finished_;
   std::vector<RequestId> timed_;  // rows whose arrival the workload gives, in order of arrival
   std::size_t next_timed_ = 0;
+  bool arrival_pending_ = false;  // of a row of `timed_`
   std::int64_t num_finished_ = 0;
   Ps now_ = 0;
   Ps series_interval_, next_sample_;

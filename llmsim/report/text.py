@@ -83,7 +83,10 @@ def _rich(summary: Mapping[str, Any]) -> str:
 
 
 def _facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    requests = f"{summary['completed']} completed, {summary['rejected']} rejected, {summary['unfinished']} unfinished"
+    gone = f"{summary['cancelled']} cancelled, " if summary["cancelled"] else ""
+    requests = (
+        f"{summary['completed']} completed, {summary['rejected']} rejected, {gone}{summary['unfinished']} unfinished"
+    )
     yield "Requests", requests
     yield "Duration (s)", _number(summary["duration"], 3)
     yield "Input tokens", str(summary["total_input_tokens"])

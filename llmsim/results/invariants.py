@@ -40,8 +40,12 @@ def _conservation(results: Results) -> str:
     for state, total in in_groups.items():
         if counted[state] != total:
             return f"{counted[state]} requests are {state.name.lower()}, the groups count {total}"
-    if not results.interrupted and counted[Status.FINISHED] + counted[Status.REJECTED] != len(status):
-        return f"{len(status) - counted[Status.FINISHED] - counted[Status.REJECTED]} requests neither finished nor left"
+    dropped = int(np.count_nonzero((status == Status.CANCELLED) & (results.requests.queued_ps >= 0)))
+    if dropped != int(counters["cancelled"].sum()):
+        return f"{dropped} requests were cancelled, the groups count {int(counters['cancelled'].sum())}"
+    left = len(status) - int(counted[[Status.FINISHED, Status.REJECTED, Status.CANCELLED]].sum())
+    if not results.interrupted and left:
+        return f"{left} requests neither finished nor left"
     return OK
 
 
@@ -94,9 +98,10 @@ def _work(results: Results) -> str:
 
 def _blame(results: Results) -> str:
     r = results.requests
-    done = np.flatnonzero(r.status == Status.FINISHED)
+    end_ps = np.maximum(r.finish_ps, r.cancelled_ps)
+    done = np.flatnonzero(end_ps >= 0)
     parts = np.array([column[done] for column in results.blame.values()])
-    wrong = np.flatnonzero(parts.sum(axis=0) != (r.finish_ps - r.arrival_ps)[done])
+    wrong = np.flatnonzero(parts.sum(axis=0) != (end_ps - r.arrival_ps)[done])
     if len(wrong):
         return f"the parts of request {done[wrong[0]]}'s latency do not add up to it"
     if parts.size and parts.min() < 0:

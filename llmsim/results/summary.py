@@ -46,6 +46,7 @@ def _throughput(results: Results) -> dict[str, Any]:
     rows = finished_rows(results.requests)
     status = results.requests.status
     rejected = int(np.count_nonzero(status == Status.REJECTED))
+    cancelled = status == Status.CANCELLED
     input_tokens = int(results.workload.input_tokens[rows].sum(dtype=np.int64))
     output_tokens = int(results.requests.emitted_tokens[rows].sum(dtype=np.int64))
     duration_ps = makespan_ps(results)
@@ -53,7 +54,9 @@ def _throughput(results: Results) -> dict[str, Any]:
         "completed": len(rows),
         "failed": rejected,
         "rejected": rejected,
-        "unfinished": len(status) - len(rows) - rejected,
+        "cancelled": int(np.count_nonzero(cancelled)),
+        "cancelled_output_tokens": int(results.requests.emitted_tokens[cancelled].sum(dtype=np.int64)),
+        "unfinished": len(status) - len(rows) - rejected - int(np.count_nonzero(cancelled)),
         "duration": _rounded(None if duration_ps is None else duration_ps / PS_PER_S),
         "total_input_tokens": input_tokens,
         "total_output_tokens": output_tokens,

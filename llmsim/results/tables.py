@@ -54,6 +54,7 @@ REQUEST_TIMES = (
     Column("scheduled_ps", "int64", "ps", "when it first ran"),
     Column("first_token_ps", "int64", "ps", "end of the step that gave its first token"),
     Column("finish_ps", "int64", "ps", "end of the step that gave its last token"),
+    Column("cancelled_ps", "int64", "ps", "when its engine dropped it, as its client had given up"),
 )
 REQUEST_AMOUNTS = (
     Column("input_tokens", "int32", "tokens", "of the prompt"),
@@ -78,8 +79,11 @@ BLAME = (
     Column("communication_ps", "int64", "ps", "collectives of the steps it took part in"),
     Column("host_ps", "int64", "ps", "device idle between those steps"),
     Column("preemption_ps", "int64", "ps", "between the last token before a preemption and the first after it"),
+    Column(
+        "abandoned_ps", "int64", "ps", "of a cancelled one: from its last token, or its start, until it was dropped"
+    ),
 )
-"""Parts of a finished request's latency, which they add up to exactly."""
+"""Parts of a finished request's latency, or of a cancelled one's time in the system, which they add up to exactly."""
 
 COUNTERS = (
     Column("steps", "int64", "", "batches executed"),
@@ -99,6 +103,7 @@ COUNTERS = (
     Column("peak_blocks_used", "int64", "blocks", "most referenced at once"),
     Column("total_blocks", "int64", "blocks", "of the pool, the null block included"),
     Column("finished", "int64", "requests", "completed"),
+    Column("cancelled", "int64", "requests", "dropped because their clients gave up"),
     Column("rejected", "int64", "requests", "that can never run in their group"),
 )
 """Totals, one value per group."""

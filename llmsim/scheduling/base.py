@@ -22,6 +22,9 @@ class Scheduler(Protocol):
     def build(self, now_ps: int) -> tuple[Sequence[ScheduledItem], Sequence[int]]:
         """The next step in execution order (empty: nothing can be scheduled now), and whom it preempted, in order."""
 
+    def abort(self, request: int) -> None:
+        """The client of a request that was added and is unfinished has gone; `complete` reports nothing of it."""
+
     def complete(self) -> Sequence[Emitted]:
         """The model's output for the oldest batch has arrived; says what each request received."""
 

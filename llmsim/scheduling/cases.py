@@ -1,7 +1,8 @@
 """Schedules under test: one group, requests with known tokens, a given step time, and the steps that result.
 
 A case holds `config` (vLLM's option names, `num_gpu_blocks` with the null block), `resolved` (what the engine made of
-it) and `requests` (id, arrival in s, `segments` [[segment, length], ...], output_len, priority). Token j of segment s
+it) and `requests` (id, arrival in s, `segments` [[segment, length], ...], output_len, priority, and
+`cancel_after` s or `cancel_after_tokens` where the client gives up). Token j of segment s
 is s*100000+j; the k-th output token of request i is -(i*100000+k)-2. A step takes 5 ms plus 10 us per scheduled token
 plus 20 us per request.
 """
@@ -67,6 +68,11 @@ def run_case(case: Case, add_group: AddGroup = native_group) -> Iterator[Case]:
         granularity=1,
         series_interval_ps=0,
     )
+    patience = [
+        round(requests[i]["cancel_after"] * 1e6) * PS_PER_US if "cancel_after" in requests[i] else -1 for i in order
+    ]
+    limits = [requests[i].get("cancel_after_tokens", 0) for i in order]
+    simulation.set_patience(np.array(patience, np.int64), np.array(limits, np.int32))
     scheduler = scheduler_config(case)
     group = _native.GroupConfig()
     group.depth = case["resolved"]["max_concurrent_batches"]

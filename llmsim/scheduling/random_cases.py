@@ -21,7 +21,18 @@ def random_case(seed: int, num_requests: int) -> Case:
     case: Case = {"name": f"random {seed}", "config": config, "requests": requests}
     if "speculative" in config:
         case["accepted_draft_tokens"] = int(rng.integers(0, config["speculative"]["num_speculative_tokens"] + 1))
+    if rng.random() < 0.4:
+        _give_up(rng, requests)
     return case
+
+
+def _give_up(rng: np.random.Generator, requests: list[Case]) -> None:
+    """Some clients lose patience: after a time, with some tokens, or both."""
+    for request in requests:
+        if rng.random() < 0.25:
+            request["cancel_after"] = round(1 + float(rng.exponential(3e6))) / 1e6
+        if rng.random() < 0.15:
+            request["cancel_after_tokens"] = 1 + int(rng.integers(0, request["output_len"]))
 
 
 def _options(rng: np.random.Generator) -> dict[str, Any]:

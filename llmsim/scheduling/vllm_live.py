@@ -162,6 +162,11 @@ class VllmScheduler:
         self._sampled[row] += 1 + accepted
         return [output_token(index, first + k) for k in range(1 + accepted)]
 
+    def abort(self, request: int) -> None:
+        from vllm.v1.request import RequestStatus
+
+        self._scheduler.finish_requests(self._requests[request][1]["id"], RequestStatus.FINISHED_ABORTED)
+
     def complete(self) -> list[Emitted]:
         output, answer = self._in_flight.popleft()
         outputs = self._scheduler.update_from_output(output, answer)

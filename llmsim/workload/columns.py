@@ -1,6 +1,7 @@
 """Collects requests one by one and freezes them into the columns of a Workload."""
 
 from array import array
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,8 @@ class WorkloadBuilder:
         self._session_ids: dict[int, str] = {}
         self._request_ids: dict[int, str] = {}
         self._priorities: dict[int, int] = {}
+        self._timeouts_ns: dict[int, int] = {}
+        self._token_limits: dict[int, int] = {}
         self._hasher: ContentHasher | None = None
         self._has_calls = False
 
@@ -75,6 +78,14 @@ class WorkloadBuilder:
         """Gives the row just added a priority; a lower number is more urgent, and 0 is what the others have."""
         self._priorities[len(self) - 1] = priority
 
+    def limit_last(self, timeout_ns: int | None, tokens: int | None) -> None:
+        """The client of the row just added gives up so long after its arrival, or with so many tokens."""
+        row = len(self) - 1
+        if timeout_ns is not None:
+            self._timeouts_ns[row] = timeout_ns
+        if tokens is not None:
+            self._token_limits[row] = tokens
+
     def build(self, *, models: tuple[str, ...], source: str, notes: tuple[str, ...]) -> Workload:
         """The workload, sorted stably by arrival; says so in a note, and numbers the requests by their place in the
         file, where that changed the order."""
@@ -114,17 +125,21 @@ class WorkloadBuilder:
             source=source,
             session_id=[self._session_ids.get(row, "") for row in names] if self._session_ids else None,
             request_id=[self._request_ids.get(row, str(row)) for row in names] if numbered else None,
-            priority=self._priority(n, rows),
+            priority=self._optional(self._priorities, 0, np.int32, rows),
+            timeout_ps=self._optional(
+                {row: limit * PS_PER_NS for row, limit in self._timeouts_ns.items()}, -1, np.int64, rows
+            ),
+            cancel_after_tokens=self._optional(self._token_limits, 0, np.int32, rows),
             notes=notes,
         )
 
-    def _priority(self, n: int, rows: Int64) -> Int32 | None:
-        if not self._priorities:
+    def _optional(self, given: dict[int, int], fallback: int, dtype: type, rows: Int64) -> Any:
+        """A column of what only some rows have, sorted as `rows`; None where none has."""
+        if not given:
             return None
-        priority = np.zeros(n, dtype=np.int32)
-        given = np.fromiter(self._priorities, dtype=np.int64)
-        priority[given] = np.fromiter(self._priorities.values(), dtype=np.int32)
-        return priority[rows]
+        column: Any = np.full(len(self), fallback, dtype=dtype)
+        column[np.fromiter(given, dtype=np.int64)] = np.fromiter(given.values(), dtype=dtype)
+        return column[rows]
 
     def _content(self, n: int) -> tuple[Int64, UInt64]:
         if self._hasher is None:

@@ -120,6 +120,22 @@ class Uniform:
 
 
 @dataclass(frozen=True)
+class Exponential:
+    """Memoryless, of this mean before rounding to the nearest integer; values below `minimum` are set to it."""
+
+    mean: float
+    minimum: int = 0
+
+    def draw(self, random: Generator, n: int) -> Int64:
+        values = np.rint(random.standard_exponential(n) * self.mean)
+        return np.clip(values, self.minimum, MAX_TOKENS).astype(np.int64)
+
+    @property
+    def text(self) -> str:
+        return f"exponential:{self.mean!r}"
+
+
+@dataclass(frozen=True)
 class Fixed:
     """Always `value`."""
 

@@ -23,8 +23,9 @@ def load_trace(path: str | Path, *, known_models: Sequence[str], granularity: in
     """The requests of a trace, in stable order of arrival.
 
     Lines hold `input_toks`, `output_toks`, `arrival_time_ns` and optionally `input_tok_ids`, `output_tok_ids`,
-    `model`, `request_id`, `priority`; a session has `arrival_time_ns`, `sub_requests` and optionally `session_id`,
-    `model` and `priority`, which its calls may override. Gzip and zstd are recognised by content; blank lines are
+    `model`, `request_id`, `priority`, `cancel_after_ns`, `cancel_after_toks`; a session has `arrival_time_ns`,
+    `sub_requests` and optionally `session_id`, `model` and the last three, which its calls may override.
+    Gzip and zstd are recognised by content; blank lines are
     skipped; other keys are ignored with a note. `known_models` are the cluster's (empty: any name goes),
     `granularity` the tokens per content block (0: content is not kept), `limit` the number of lines to read (0: all).
     Token ids are hashed as they are read and dropped, so memory is bounded by the columns. Raises InputError,
@@ -93,6 +94,7 @@ class _Reader:
             self._builder.name_last(record.session_id or None, record.request_id or None)
         if record.priority is not UNSET:
             self._builder.prioritise_last(record.priority)
+        self._limit(record, record)
 
     def _decode_again(self, line: bytes, number: int) -> Line:
         """The line without its unknown keys, which are noted once; refuses a line with any other fault."""
@@ -122,7 +124,15 @@ class _Reader:
             priority = record.priority if call.priority is UNSET else call.priority
             if priority is not UNSET:
                 self._builder.prioritise_last(priority)
+            self._limit(call, record)
             arrival_ns = -1
+
+    def _limit(self, call: Line | Call, record: Line) -> None:
+        """When the client gives up; a session's own value holds for the calls that give none."""
+        timeout = record.cancel_after_ns if call.cancel_after_ns is UNSET else call.cancel_after_ns
+        tokens = record.cancel_after_toks if call.cancel_after_toks is UNSET else call.cancel_after_toks
+        if timeout is not UNSET or tokens is not UNSET:
+            self._builder.limit_last(timeout or None, tokens or None)
 
     def _take_call(self, call: Line | Call, arrival_ns: int, model: object, line: bytes, number: int) -> None:
         input_tokens, output_tokens = call.input_toks, call.output_toks

@@ -11,6 +11,7 @@ from llmsim.workload.limits import MAX_PRIORITY, MAX_TIME_NS, MAX_TOKEN_ID, MAX_
 Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 TimeNs = Annotated[int, Meta(ge=0, le=MAX_TIME_NS)]
 Priority = Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
+Patience = Annotated[int, Meta(ge=1, le=MAX_TIME_NS)]
 TokenIds = list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]]
 
 
@@ -25,6 +26,8 @@ class Call(msgspec.Struct, gc=False):
     model: str | UnsetType = UNSET
     request_id: str | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
+    cancel_after_ns: Patience | UnsetType = UNSET
+    cancel_after_toks: Tokens | UnsetType = UNSET
 
 
 class Line(msgspec.Struct, gc=False):
@@ -40,6 +43,8 @@ class Line(msgspec.Struct, gc=False):
     session_id: str | UnsetType = UNSET
     sub_requests: list[Call] | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
+    cancel_after_ns: Patience | UnsetType = UNSET
+    cancel_after_toks: Tokens | UnsetType = UNSET
 
 
 class _StrictCall(Call, gc=False, forbid_unknown_fields=True):
@@ -91,7 +96,7 @@ def problem(line: bytes) -> str:
 
 def _session_problem(fields: dict[str, Any]) -> str:
     found = _integer_problem(fields, "arrival_time_ns", 0, MAX_TIME_NS, "") or _text_problem(fields, "")
-    found = found or _priority_problem(fields, "")
+    found = found or _optional_problem(fields, "")
     if found:
         return found
     calls = fields["sub_requests"]
@@ -123,11 +128,18 @@ def _request_problem(fields: dict[str, Any], path: str, *, timed: bool) -> str:
         found = found or _integer_problem(fields, "tool_duration_ns", 0, MAX_TIME_NS, path)
     for name, length in _IDS.items():
         found = found or _ids_problem(fields, name, length, path)
-    return found or _priority_problem(fields, path) or _text_problem(fields, path)
+    return found or _optional_problem(fields, path) or _text_problem(fields, path)
 
 
-def _priority_problem(fields: dict[str, Any], path: str) -> str:
-    return _integer_problem(fields, "priority", MIN_PRIORITY, MAX_PRIORITY, path) if "priority" in fields else ""
+def _optional_problem(fields: dict[str, Any], path: str) -> str:
+    found = ""
+    for name, low, high in (
+        ("priority", MIN_PRIORITY, MAX_PRIORITY),
+        ("cancel_after_ns", 1, MAX_TIME_NS),
+        ("cancel_after_toks", 1, MAX_TOKENS),
+    ):
+        found = found or (_integer_problem(fields, name, low, high, path) if name in fields else "")
+    return found
 
 
 def _integer_problem(fields: dict[str, Any], name: str, low: int, high: int, path: str) -> str:

@@ -70,7 +70,15 @@ def _rows_of(workload: Workload, heads: Int64, chosen: Int64, arrival_ps: Int64)
     listed = rows.tolist()
     columns = {
         name: getattr(workload, name)[rows]
-        for name in ("input_tokens", "output_tokens", "model", "tool_delay_ps", "priority")
+        for name in (
+            "input_tokens",
+            "output_tokens",
+            "model",
+            "tool_delay_ps",
+            "priority",
+            "timeout_ps",
+            "cancel_after_tokens",
+        )
         if getattr(workload, name, None) is not None
     }
     return replace(

@@ -9,6 +9,7 @@ from llmsim.workload.distributions import (
     MAX_ZIPF_VALUES,
     Arrivals,
     Bursts,
+    Exponential,
     Fixed,
     FixedInterval,
     Gamma,
@@ -35,7 +36,7 @@ def parse_synthetic(text: str) -> SyntheticSpec:
     n (lines), rate (requests per second), arrivals (poisson, gamma:cv=2, fixed, burst:size=50:every_s=15,
     diurnal:period_s=86400:amplitude=0.5, spike:every_s=300:length_s=20:factor=5), input and
     output (tokens: lognormal:MEAN with cv= (1) or sigma=, zipf:EXPONENT or pareto:ALPHA with min= and max=,
-    uniform:MIN-MAX, fixed:N or
+    uniform:MIN-MAX, exponential:MEAN, fixed:N or
     N; min= and max= limit a lognormal), prefixes (COUNT with tokens= and share= (1)), calls and tool_ms (sessions;
     distributions too), model (names separated by |), seed (0). Raises InputError naming the part at fault.
     """
@@ -175,6 +176,7 @@ def parse_arrivals(text: str, fields: dict[str, Field]) -> Arrivals:
 def parse_lengths(field: Field, smallest: int) -> Lengths:
     makers: dict[str, Callable[[Field, int], Lengths]] = {
         "lognormal": _lognormal, "zipf": _zipf, "pareto": _pareto, "uniform": _uniform, "fixed": _fixed,
+        "exponential": _exponential,
     }  # fmt: skip
     if field.word.isdigit() and not field.arguments:
         field.arguments[""], field.word = field.word, "fixed"
@@ -223,6 +225,10 @@ def _uniform(field: Field, smallest: int) -> Lengths:
         field.set("min", low)
         field.set("max", high)
     return Uniform(*_range(field, smallest, lowest=None, highest=None))
+
+
+def _exponential(field: Field, smallest: int) -> Lengths:
+    return Exponential(field.positive("", most=MAX_TOKENS), smallest)
 
 
 def _fixed(field: Field, smallest: int) -> Lengths:

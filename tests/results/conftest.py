@@ -52,7 +52,7 @@ def make_results(
         group=random.integers(0, groups, n).astype(np.int16), status=status,
         arrival_ps=np.where(status == Status.PENDING, -1, arrival), queued_ps=times["queued"],
         scheduled_ps=times["scheduled"], first_token_ps=times["first"], finish_ps=times["finish"],
-        emitted_tokens=emitted,
+        cancelled_ps=np.full(n, -1, dtype=np.int64), emitted_tokens=emitted,
         cached_tokens=np.zeros(n, dtype=np.int32), preemptions=np.zeros(n, dtype=np.int32),
     )  # fmt: skip
     return Results(

@@ -41,6 +41,12 @@ class Options:
     decode_only: bool = False
     keys: list[list[int]] | None = None
     priority: list[int] = field(default_factory=list)
+    timeout_ms: list[float] = field(default_factory=list)
+    cancel_tokens: list[int] = field(default_factory=list)
+    clients: int = 0
+    think_ms: list[float] = field(default_factory=list)
+    next_call: list[int] = field(default_factory=list)
+    api_latency_ms: float = 0
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -84,23 +90,29 @@ def configuration(options: Options) -> Any:
 
 
 def run(requests: list[tuple[float, int, int]], options: Options) -> Any:
-    """Runs (arrival in ms, input, output) rows, in order of arrival, to the end."""
+    """Runs (arrival in ms, or -1 for a later call, input, output) rows, in order of arrival, to the end."""
     n = len(requests)
     keys = options.keys or [[] for _ in range(n)]
     sim = _native.Simulation(
-        np.array([round(arrival * MS) for arrival, _, _ in requests], np.int64),
+        np.array([round(arrival * MS) if arrival >= 0 else -1 for arrival, _, _ in requests], np.int64),
         np.array([tokens for _, tokens, _ in requests], np.int32),
         np.array([tokens for _, _, tokens in requests], np.int32),
-        np.zeros(n, np.int16), np.full(n, -1, np.int32), np.zeros(n, np.int64), np.array(options.priority, np.int32),
+        np.zeros(n, np.int16), np.array(options.next_call or [-1] * n, np.int32), np.zeros(n, np.int64),
+        np.array(options.priority, np.int32),
         np.cumsum([0, *map(len, keys)]).astype(np.int64), np.array([k for row in keys for k in row], np.uint64),
         options.block_size, 0,
     )  # fmt: skip
     group = _native.GroupConfig()
-    group.depth = options.depth
+    group.depth, group.api_latency_ps = options.depth, round(options.api_latency_ms * MS)
     sim.add_group(
         group, configuration(options), program(options.budget, options.max_seqs, options.per_token_ms),
         record_steps=True, record_schedule=True,
     )  # fmt: skip
+    if options.timeout_ms or options.cancel_tokens:
+        patience = [round(ms * MS) if ms >= 0 else -1 for ms in options.timeout_ms]
+        sim.set_patience(np.array(patience, np.int64), np.array(options.cancel_tokens, np.int32))
+    if options.clients:
+        sim.set_closed_loop(options.clients, np.array([round(ms * MS) for ms in options.think_ms], np.int64))
     for _ in range(MOST_EVENTS // 10_000):
         if sim.run(10_000):
             return sim

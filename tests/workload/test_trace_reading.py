@@ -202,3 +202,20 @@ def test_a_hundred_thousand_lines_load_quickly(tmp_path):
     start = time.process_time()
     assert len(load_trace(path, known_models=[LLAMA], granularity=16)) == 100_000
     assert time.process_time() - start < 0.5 * 3  # measured 0.1 s; three times the budget, for slow machines
+
+
+def test_when_clients_give_up(tmp_path):
+    path = tmp_path / "t.jsonl"
+    lines = [
+        '{"input_toks": 1, "output_toks": 1, "arrival_time_ns": 9, "cancel_after_toks": 4}',
+        '{"arrival_time_ns": 2, "cancel_after_ns": 7, "sub_requests": [{"input_toks": 2, "output_toks": 2},'
+        ' {"input_toks": 3, "output_toks": 3, "cancel_after_ns": 8}]}',
+    ]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    workload = load_trace(path, known_models=(), granularity=16)
+    assert workload.timeout_ps is not None and workload.cancel_after_tokens is not None
+    assert workload.timeout_ps.tolist() == [7000, 8000, -1]
+    assert workload.cancel_after_tokens.tolist() == [0, 0, 4]
+    path.write_text(lines[0].replace("4}", "0}"), encoding="utf-8")
+    with pytest.raises(InputError, match='"cancel_after_toks" is 0, but must be an integer from 1'):
+        load_trace(path, known_models=(), granularity=16)

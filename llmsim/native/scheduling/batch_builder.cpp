@@ -60,6 +60,7 @@ void BatchBuilder::drop(RequestId request, Batch& batch) {
   Sequence& s = sequences_[request];
   kv_.release(request, /*preempted=*/true);
   counters_.recomputed_tokens += s.num_computed;
+  s.lost_to = std::max(s.lost_to, s.num_computed);
   ++counters_.preemptions;
   log_.preempted(request);
   s.num_computed = 0;
@@ -75,6 +76,21 @@ void BatchBuilder::preempt_youngest(Batch& batch) {
   waiting_.push_front(victim);
 }
 
+void BatchBuilder::abort(RequestId request) {
+  Sequence& s = sequences_[request];
+  const auto place = std::find(running_.begin(), running_.end(), request);
+  if (place != running_.end()) {
+    running_.erase(place);
+    leave(request);
+  } else {
+    leave_queue(request);
+  }
+  counters_.recomputed_tokens -= std::max(0, s.lost_to - s.num_computed);  // never computed again
+  s.status = static_cast<std::uint8_t>(Status::kCancelled);
+  ++counters_.cancelled;
+  completed();
+}
+
 void BatchBuilder::complete(const Batch& batch, std::vector<RequestId>& finished) {
   const std::size_t before = finished.size();
   for (const Item& item : batch.items) receive(item, finished);
@@ -88,6 +104,7 @@ void BatchBuilder::complete(const Batch& batch, std::vector<RequestId>& finished
 
 void BatchBuilder::receive(const Item& item, std::vector<RequestId>& finished) {
   Sequence& s = sequences_[item.request];
+  if (s.status == static_cast<std::uint8_t>(Status::kCancelled)) return;
   if (item.emits) {
     ++s.num_tokens;
     log_.emit(item.request, 1);

@@ -34,6 +34,7 @@ class BatchBuilder : public Builder {
   void add(RequestId request) override;
   bool has_requests() const override { return num_running() + num_waiting() > 0; }
   void build(Ps now, Batch& batch) final;
+  void abort(RequestId request) final;
   void complete(const Batch& batch, std::vector<RequestId>& finished) final;
   void log_keys(KeyLog* log) final { kv_.log_keys(log); }
   std::int32_t max_depth() const final { return 1; }
@@ -50,9 +51,11 @@ class BatchBuilder : public Builder {
   virtual void form(Ps now, Batch& batch) = 0;
   // `item` has been computed, and its token received if it emits; not called for what finishes with it.
   virtual void served(const Item& item) { (void)item; }
+  // A request that does not run has to leave the policy's lists.
+  virtual void leave_queue(RequestId request) { waiting_.remove(request); }
   // A finished request has to leave the policy's lists (`running_` is taken care of); gives back its blocks.
   virtual void leave(RequestId request) { kv_.release(request, /*preempted=*/false); }
-  // After all of a batch's items have been received.
+  // After all of a batch's items have been received, and after a request was aborted.
   virtual void completed() {}
 
   // Tokens between what is computed and what is known: the rest of a prompt, or 1.

@@ -115,6 +115,11 @@ void Mlfq::served(const Item& item) {
   if (job.used >= (1 << job.level)) move(item.request, std::min(job.level + 1, config_.mlfq_levels - 1));
 }
 
+void Mlfq::leave_queue(RequestId request) {
+  not_running_.erase({jobs_.at(request).waits_since, request});
+  leave(request);
+}
+
 void Mlfq::leave(RequestId request) {
   ready_.erase(rank(request));
   holders_.erase(rank(request));

@@ -40,6 +40,7 @@ class Mlfq final : public BatchBuilder {
 
   void form(Ps now, Batch& batch) override;
   void served(const Item& item) override;
+  void leave_queue(RequestId request) override;
   void leave(RequestId request) override;
 
   void promote_starved(Ps now);

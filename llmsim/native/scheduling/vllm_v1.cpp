@@ -80,7 +80,7 @@ bool VllmV1::unschedule(RequestId request, Batch& batch, std::int32_t& budget) {
                                  [request](const Item& scheduled) { return scheduled.request == request; });
   if (item == batch.items.end()) return false;
   budget += item->tokens;
-  counters_.recomputed_tokens -= item->tokens;  // `preempt` counts all as computed, but these never ran
+  sequences_[request].num_computed -= item->tokens;  // they never ran
   if (config_.async_scheduling && item->emits) sequences_[request].num_in_flight -= 1 + item->drafts;
   batch.items.erase(item);
   return true;
@@ -102,6 +102,7 @@ void VllmV1::preempt(RequestId request) {
   Sequence& s = sequences_[request];
   kv_.release(request, /*preempted=*/true);
   counters_.recomputed_tokens += s.num_computed;
+  s.lost_to = std::max(s.lost_to, s.num_computed);
   ++counters_.preemptions;
   log_.preempted(request);
   s.num_computed = 0;
@@ -167,6 +168,20 @@ void VllmV1::schedule(RequestId request, std::int32_t tokens, Batch& batch) {
   batch.items.push_back({request, tokens, before, s.epoch, drafts, emits});
 }
 
+// vLLM's finish_requests with FINISHED_ABORTED: blocks are free at once, even while a batch in flight writes them.
+void VllmV1::abort(RequestId request) {
+  Sequence& s = sequences_[request];
+  if (s.status == static_cast<std::uint8_t>(Status::kWaiting)) {
+    waiting_.remove(request);
+  } else {
+    running_.erase(std::find(running_.begin(), running_.end(), request));
+    kv_.release(request, /*preempted=*/false);
+  }
+  counters_.recomputed_tokens -= std::max(0, s.lost_to - s.num_computed);  // never computed again
+  s.status = static_cast<std::uint8_t>(Status::kCancelled);
+  ++counters_.cancelled;
+}
+
 void VllmV1::complete(const Batch& batch, std::vector<RequestId>& finished) {
   some_running_finished_ = false;
   for (const Item& item : batch.items) receive(item, finished);
@@ -179,7 +194,8 @@ void VllmV1::complete(const Batch& batch, std::vector<RequestId>& finished) {
 
 void VllmV1::receive(const Item& item, std::vector<RequestId>& finished) {
   Sequence& s = sequences_[item.request];
-  if (s.status == static_cast<std::uint8_t>(Status::kFinished)) return;
+  const auto status = static_cast<Status>(s.status);
+  if (status == Status::kFinished || status == Status::kCancelled) return;
   const bool current = s.epoch == item.epoch;
   const std::int32_t accepted = std::min(item.drafts, config_.accepted_draft_tokens);
   const std::int32_t rejected = item.drafts - accepted;  // these roll back

@@ -36,6 +36,7 @@ class VllmV1 final : public Builder {
   void add(RequestId request) override;
   bool has_requests() const override { return !running_.empty() || !waiting_.empty(); }
   void build(Ps now, Batch& batch) override;
+  void abort(RequestId request) override;
   void complete(const Batch& batch, std::vector<RequestId>& finished) override;
   void log_keys(KeyLog* log) override { kv_.log_keys(log); }
 
