@@ -140,9 +140,13 @@ def _lower_in_place(deployment: Deployment, group: Group, options: LoweringOptio
 
 
 def _located(name: str, cluster_path: str) -> str:
-    """A file beside the cluster file comes before one under the working directory and before a preset of that name."""
+    """A file beside the cluster file comes before one under the working directory and before a preset of that name.
+
+    Only what can be read counts: a folder of results that happens to be called like a device is not a data sheet.
+    """
     beside = Path(cluster_path).parent / name
-    return str(beside) if beside.exists() and not Path(name).is_absolute() else name
+    readable = (beside.suffix == ".json" and beside.is_file()) or (beside / "config.json").is_file()
+    return str(beside) if readable and not Path(name).is_absolute() else name
 
 
 def _engine_key(engine: EngineArgs) -> tuple[object, ...]:

@@ -118,6 +118,12 @@ def test_data_sheets_and_models_beside_the_cluster_file(tmp_path: Path, capsys: 
     assert "data sheet of Mine" in next(iter(json.loads(capsys.readouterr().out)["sources"]["by_source"]))
 
 
+def test_a_folder_called_like_a_device_is_no_data_sheet(tmp_path: Path) -> None:
+    cluster = changed(tmp_path)
+    (tmp_path / json.loads(cluster.read_text(encoding="utf-8"))["nodes"][0]["instances"][0]["hardware"]).mkdir()
+    assert run("--json", cluster=cluster) == 0
+
+
 def test_a_bandwidth_that_is_not_used_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slow = changed(tmp_path, npu_mem={"mem_size": 80, "mem_bw": 1000, "mem_latency": 0})
     tpot = {}

@@ -1,0 +1,168 @@
+"""Figure 5: throughput over time of four serving configurations on RTX A6000 and on H100."""
+
+from pathlib import Path
+
+import numpy as np
+
+from figures import published
+from figures.clusters import (
+    A6000,
+    A6000_LINK,
+    H100,
+    H100_LINK,
+    LLAMA_8B,
+    LLAMA_70B,
+    MIXTRAL,
+    PHI_MOE,
+    Json,
+    cluster,
+    instance,
+)
+from figures.report import Comparison, FigureReport
+from figures.runs import Outcome, Run, Workspace, per_second
+from figures.style import OURS, PEER, REAL, note, save, subplots
+from llmsim.validation.throughput import read_series, series_errors
+
+TITLE = "throughput over time"
+TITLES = {
+    "MD": "two dense instances",
+    "SD+PC": "one instance, prefix caching",
+    "PDD": "prefill and decode apart",
+    "SM": "mixture of experts",
+}
+LLAMA = (
+    "synthetic:n=300,rate=10,input=lognormal:224:cv=1.3:min=4:max=4096,output=lognormal:278:cv=1:min=2:max=2048,seed=5"
+)
+PHI = (
+    "synthetic:n=300,rate=10,input=lognormal:234:cv=1.3:min=4:max=2048,output=lognormal:323:cv=1:min=2:max=1024,seed=5"
+)
+SHARED = (
+    "synthetic:n=300,rate=10,input=lognormal:160:cv=1.3:min=4:max=4096,output=lognormal:278:cv=1:min=2:max=2048,"
+    "prefixes=8:tokens=128:share=0.5,seed=5"
+)
+"""Lengths as in the paper's 300 ShareGPT requests: means of 224 and 278 tokens (Llama), 234 and 323 (Phi)."""
+H100_OPTIONS = ("--cost-source", "silicon", "--no-async-scheduling")
+"""The vLLM of the recordings is not stated; its steps are those of an engine without asynchronous scheduling."""
+
+
+def runs(work: Workspace) -> list[Run]:
+    """Four panels per machine; the artifact's files where there are some."""
+    found = []
+    for name, title in TITLES.items():
+        found.append(_a6000(work, name, title))
+    for name, title in TITLES.items():
+        found.append(_h100(work, name, title))
+    return found
+
+
+def _a6000(work: Workspace, name: str, title: str) -> Run:
+    profiles = work.of_artifact("perf_models")
+    config = work.of_artifact(f"figure_5/A6000/config/{name}_config.json")
+    trace = work.of_artifact(f"dataset/sharegpt_req300_rate10_{'phi' if name == 'SM' else 'llama'}.jsonl")
+    source = ("--profile-dir", str(profiles)) if profiles else ()
+    return Run(
+        f"A6000_{name}",
+        f"A6000, {title}",
+        config or cluster(instances(name, A6000, LLAMA_8B, PHI_MOE, 1), A6000_LINK),
+        str(trace) if trace else _synthetic(name),
+        ("--request-routing-policy", "RR", *source),
+    )
+
+
+def _h100(work: Workspace, name: str, title: str) -> Run:
+    llama = work.of_artifact("dataset/sharegpt_req300_rate10_llama.jsonl")
+    trace = str(llama) if llama and name != "SM" else _synthetic(name)
+    content = cluster(instances(name, H100, LLAMA_70B, MIXTRAL, 4), H100_LINK)
+    return Run(f"H100_{name}", f"H100, {title}", content, trace, ("--request-routing-policy", "RR", *H100_OPTIONS))
+
+
+def _synthetic(name: str) -> str:
+    return {"SM": PHI, "SD+PC": SHARED}.get(name, LLAMA)
+
+
+def instances(name: str, device: Json, dense: str, experts: str, tp: int) -> list[Json]:
+    """The instances of one of the paper's configurations: SD(+PC), MD, PDD or SM."""
+    if name == "MD":
+        return [instance(device, dense, tp)] * 2
+    if name == "PDD":
+        return [instance(device, dense, tp, "prefill"), instance(device, dense, tp, "decode")]
+    return [instance(device, experts if name == "SM" else dense, tp)]
+
+
+def build(work: Workspace) -> FigureReport:
+    """Runs, tables, the plot and the comparison."""
+    report = FigureReport(5, TITLE)
+    outcomes = [work.execute(run) for run in runs(work)]
+    figure, axes = subplots(2, 4)
+    for outcome, axis in zip(outcomes, axes.ravel(), strict=True):
+        axis.set_title(outcome.run.title)
+        if outcome.failure:
+            report.remarks.append(f"{outcome.run.title}: not run ({outcome.failure})")
+            note(axis, "not run")
+            continue
+        ours = per_second(outcome, "generation_tokens")
+        work.write_table(f"{outcome.run.name}_throughput", ("time_s", "throughput"), list(enumerate(ours)))
+        for path, color, label in _references(work, outcome.run.name):
+            axis.plot(read_series(path), color=color, label=label, linewidth=1.1)
+        axis.plot(ours, color=OURS, label="llmsim")
+        axis.set_ylim(bottom=0)
+        axis.set_xlim(left=0)
+        _compare(work, outcome, np.array(ours), report)
+    for row in axes:
+        row[0].set_ylabel("generated tokens/s")
+    for axis in axes[-1]:
+        axis.set_xlabel("time, s")
+    save(figure, work.folder / "figure_5.pdf")
+    return report
+
+
+def _references(work: Workspace, name: str) -> list[tuple[Path, str, str]]:
+    device, panel = name.split("_")
+    sources = (("reference", REAL, "vLLM, measured"), ("peer", PEER, "LLMServingSim 2.0"))
+    found = [
+        (work.of_artifact(f"figure_5/{device}/{kind}/{panel}_throughput.tsv"), color, label)
+        for kind, color, label in sources
+    ]
+    return [(path, color, label) for path, color, label in found if path]
+
+
+def _compare(work: Workspace, outcome: Outcome, ours: np.ndarray, report: FigureReport) -> None:
+    name = outcome.run.name
+    device, panel = name.split("_")
+    references = {label: read_series(path) for path, _, label in _references(work, name)}
+    real = references.get("vLLM, measured")
+    if real is not None:
+        errors = series_errors(ours, real)
+        peer = series_errors(references["LLMServingSim 2.0"], real) if len(references) > 1 else None
+        measured = float(real.sum() / np.flatnonzero(real > 0)[-1])
+        report.comparisons.append(
+            Comparison(
+                f"{name}: output tok/s", measured * (1 + errors.total / 100), measured, "measured series of the "
+                "artifact", peer.total if peer else None,
+            )
+        )  # fmt: skip
+        shown = "" if peer is None else f"; LLMServingSim 2.0's is {peer.series:.1f} %"
+        report.remarks.append(
+            f"{name}: error of the throughput per second {errors.series:.1f} % (sum of differences){shown}"
+        )
+    elif device == "H100" and panel in published.H100_REAL and outcome.run.dataset.endswith(".jsonl"):
+        _published(outcome, panel, report)
+    else:
+        report.remarks.append(
+            f"{name}: {outcome.summary['output_throughput']:.0f} output tok/s; nothing published for this trace "
+            f"(the paper's own error per second on {device} is {published.SERIES_ERROR[device]} % on average)"
+        )
+
+
+def _published(outcome: Outcome, panel: str, report: FigureReport) -> None:
+    real, peer = published.H100_REAL[panel], published.H100_PEER_ERRORS[panel]
+    names = (
+        ("output tok/s", "output_throughput"),
+        ("mean TTFT, ms", "mean_ttft_ms"),
+        ("mean TPOT, ms", "mean_tpot_ms"),
+    )
+    values = (real.throughput, real.ttft_ms, real.tpot_ms)
+    for (label, key), value, error in zip(names, values, peer, strict=True):
+        report.comparisons.append(
+            Comparison(f"{outcome.run.name}: {label}", outcome.summary[key], value, "published mean", error)
+        )

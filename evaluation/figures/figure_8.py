@@ -1,0 +1,112 @@
+"""Figure 8: throughput, TTFT and TPOT relative to the real system, and the time that a simulation takes."""
+
+from typing import Any
+
+from figures import published
+from figures.clusters import H100, H100_LINK, LLAMA_70B, MIXTRAL, cluster
+from figures.figure_5 import H100_OPTIONS, LLAMA, PHI, instances
+from figures.report import Comparison, FigureReport
+from figures.runs import Outcome, Run, Workspace
+from figures.style import OURS, PEER, REAL, note, save, subplots
+
+TITLE = "accuracy and simulation time"
+CONFIGURATIONS = {
+    "SD": "one dense",
+    "MD": "two dense",
+    "PDD": "prefill/decode",
+    "SM": "experts",
+}
+METRICS = (
+    ("output throughput", "output_throughput", "tok/s"),
+    ("mean TTFT", "mean_ttft_ms", "ms"),
+    ("mean TPOT", "mean_tpot_ms", "ms"),
+)
+
+
+def runs(work: Workspace) -> list[Run]:
+    """H100, four devices per instance, 300 requests at 10/s, operator times from the silicon database."""
+    llama = work.of_artifact("dataset/sharegpt_req300_rate10_llama.jsonl")
+    phi = work.of_artifact("dataset/sharegpt_req300_rate10_phi.jsonl")
+    traces = {"SM": str(phi or PHI)}
+    return [
+        Run(
+            f"H100_{name}",
+            title,
+            cluster(instances(name, H100, LLAMA_70B, MIXTRAL, 4), H100_LINK),
+            traces.get(name, str(llama or LLAMA)),
+            ("--request-routing-policy", "RR", *H100_OPTIONS),
+        )
+        for name, title in CONFIGURATIONS.items()
+    ]
+
+
+def build(work: Workspace) -> FigureReport:
+    """Bars of ours and of LLMServingSim 2.0 over the published means, and seconds of simulation."""
+    report = FigureReport(8, TITLE)
+    outcomes = [work.execute(run) for run in runs(work)]
+    figure, axes = subplots(1, 4, width=2.6, height=2.1)
+    for index, (label, key, unit) in enumerate(METRICS):
+        _normalised(axes[0][index], outcomes, index, label)
+        for outcome in outcomes:
+            _compare(outcome, index, f"{label}, {unit}", key, report)
+    _times(axes[0][3], outcomes)
+    rows = [(o.run.name, f"{o.wall_s:.2f}", f"{o.cpu_s:.2f}") for o in outcomes if not o.failure]
+    work.write_table("simulation_time", ("run", "wall_s", "cpu_s"), rows)
+    for outcome in outcomes:
+        if outcome.failure:
+            report.remarks.append(f"{outcome.run.title}: not run ({outcome.failure})")
+    if work.artifact is None:
+        report.remarks.append("without the artifact's traces the lengths are drawn: compare only roughly")
+    report.remarks.append(
+        "operator times are the silicon database's, nothing is fitted; the version of vLLM behind the published means "
+        "is not stated, and a host gap per step explains most of the difference (docs/accuracy.md)"
+    )
+    save(figure, work.folder / "figure_8.pdf")
+    return report
+
+
+def _value(outcome: Outcome, index: int) -> float:
+    return float(outcome.summary[METRICS[index][1]])
+
+
+def _real(outcome: Outcome, index: int) -> tuple[float, float]:
+    """(the published value, LLMServingSim 2.0's error in percent) of a metric."""
+    name = outcome.run.name.removeprefix("H100_")
+    real = published.H100_REAL[name]
+    return (real.throughput, real.ttft_ms, real.tpot_ms)[index], published.H100_PEER_ERRORS[name][index]
+
+
+def _normalised(axis: Any, outcomes: list[Outcome], index: int, label: str) -> None:
+    axis.set_title(f"{label} over vLLM's")
+    for place, outcome in enumerate(outcomes):
+        real, peer = _real(outcome, index)
+        first = "_" if place else ""
+        axis.bar(place - 0.2, 1 + peer / 100, 0.36, color=PEER, label=f"{first}LLMServingSim 2.0 (own H100 profile)")
+        if not outcome.failure:
+            value = _value(outcome, index) / real
+            axis.bar(place + 0.2, value, 0.36, color=OURS, label=f"{first}llmsim (silicon database)")
+    axis.axhline(1, color=REAL, linewidth=0.8)
+    axis.set_xticks(range(len(outcomes)), [o.run.title for o in outcomes], rotation=25, ha="right")
+    axis.grid(axis="x", visible=False)
+
+
+def _times(axis: Any, outcomes: list[Outcome]) -> None:
+    axis.set_title("simulation, s (whole process)")
+    done = [o for o in outcomes if not o.failure]
+    if not done:
+        note(axis, "no run")
+        return
+    for place, outcome in enumerate(outcomes):
+        if not outcome.failure:
+            axis.bar(place, outcome.wall_s, 0.5, color=OURS)
+            axis.annotate(f"{outcome.wall_s:.1f}", (place, outcome.wall_s), ha="center", va="bottom", fontsize=7)
+    axis.set_xticks(range(len(outcomes)), [o.run.title for o in outcomes], rotation=25, ha="right")
+    axis.grid(axis="x", visible=False)
+
+
+def _compare(outcome: Outcome, index: int, label: str, key: str, report: FigureReport) -> None:
+    if outcome.failure:
+        return
+    real, peer = _real(outcome, index)
+    name = f"{outcome.run.title}: {label}"
+    report.comparisons.append(Comparison(name, outcome.summary[key], real, "published mean (H100)", peer))

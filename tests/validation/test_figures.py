@@ -1,0 +1,66 @@
+"""The figure scripts run from anywhere, keep logs, results and tables, and say what failed instead of stopping."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib")
+EVALUATION = Path(__file__).resolve().parents[2] / "evaluation"
+
+
+def script(name, *arguments, cwd):
+    return subprocess.run(
+        ["sh", str(EVALUATION / name), *map(str, arguments)],
+        cwd=cwd, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_figure_and_its_comparison(tmp_path):
+    done = script("figure_9.sh", "--output", tmp_path, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "figure_9"
+    assert (folder / "figure_9.pdf").read_bytes().startswith(b"%PDF")
+    assert (folder / "logs" / "TPU-v6e.log").read_text().startswith("$ ")
+    assert (folder / "results" / "TPU-v6e" / "manifest.json").exists()
+    rows = [line.split("\t") for line in (folder / "parsed" / "TPU-v6e_throughput.tsv").read_text().splitlines()]
+    assert rows[0] == ["time_s", "throughput"]
+    csv = (folder / "results" / "TPU-v6e.csv").read_text().splitlines()
+    generated = sum(float(row[1]) for row in rows[1:])
+    assert generated == pytest.approx(300 * 278, rel=0.2)
+    assert len(csv) == 301
+    shown = script("compare.sh", 9, "--output", tmp_path, cwd=tmp_path)
+    assert shown.returncode == 0
+    assert "operator times" in shown.stdout
+
+
+def test_what_was_not_made_is_said(tmp_path):
+    shown = script("compare.sh", "figure_6", "--output", tmp_path, cwd=tmp_path)
+    assert shown.returncode == 1
+    assert "figure_6.sh" in shown.stderr
+
+
+@pytest.mark.parametrize("arguments", [["4"], ["5", "--artifact", "no-such-folder"]])
+def test_bad_arguments_are_one_sentence(arguments, tmp_path):
+    done = script("figures.sh", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_that_fails_is_an_outcome(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(EVALUATION))
+    from figures.runs import Run, Workspace
+
+    outcome = Workspace(tmp_path).execute(Run("x", "x", tmp_path / "absent.json", "synthetic:n=1,rate=1"))
+    assert outcome.failure.startswith("exit code 2: llmsim: error: ")
+    assert "absent.json" in outcome.failure
+    assert "absent.json" in (tmp_path / "logs" / "x.log").read_text()
+
+
+def test_errors_are_of_the_reference(monkeypatch):
+    monkeypatch.syspath_prepend(str(EVALUATION))
+    from figures.report import Comparison
+
+    assert Comparison("x", 110.0, 100.0, "s").error_percent == pytest.approx(10.0)
