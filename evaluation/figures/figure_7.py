@@ -1,0 +1,90 @@
+"""Figure 7: KV memory and prefix hit rate over time, on one instance and on two that share a pool in host memory."""
+
+from itertools import accumulate
+from typing import Any
+
+from figures import published
+from figures.clusters import A6000, A6000_LINK, LLAMA_8B, cluster, instance
+from figures.report import FigureReport
+from figures.runs import Outcome, Run, Workspace
+from figures.style import PARTS, note, save, subplots
+
+TITLE = "memory use and prefix hit rate"
+PULSES = (
+    "synthetic:n=300,arrivals=burst:size=50:every_s=15,input=lognormal:180:cv=1.2:min=4:max=4096,"
+    "output=lognormal:250:cv=1:min=2:max=2048,prefixes=12:tokens=256:share=0.6,seed=7"
+)
+"""Bursts of 50 requests every 15 s, as in the paper's trace; prefixes of a CPU pool's chunk (256 tokens)."""
+
+
+def runs(work: Workspace) -> list[Run]:
+    """One instance with the device's own cache; two with a pool in host memory that both use."""
+    trace = work.of_artifact("dataset/sharegpt_pulse_req50_n6_delay15_pc.jsonl")
+    profiles = work.of_artifact("perf_models")
+    source = ("--profile-dir", str(profiles)) if profiles else ()
+    shared = ("--prefix-storage", "CPU", "--enable-prefix-sharing")
+    dataset = str(trace or PULSES)
+    return [
+        Run("single", "one instance", cluster([instance(A6000, LLAMA_8B)], A6000_LINK), dataset, source),
+        Run(
+            "multi",
+            "two instances, shared host pool",
+            cluster([instance(A6000, LLAMA_8B)] * 2, A6000_LINK),
+            dataset,
+            ("--request-routing-policy", "RR", *shared, *source),
+        ),
+    ]
+
+
+def build(work: Workspace) -> FigureReport:
+    """Memory above, hit rate below; a column per configuration."""
+    report = FigureReport(7, TITLE)
+    figure, axes = subplots(2, 2, width=3.4, height=1.7)
+    for column, run in enumerate(runs(work)):
+        outcome = work.execute(run)
+        axes[0][column].set_title(run.title)
+        if outcome.failure:
+            report.remarks.append(f"{run.title}: not run ({outcome.failure})")
+            note(axes[0][column], "not run")
+            axes[1][column].set_axis_off()
+            continue
+        _panel(work, outcome, axes[0][column], axes[1][column])
+        hits = outcome.summary["prefix_cache"]
+        report.remarks.append(
+            f"{run.title}: {100 * (hits['hit_rate'] or 0):.1f} % of the prompt tokens found in the device's cache, peak "
+            f"KV use {100 * outcome.summary['kv_cache'][0]['peak_usage']:.0f} % (the paper's own average error is "
+            f"{published.MEMORY_ERROR[run.name]} %; its series are not printed)"
+        )
+    axes[0][0].set_ylabel("KV held, GB")
+    axes[1][0].set_ylabel("hit rate, %")
+    for axis in axes[1]:
+        axis.set_xlabel("time, s")
+    save(figure, work.folder / "figure_7.pdf")
+    return report
+
+
+def _panel(work: Workspace, outcome: Outcome, memory: Any, rate: Any) -> None:
+    columns = outcome.columns
+    caches = outcome.summary["kv_cache"]
+    rows = []
+    for group, about in enumerate(caches):
+        mine = [i for i, g in enumerate(columns["group"]) if g == group]
+        time_s = [columns["time_ps"][i] / 1e12 for i in mine]
+        held = [(columns["kv_blocks_used"][i] + columns["kv_blocks_cached"][i]) * about["block_bytes"] / 1e9 for i in mine]
+        used = [columns["kv_blocks_used"][i] * about["block_bytes"] / 1e9 for i in mine]
+        hits = list(accumulate(columns["hit_tokens"][i] for i in mine))
+        queried = list(accumulate(columns["queried_tokens"][i] for i in mine))
+        rates = [100 * hit / max(asked, 1) for hit, asked in zip(hits, queried, strict=True)]
+        label = f"instance {group}" if len(caches) > 1 else ""
+        first, second = PARTS[2 * group], PARTS[2 * group + 1]
+        memory.plot(time_s, held, color=first, label=f"{label} with reusable content".strip())
+        memory.plot(time_s, used, color=second, label=f"{label} of running requests".strip())
+        rate.plot(time_s, rates, color=first)
+        rows += [
+            (group, f"{t:g}", f"{a:.4f}", f"{b:.4f}", f"{c:.3f}")
+            for t, a, b, c in zip(time_s, held, used, rates, strict=True)
+        ]
+    memory.set(ylim=(0, None), xlim=(0, None))
+    rate.set(ylim=(0, 100), xlim=(0, None))
+    header = ("instance", "time_s", "held_GB", "used_GB", "hit_rate_percent")
+    work.write_table(f"{outcome.run.name}_memory", header, rows)
