@@ -31,7 +31,9 @@ def trace_series() -> list[Benchmark]:
 
 def show(series: list[Benchmark], repeat: int) -> None:
     """Prints one line per benchmark."""
-    print(f"{'':18}{'CPU s':>8}{'wall s':>8}{'peak MB':>9}{'requests':>10}{'steps':>10}{'us/request':>12}{'us/step':>9}")
+    print(
+        f"{'':18}{'CPU s':>8}{'wall s':>8}{'peak MB':>9}{'requests':>10}{'steps':>10}{'us/request':>12}{'us/step':>9}"
+    )
     start_s = 0.0
     for benchmark in series:
         measure(benchmark)

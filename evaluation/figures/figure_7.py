@@ -51,8 +51,8 @@ def build(work: Workspace) -> FigureReport:
         _panel(work, outcome, axes[0][column], axes[1][column])
         hits = outcome.summary["prefix_cache"]
         report.remarks.append(
-            f"{run.title}: {100 * (hits['hit_rate'] or 0):.1f} % of the prompt tokens found in the device's cache, peak "
-            f"KV use {100 * outcome.summary['kv_cache'][0]['peak_usage']:.0f} % (the paper's own average error is "
+            f"{run.title}: {100 * (hits['hit_rate'] or 0):.1f} % of the prompt tokens found in the device's cache, "
+            f"peak KV use {100 * outcome.summary['kv_cache'][0]['peak_usage']:.0f} % (the paper's own average error is "
             f"{published.MEMORY_ERROR[run.name]} %; its series are not printed)"
         )
     axes[0][0].set_ylabel("KV held, GB")
@@ -70,7 +70,9 @@ def _panel(work: Workspace, outcome: Outcome, memory: Any, rate: Any) -> None:
     for group, about in enumerate(caches):
         mine = [i for i, g in enumerate(columns["group"]) if g == group]
         time_s = [columns["time_ps"][i] / 1e12 for i in mine]
-        held = [(columns["kv_blocks_used"][i] + columns["kv_blocks_cached"][i]) * about["block_bytes"] / 1e9 for i in mine]
+        held = [
+            (columns["kv_blocks_used"][i] + columns["kv_blocks_cached"][i]) * about["block_bytes"] / 1e9 for i in mine
+        ]
         used = [columns["kv_blocks_used"][i] * about["block_bytes"] / 1e9 for i in mine]
         hits = list(accumulate(columns["hit_tokens"][i] for i in mine))
         queried = list(accumulate(columns["queried_tokens"][i] for i in mine))
