@@ -18,7 +18,7 @@ from llmsim.costs.database import Database, find_database
 from llmsim.costs.light import bandwidth_differs, floor_of, light_of, own_light_of
 from llmsim.costs.older_bundle import OlderBundleSource
 from llmsim.costs.roofline import RooflineSource
-from llmsim.costs.source import CompiledCosts, CostRequest, CostSource, Curve, OpCost
+from llmsim.costs.source import AttentionCost, CompiledCosts, CostRequest, CostSource, Curve, OpCost
 from llmsim.costs.tables import read_content
 from llmsim.model.hardware import LOCATION, hardware_names, hardware_spellings
 
@@ -115,11 +115,11 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
     notes: list[str] = list(available.notes)
     ops: list[OpCost] = []
     link_collectives = collective_from_table = False
-    attention = None
+    attentions: list[AttentionCost] = []
     collective = _collective_pricer(request, available)
     for op in request.operators:
         if op.kind == "attention":
-            attention = sources[0].attention(op)
+            attentions.append(_attention(op, sources, request, notes))
         elif op.kind == "collective":
             collective_from_table = True
             curve = collective(op)
@@ -128,14 +128,14 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
                 ops.append(_op_cost(op, curve))
         else:
             ops.append(_op_cost(op, _first_answer(op, sources, request, notes)))
-    if attention is None:
+    if not attentions:
         raise InputError(f"the model {request.model.name} has no attention operator; only transformers are modelled")
     if link_collectives:
         ops = [op for op in ops if op.name not in {o.name for o in request.operators if o.kind == "collective"}]
     ops.extend(extra for source in sources[:1] for extra in _extra_ops(source, request))
     for source in sources:
         notes.extend(note for note in source.notes() if note not in notes)
-    origin = dict.fromkeys([*(op.source for op in ops), attention.source])
+    origin = dict.fromkeys([*(op.source for op in ops), *(one.source for one in attentions)])
     by_sheet = isinstance(sources[0], RooflineSource)
     if bandwidth_differs(request) and not by_sheet:
         notes.append(_unused_bandwidth(request))
@@ -146,7 +146,10 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
         )
     light = own_light_of(request) if by_sheet else light_of(request)
     floor = floor_of(request, light, enforce=sources[0].enforce_floor)
-    costs = CompiledCosts(tuple(ops), attention, floor, link_collectives, tuple(notes), tuple(origin), "")
+    first, *more = attentions
+    costs = CompiledCosts(
+        tuple(ops), first, floor, link_collectives, tuple(notes), tuple(origin), "", more_attention=tuple(more)
+    )
     return replace(costs, table_hash=hashlib.sha256(cache.pack(replace(costs, notes=()))).hexdigest()[:16])
 
 
@@ -181,6 +184,19 @@ def _first_answer(op: Operator, sources: list[CostSource], request: CostRequest,
             if index:
                 notes.append(f"{op.name} is not in the {sources[0].name} source; its time is from {curve.source}")
             return curve
+    names = " and ".join(source.name for source in sources)
+    raise InputError(f'no time is known for the operator "{op.name}" on "{request.hardware_name}" in {names}')
+
+
+def _attention(op: Operator, sources: list[CostSource], request: CostRequest, notes: list[str]) -> AttentionCost:
+    """Of the first source that has it; as these layers see their batch."""
+    for index, source in enumerate(sources):
+        cost = source.attention(op)
+        if cost is None:
+            continue
+        if index:
+            notes.append(f"{op.name} is not in the {sources[0].name} source; its time is from {cost.source}")
+        return replace(cost, name=op.name, window=op.window, chunked=op.chunked)
     names = " and ".join(source.name for source in sources)
     raise InputError(f'no time is known for the operator "{op.name}" on "{request.hardware_name}" in {names}')
 

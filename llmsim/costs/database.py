@@ -21,6 +21,10 @@ TABLES = {
     "context_attention": ("attention", "context_attention_perf.parquet"),
     "generation_attention": ("attention", "generation_attention_perf.parquet"),
     "moe": ("moe", "moe_perf.parquet"),
+    "scale_matrix": ("quantize", "scale_matrix_perf.parquet"),
+    "mla_context": ("mla", "mla_context_module_perf.parquet"),
+    "mla_generation": ("mla", "mla_generation_module_perf.parquet"),
+    "linear_attention": ("linear_attention", "gdn_perf.parquet"),
     "all_reduce": ("comm", "custom_allreduce_perf.parquet"),
 }
 

@@ -27,7 +27,8 @@ def explain(compiled: CompiledCosts) -> str:
     for op in compiled.ops:
         cells = [f"{op.ps[size] / PS_PER_US:.1f}" if size < len(op.ps) else "" for size in SIZES]
         lines.append(_row(op.name, str(op.repeat), cells, op.source))
-    lines += _attention_lines(compiled.attention)
+    for attention in compiled.attentions:
+        lines += _attention_lines(attention)
     where = "the links of the cluster" if compiled.link_collectives else "tables, or none needed"
     lines.append(f"collectives: {where}")
     lines.append(f"confidence (table cells): {_confidence(compiled)}")
@@ -58,7 +59,12 @@ def prefill_us(attention: AttentionCost, new_tokens: int, cached_tokens: int) ->
 
 
 def _attention_lines(attention: AttentionCost) -> list[str]:
-    lines = [f"attention x{attention.repeat}: {attention.source}"]
+    sees = (
+        f", of {'a chunk of' if attention.chunked else 'the last'} {attention.window} tokens"
+        if attention.window
+        else ""
+    )
+    lines = [f"{attention.name}{sees} x{attention.repeat}: {attention.source}"]
     lines.append(_row("cached tokens", "", [str(size) for size in CONTEXT_TOKENS], ""))
     for n in DECODE_BATCHES:
         lines.append(_row(f"decode of {n}", "", [f"{decode_us(attention, n, kv):.1f}" for kv in CONTEXT_TOKENS], ""))

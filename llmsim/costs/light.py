@@ -96,7 +96,7 @@ def floor_of(request: CostRequest, light: Light | None, *, enforce: bool) -> Flo
     """The run-time check's numbers of a deployment; bandwidth 0 where nothing is known (then nothing is checked)."""
     body = [op for op in request.operators if op.part != "head"]
     head = sum(op.repeat * least_weight_bytes(op) for op in request.operators if op.part == "head")
-    attention = [op for op in request.operators if op.kind == "attention"]
+    attention = [op for op in request.operators if op.kind == "attention" and not op.window]
     streamed = light is not None and light.weights_stream
     return Floor(
         weight_bytes_read=sum(op.repeat * least_weight_bytes(op) for op in body) + head if streamed else 0,

@@ -77,7 +77,7 @@ class RooflineSource:
         n_axis = geometric_axis(1, self._request.table_sequences, 2)
         kv_axis = geometric_axis(1, self._request.max_model_len, 2)
         n, kv = np.meshgrid(n_axis.astype(float), kv_axis.astype(float), indexing="ij")
-        decode = self._attention_us(op, n * (kv + 1), n * (kv + 1))
+        decode = self._attention_us(op, n * (kv + 1), n * (kv + 1), op.decode_flops_per_context_token)
         kappa, how = skew_q20(self._request, op)
         grid = SplitGrid(
             prefill_q, prefill_k, to_ps(prefill), analytic(prefill), n_axis, kv_axis, to_ps(decode), analytic(decode),
@@ -93,12 +93,16 @@ class RooflineSource:
         if sentence not in self._notes:
             self._notes.append(sentence)
 
-    def _attention_us(self, op: Operator, kv_tokens: Floats, pairs: Floats) -> Floats:
-        """`kv_tokens` are read from memory, `pairs` of (new, attended) tokens are computed."""
+    def _attention_us(self, op: Operator, kv_tokens: Floats, pairs: Floats, flops: int = 0) -> Floats:
+        """`kv_tokens` are read from memory, `pairs` of (new, attended) tokens are computed at `flops` each."""
         rate = MEMORY_EFFICIENCY * self._light.memory_bandwidth_bytes_per_s
         memory = kv_tokens * op.kv_bytes_per_context_token / rate
         peak = self._light.peak(self._request.dtypes.activation)
-        compute = pairs * op.flops_per_context_token / (ATTENTION_EFFICIENCY * peak) if peak else np.zeros_like(pairs)
+        compute = (
+            pairs * (flops or op.flops_per_context_token) / (ATTENTION_EFFICIENCY * peak)
+            if peak
+            else np.zeros_like(pairs)
+        )
         return np.asarray(np.maximum(memory, compute) * 1e6 + ATTENTION_LAUNCH_US)
 
     def _weight_bytes(self, op: Operator, counts: Floats) -> Floats:

@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 from llmsim.core import Provenance
 from llmsim.costs.database import Database
 from llmsim.costs.light import Light, light_of
-from llmsim.costs.silicon_attention import find_rows
+from llmsim.costs.silicon_attention import AttentionRows, find_rows
 from llmsim.costs.silicon_gemm import GemmTable, load_gemm
 from llmsim.costs.silicon_grid import decode_grid, prefill_grid
+from llmsim.costs.silicon_latent import INSIDE, find_modules
+from llmsim.costs.silicon_linear import linear_curve
 from llmsim.costs.silicon_moe import moe_curve
 from llmsim.costs.skew import mixed_decode_q20, skew_q20
 from llmsim.costs.source import AttentionCost, CostRequest, Curve, OpCost, SplitGrid, to_ps
+from llmsim.costs.streaming import Streaming, streaming
 from llmsim.model import dtype_bytes, short_dtype
 
 if TYPE_CHECKING:
@@ -27,18 +30,17 @@ KERNEL_GAP_PS = 0
 """Idle time between two kernels of a replayed graph or a full launch queue, for each kernel.
 
 0, because the tables already hold a fixed part for every kernel: a 1 x 32 x 32 GEMM, which computes next to nothing,
-takes 1.8 us (RTX PRO 6000) to 2.6 us (H100) there, the shortest attention call 8 to 12 us, and the element-wise formula
-adds 3 us. Another microsecond would count that twice, and nothing but an end-to-end log argues for it. A positive
+takes 1.8 us (RTX PRO 6000) to 2.6 us (H100) there, the shortest attention call 8 to 12 us, a streaming kernel 1.5 to
+2.2 us. Another microsecond would count that twice, and nothing but an end-to-end log argues for it. A positive
 value becomes the operator `kernel_gap`, so that it is seen."""
-ELEMENTWISE_EFFICIENCY = 0.8
-ELEMENTWISE_LAUNCH_S = 3e-6
-"""Used where the system's YAML does not say (`mem_bw_empirical_scaling_factor`, `mem_empirical_constant_latency`)."""
 GEMM_DTYPES = {
     "bf16": ("bfloat16",),
     "fp16": ("bfloat16",),
     "fp8": ("fp8", "fp8_block"),
     "int8": ("int8_wo",),
     "fp32": (),
+    "fp4": ("nvfp4",),
+    "int4": ("int4_wo",),
 }
 
 
@@ -57,10 +59,20 @@ class SiliconSource:
         self._light: Light = light
         self._gemms: dict[str, GemmTable | None] = {}
         self._notes: list[str] = []
+        self._streaming: Streaming | None = None
+        self._modules = request.model.latent is not None and self._latent_rows() is not None
 
     def operator(self, op: Operator, last: int) -> Curve | None:
         """Times for 1..last; None for collectives and for what the database lacks (the caller says so)."""
         if op.kind == "collective":
+            return None
+        if self._modules and op.name in (*INSIDE, "rotary_emb"):
+            zero = np.zeros(last + 1, dtype=np.int64)
+            return Curve(zero, zero.astype(np.uint8), "inside the latent attention's rows of the silicon database")
+        linear = linear_curve(self._database.tables("linear_attention"), op, self._request, last)
+        if linear is not None:
+            return self._lit(op, linear)
+        if op.kind == "linear_attention":
             return None
         if op.kind == "gemm":
             return self._gemm(op, last)
@@ -70,10 +82,22 @@ class SiliconSource:
             return self._lit(op, curve) if curve is not None else None
         return self._lit(op, self._elementwise(op, last))
 
-    def attention(self, op: Operator) -> AttentionCost:
+    def _latent_rows(self) -> tuple[AttentionRows, AttentionRows] | None:
+        op = next(op for op in self._request.operators if op.kind == "attention")
+        context = find_modules(self._database.tables("mla_context"), op, self._request)
+        generation = find_modules(self._database.tables("mla_generation"), op, self._request)
+        return (context, generation) if context is not None and generation is not None else None
+
+    def attention(self, op: Operator) -> AttentionCost | None:
         """Prefill and decode of the head shape; mixed steps and unequal lengths by the card's measured constants."""
-        context = find_rows(self._database.tables("context_attention"), op, self._request.dtypes.kv)
-        generation = find_rows(self._database.tables("generation_attention"), op, self._request.dtypes.kv)
+        if self._request.model.latent is not None:
+            found = self._latent_rows()
+            if found is None:
+                return None
+            context, generation = found
+        else:
+            context = find_rows(self._database.tables("context_attention"), op, self._request.dtypes.kv)
+            generation = find_rows(self._database.tables("generation_attention"), op, self._request.dtypes.kv)
         decode = decode_grid(generation, self._request, op, self._light)
         prefill = prefill_grid(context, decode, self._request, op, self._light)
         kappa, how = skew_q20(self._request, op)
@@ -119,16 +143,13 @@ class SiliconSource:
         return self._lit(op, Curve(ps, marks, label))
 
     def _elementwise(self, op: Operator, last: int) -> Curve:
-        """bytes / (0.8 bandwidth) + 3 us, the database's own formula with the numbers of its YAML."""
-        counts = np.arange(last + 1, dtype=np.float64)
-        bandwidth = self._database.constant("mem_bw", self._light.memory_bandwidth_bytes_per_s)
-        share = self._database.constant("mem_bw_empirical_scaling_factor", ELEMENTWISE_EFFICIENCY)
-        launch_s = self._database.constant("mem_empirical_constant_latency", ELEMENTWISE_LAUNCH_S)
-        moved = counts * (op.read_bytes_per_token + op.write_bytes_per_token)
-        ps = to_ps((moved / (share * bandwidth) + launch_s) * 1e6)
+        """By the bytes that it moves: the card's own streaming kernel at equal bytes (streaming.py)."""
+        if self._streaming is None:
+            self._streaming = streaming(self._database, self._light)
+        ps = to_ps(self._streaming.curve_us(op, np.arange(last + 1, dtype=np.float64)))
         ps[0] = 0
-        marks = np.full(last + 1, Provenance.ANALYTIC, dtype=np.uint8)
-        return Curve(ps, marks, f"{self._database.tables('gemm')[0].label.rsplit(' ', 3)[0]} element-wise formula")
+        marks = np.full(last + 1, self._streaming.provenance, dtype=np.uint8)
+        return Curve(ps, marks, self._streaming.label)
 
     def _lit(self, op: Operator, curve: Curve) -> Curve:
         """Raises what is below the speed of light to it, marked analytic."""

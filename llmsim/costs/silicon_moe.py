@@ -29,7 +29,15 @@ DISTRIBUTIONS = {
     "power_law": ("power_law_1.2", "power_law_1.01", "balanced"),
 }
 """Expert routing asked for -> the tables' distributions, nearest first. Real routers load experts unevenly."""
-MOE_DTYPES = {"bf16": ("bfloat16",), "fp16": ("bfloat16",), "fp8": ("fp8_block", "fp8"), "int8": (), "fp32": ()}
+MOE_DTYPES = {
+    "bf16": ("bfloat16",),
+    "fp16": ("bfloat16",),
+    "fp8": ("fp8_block", "fp8"),
+    "int8": (),
+    "fp32": (),
+    "fp4": ("w4a16_mxfp4", "nvfp4"),
+    "int4": ("int4_wo",),
+}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from llmsim.core import Int64, Provenance, UInt8
 if TYPE_CHECKING:
     from llmsim.model import Dtypes, Hardware, Layout, ModelConfig, Operator
 
-SourceName = Literal["auto", "bundle", "silicon", "roofline"]
+SourceName = Literal["auto", "bundle", "external", "silicon", "roofline"]
 ExpertRouting = Literal["balanced", "power_law"]
 CollectiveSource = Literal["auto", "measured", "links"]
 
@@ -43,6 +43,12 @@ class CostRequest:
     source: SourceName = "auto"
     collectives: CollectiveSource = "auto"
     expert_routing: ExpertRouting = "balanced"
+    cost_tables: tuple[Path, ...] = ()
+    """Tables of external simulators, and of users; see docs/external_simulators.md."""
+    plugin: str = ""
+    """A cost source in Python: `module:Class`, or a name of the entry points "llmsim.cost_sources"."""
+    predict_attention: bool = False
+    """A bundle's attention comes from a regressor fitted on its rows, not from its grid."""
 
     @property
     def table_tokens(self) -> int:
@@ -123,6 +129,11 @@ class AttentionCost:
     skew_ps_per_token_q20: int
     source: str
     skew_source: str
+    name: str = "attention"
+    window: int = 0
+    """Tokens that these layers see, of the last ones or (`chunked`) of their own chunk; 0: all. The grids are those of
+    layers that see everything: what a batch sees through the window is looked up in them."""
+    chunked: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,6 +170,13 @@ class CompiledCosts:
     sources: tuple[str, ...]
     """Each distinct place that a number came from, in order of first use."""
     table_hash: str
+    more_attention: tuple[AttentionCost, ...] = ()
+    """Of the layers of other kinds, in a model that has them."""
+
+    @property
+    def attentions(self) -> tuple[AttentionCost, ...]:
+        """Every kind of attention, in the order of the model's operators."""
+        return (self.attention, *self.more_attention)
 
     @property
     def from_bundle(self) -> bool:
@@ -184,8 +202,8 @@ class CostSource(Protocol):
     def operator(self, op: Operator, last: int) -> Curve | None:
         """Times for 1..last tokens or sequences of one execution (index 0 is 0); None when this source has none."""
 
-    def attention(self, op: Operator) -> AttentionCost:
-        """Attention of one layer; raises InputError when the source has no usable rows."""
+    def attention(self, op: Operator) -> AttentionCost | None:
+        """Attention of one layer as if it saw everything; None when this source has none."""
 
     def notes(self) -> list[str]:
         """What the user should know, one sentence each; complete after the last query."""

@@ -161,6 +161,7 @@ def costs_with(costs: CompiledCosts, calibration: Calibration) -> CompiledCosts:
         costs,
         ops=tuple(scaled_op(op) for op in costs.ops),
         attention=_scaled_attention(costs.attention, ppm, label),
+        more_attention=tuple(_scaled_attention(one, ppm, label) for one in costs.more_attention),
         floor=replace(costs.floor, enforce=False),
         sources=tuple(source + label for source in costs.sources),
     )

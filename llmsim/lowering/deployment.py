@@ -7,7 +7,7 @@ from typing import Literal
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
-from llmsim.config.errors import InputError, LlmsimError, NotYetError
+from llmsim.config.errors import InputError, LlmsimError
 from llmsim.core import GroupInfo
 from llmsim.costs import CompiledCosts, CostRequest, OpCost, compile_costs
 from llmsim.costs.source import CollectiveSource, ExpertRouting, SourceName
@@ -88,7 +88,11 @@ class LoweredDeployment:
         """(name, source) of an operator of a group's program."""
         lowered = self.groups[group]
         cost = lowered.program_costs[index]
-        return ("attention", lowered.costs.attention.source) if cost is None else (cost.name, cost.source)
+        if cost is not None:
+            return cost.name, cost.source
+        kinds = lowered.costs.attentions  # in the same order in every pipeline stage
+        attention = kinds[lowered.program_costs[:index].count(None) % len(kinds)]
+        return attention.name, attention.source
 
     @property
     def enforces_light(self) -> tuple[bool, ...]:
@@ -168,11 +172,6 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
     hardware = load_hardware(_located(group.hardware, deployment.cluster_path))
     layout, dtypes = _layout(group, model), resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
     ops = operators(model, layout, dtypes)
-    if sum(op.kind == "attention" for op in ops) != 1 or model.window:
-        raise NotYetError(
-            f"{model.name} mixes layers that see everything with layers that see {model.window} tokens, which this"
-            " version counts but does not run"
-        )
     ledger = memory_ledger(
         model,
         layout,

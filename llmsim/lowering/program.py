@@ -31,27 +31,21 @@ def padded_tokens(request: CostRequest) -> Int32:
 def build_program(
     operators: Sequence[Operator], costs: CompiledCosts, linked: Sequence[OpCost], padded: Int32, host_gap_ps: int
 ) -> tuple["_native.Program", tuple[OpCost | None, ...]]:
-    """The program and the cost of each of its operators, in order (None: attention).
+    """The program and the cost of each of its operators, in order (None: an attention, in the order of the costs).
 
     `linked` are the collectives priced on links. Costs that no operator of the model stands for (the launch gap of a
     source) come last.
     """
     ordered = _in_execution_order(operators, [*costs.ops, *linked])
-    attention = _native.Operator(
-        "attention",
-        _native.NodeKind.ATTENTION,
-        _native.Feature.TOKENS,
-        PARTS["layer"],
-        costs.attention.repeat,
-        np.empty(0, np.int64),
-        np.empty(0, np.uint8),
-    )
+    nodes = iter(_attention_node(index, cost) for index, cost in enumerate(costs.attentions))
+    first, *others = (_attention(cost) for cost in costs.attentions)
     program = _native.Program(
-        [attention if cost is None else _operator(cost) for cost in ordered],
-        _attention(costs.attention),
+        [next(nodes) if cost is None else _operator(cost) for cost in ordered],
+        first,
         padded,
         _light_floor(costs),
         host_gap_ps,
+        other_attentions=others,
     )
     return program, tuple(ordered)
 
@@ -68,11 +62,24 @@ def _in_execution_order(operators: Sequence[Operator], costs: Sequence[OpCost]) 
     return sorted([*ordered, *extra], key=lambda cost: PARTS["layer" if cost is None else cost.part])
 
 
+def _attention_node(index: int, cost: AttentionCost) -> "_native.Operator":
+    return _native.Operator(
+        cost.name,
+        _native.NodeKind.ATTENTION,
+        _native.Feature.TOKENS,
+        PARTS["layer"],
+        cost.repeat,
+        np.empty(0, np.int64),
+        np.empty(0, np.uint8),
+        attention=index,
+    )
+
+
 def _light_floor(costs: CompiledCosts) -> "_native.LightFloor":
     floor = _native.LightFloor()
     floor.weight_bytes = costs.floor.weight_bytes_read
     floor.kv_bytes_per_token = costs.floor.kv_bytes_per_token
-    floor.cached_kv_bytes = costs.floor.last_level_cache_bytes * costs.attention.repeat
+    floor.cached_kv_bytes = costs.floor.last_level_cache_bytes * max(1, sum(cost.repeat for cost in costs.attentions))
     floor.bytes_per_s = costs.floor.memory_bandwidth_bytes_per_s
     floor.flops_per_token = costs.floor.flops_per_token
     floor.flops_per_s = costs.floor.peak_flops_per_s
@@ -88,7 +95,9 @@ def _attention(cost: AttentionCost) -> "_native.Attention":
     if cost.mixed is not None:
         grid = cost.mixed
         axes = [grid.chunk_axis, grid.kv_prefill_axis, grid.n_axis, grid.kv_axis]
-        return _native.Attention.mixed(axes, grid.ps.ravel(), cost.skew_ps_per_token_q20)
+        return _native.Attention.mixed(
+            axes, grid.ps.ravel(), cost.skew_ps_per_token_q20, grid.provenance.ravel(), cost.window, cost.chunked
+        )
     assert cost.split is not None, "attention has one of two shapes"
     split = cost.split
     return _native.Attention.split(
@@ -98,4 +107,8 @@ def _attention(cost: AttentionCost) -> "_native.Attention":
         split.decode_ps.ravel(),
         split.mixed_decode_ps_per_kv_token_q20,
         cost.skew_ps_per_token_q20,
+        split.prefill_provenance.ravel(),
+        split.decode_provenance.ravel(),
+        cost.window,
+        cost.chunked,
     )

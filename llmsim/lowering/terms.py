@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+import numpy as np
+
 from llmsim.config import EngineArgs
 from llmsim.config.engine_args import COMMAND_LINE
 from llmsim.config.errors import InputError, nearest
@@ -97,13 +99,15 @@ def engine_without(engine: EngineArgs, disabled: Sequence[str]) -> EngineArgs:
 
 def costs_without(costs: CompiledCosts, disabled: Sequence[str]) -> CompiledCosts:
     """The tables without the terms that live in them."""
-    attention = costs.attention
+    first, *more = (_attention_without(attention, disabled) for attention in costs.attentions)
+    ops = tuple(op for op in costs.ops if op.name != KERNEL_GAP) if KERNEL_GAP in disabled else costs.ops
+    return replace(costs, attention=first, more_attention=tuple(more), ops=ops)
+
+
+def _attention_without(attention: AttentionCost, disabled: Sequence[str]) -> AttentionCost:
     if "decode_skew" in disabled:
         attention = replace(attention, skew_ps_per_token_q20=0, skew_source="none: --disable-term decode_skew")
-    if "mixed_step" in disabled:
-        attention = _without_mixed_step(attention)
-    ops = tuple(op for op in costs.ops if op.name != KERNEL_GAP) if KERNEL_GAP in disabled else costs.ops
-    return replace(costs, attention=attention, ops=ops)
+    return _without_mixed_step(attention) if "mixed_step" in disabled else attention
 
 
 def _without_mixed_step(attention: AttentionCost) -> AttentionCost:
@@ -112,8 +116,9 @@ def _without_mixed_step(attention: AttentionCost) -> AttentionCost:
     The planes are zero where they meet, so that pure steps keep their cost.
     """
     if attention.mixed is not None:
-        ps = attention.mixed.ps
-        return replace(attention, mixed=replace(attention.mixed, ps=ps[:, :, :1, :1] + ps[:1, :1, :, :]))
+        grid, ps, marks = attention.mixed, attention.mixed.ps, attention.mixed.provenance
+        worst = np.maximum(marks[:, :, :1, :1], marks[:1, :1, :, :])
+        return replace(attention, mixed=replace(grid, ps=ps[:, :, :1, :1] + ps[:1, :1, :, :], provenance=worst))
     assert attention.split is not None, "attention has one of two shapes"
     return replace(attention, split=replace(attention.split, mixed_decode_ps_per_kv_token_q20=0))
 

@@ -4,8 +4,45 @@
 
 namespace llmsim {
 
-AttentionPrice MixedGridAttention::price(const Batch& batch) const {
-  const Features& f = batch.features;
+namespace {
+
+// Sum of min(k + i, size) over i in (0, q].
+std::int64_t window_contexts(std::int64_t q, std::int64_t k, std::int64_t size) {
+  const std::int64_t growing = std::clamp<std::int64_t>(size - k, 0, q);  // tokens whose context still grows
+  return growing * k + growing * (growing + 1) / 2 + (q - growing) * size;
+}
+
+}  // namespace
+
+std::int64_t Sight::area(std::int64_t q, std::int64_t k) const {
+  if (kind == Kind::kAll) return q * (2 * k + q);
+  if (kind == Kind::kWindow) return 2 * window_contexts(q, k, size) - q;
+  std::int64_t area = 0;
+  k %= size;
+  const std::int64_t first = std::min(q, size - k);
+  area += first * (2 * k + first);
+  q -= first;
+  area += q / size * size * size;
+  q %= size;
+  return area + q * q;
+}
+
+Features Sight::features(const Batch& batch) const {
+  Features seen = batch.features;
+  seen.prefill_area = seen.decode_context = seen.decode_max_context = 0;
+  for (const Item& item : batch.items) {
+    if (item.tokens == 1) {
+      const std::int64_t visible = context(item.computed_before);
+      seen.decode_context += visible;
+      seen.decode_max_context = std::max(seen.decode_max_context, visible);
+    } else {
+      seen.prefill_area += area(item.tokens, item.computed_before);
+    }
+  }
+  return seen;
+}
+
+AttentionPrice MixedGridAttention::price(const Batch&, const Features& f) const {
   const std::int64_t q = f.prefill_tokens, q2 = q * q;
   // Several prefills act like one of q tokens whose context gives the same causal area: k = area / 2q - q / 2. Where
   // they see less than one prompt of q tokens would, k is negative and the missing area is taken off instead.
@@ -14,36 +51,45 @@ AttentionPrice MixedGridAttention::price(const Batch& batch) const {
   const Place context = q > 0 && !one_prompt_sees_more ? grid_.axis(1).locate(f.prefill_area - q2, 2 * q) : Place{};
   const Place count = grid_.axis(2).locate(f.decode_sequences);
   const Place length = f.decode_sequences > 0 ? grid_.axis(3).locate(f.decode_context, f.decode_sequences) : Place{};
-  AttentionPrice price{grid_.at({chunk, context, count, length}) + skew(f),
-                       chunk.outside || context.outside || count.outside || length.outside};
+  Cell cell = grid_.cell({chunk, context, count, length});
+  cell.ps += skew(f);
   if (q > 0 && one_prompt_sees_more) {
     const Ps whole = grid_.at({chunk, Place{}, Place{}, Place{}});
     const Ps floor = grid_.at({grid_.axis(0).locate(1), Place{}, Place{}, Place{}});
     const Ps unseen = round_div(static_cast<int128>(std::max<Ps>(0, whole - floor)) * (q2 - f.prefill_area), q2);
-    price.ps = std::max<Ps>(0, price.ps - unseen);
+    cell.ps = std::max<Ps>(0, cell.ps - unseen);
+    cell.provenance = std::max(cell.provenance, Provenance::kInterpolated);
   }
+  AttentionPrice price;
+  price.add(cell);
   return price;
 }
 
-AttentionPrice SplitGridAttention::price(const Batch& batch) const {
-  const Features& f = batch.features;
+void SplitGridAttention::add_prefill(AttentionPrice& price, const Item& item) const {
+  const std::int64_t q = item.tokens, q2 = q * q, area = sight().area(q, item.computed_before);
+  const Place tokens = prefill_.axis(0).locate(q);
+  if (area >= q2) return price.add(prefill_.cell({tokens, prefill_.axis(1).locate(area - q2, 2 * q)}));
+  // Less than the prompt alone would see: the missing share of what exceeds the shortest call is taken off.
+  Cell whole = prefill_.cell({tokens, prefill_.axis(1).locate(0)});
+  const Ps floor = prefill_.at({prefill_.axis(0).locate(1), prefill_.axis(1).locate(0)});
+  whole.ps -= round_div(static_cast<int128>(std::max<Ps>(0, whole.ps - floor)) * (q2 - area), q2);
+  whole.provenance = std::max(whole.provenance, Provenance::kInterpolated);
+  price.add(whole);
+}
+
+AttentionPrice SplitGridAttention::price(const Batch& batch, const Features& f) const {
   AttentionPrice price;
   if (f.prefill_sequences > 0) {
-    for (const Item& item : batch.items) {
-      if (item.tokens == 1) continue;
-      const Place q = prefill_.axis(0).locate(item.tokens), k = prefill_.axis(1).locate(item.computed_before);
-      price.ps += prefill_.at({q, k});
-      price.extrapolated |= q.outside || k.outside;
-    }
+    for (const Item& item : batch.items)
+      if (item.tokens != 1) add_prefill(price, item);
   }
   if (f.decode_sequences > 0) {
-    const Place n = decode_.axis(0).locate(f.decode_sequences);
-    const Place length = decode_.axis(1).locate(f.decode_context, f.decode_sequences);
-    Ps decode = decode_.at({n, length});
+    Cell cell = decode_.cell(
+        {decode_.axis(0).locate(f.decode_sequences), decode_.axis(1).locate(f.decode_context, f.decode_sequences)});
     if (f.prefill_sequences > 0)
-      decode = std::max(decode, round_div(static_cast<int128>(f.decode_context) * mixed_ps_, int128{1} << 20));
-    price.ps += decode + skew(f);
-    price.extrapolated |= n.outside || length.outside;
+      cell.ps = std::max(cell.ps, round_div(static_cast<int128>(f.decode_context) * mixed_ps_, int128{1} << 20));
+    cell.ps += skew(f);
+    price.add(cell);
   }
   return price;
 }

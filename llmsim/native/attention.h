@@ -1,6 +1,8 @@
 // What attention costs in one layer, given the batch.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -12,20 +14,50 @@ namespace llmsim {
 
 inline constexpr int kSkewBits = 20;
 
-// Accumulates where attention times came from.
+// Time of one layer's attention, and of which provenance its parts are; the parts add up to it.
 struct AttentionPrice {
   Ps ps = 0;
-  bool extrapolated = false;
+  std::array<Ps, kNumProvenances> parts{};
+  std::int64_t beyond_permille = 1000;  // the farthest that a table was continued, of its last point
+
+  void add(const Cell& cell) { add(cell.ps, cell); }
+  void add(Ps value, const Cell& like) {
+    ps += value;
+    parts[static_cast<std::size_t>(like.provenance)] += value;
+    beyond_permille = std::max(beyond_permille, like.beyond_permille);
+  }
+};
+
+// What the layers of one kind see of a sequence: all of it, the last `size` tokens, or their own `size`-aligned chunk.
+struct Sight {
+  enum class Kind : std::uint8_t { kAll, kWindow, kChunk };
+  Kind kind = Kind::kAll;
+  std::int64_t size = 0;
+
+  // Cached tokens that a new one after k others sees.
+  std::int64_t context(std::int64_t k) const {
+    if (kind == Kind::kAll) return k;
+    return kind == Kind::kWindow ? std::min(k, size - 1) : k % size;
+  }
+  // As Features::prefill_area, q * (2k + q) for q tokens after k that see everything.
+  std::int64_t area(std::int64_t q, std::int64_t k) const;
+  // The batch as these layers see it.
+  Features features(const Batch& batch) const;
 };
 
 class AttentionCost {
  public:
   // `skew_ps` is kappa in ps per token of (longest - mean) context, times 2^20 (spec: decode rows of unequal length).
-  explicit AttentionCost(std::int64_t skew_ps) : skew_ps_(skew_ps) {}
+  explicit AttentionCost(std::int64_t skew_ps, Sight sight = {}) : skew_ps_(skew_ps), sight_(sight) {}
   virtual ~AttentionCost() = default;
-  virtual AttentionPrice price(const Batch& batch) const = 0;
+  AttentionPrice price(const Batch& batch) const {
+    return sight_.kind == Sight::Kind::kAll ? price(batch, batch.features) : price(batch, sight_.features(batch));
+  }
 
  protected:
+  // `seen` are the features of the batch as these layers see it.
+  virtual AttentionPrice price(const Batch& batch, const Features& seen) const = 0;
+  const Sight& sight() const { return sight_; }
   // One thread block streams one KV head, so the longest sequence sticks out by kappa * (max - mean).
   Ps skew(const Features& f) const {
     if (f.decode_sequences < 2 || skew_ps_ == 0) return 0;
@@ -35,13 +67,17 @@ class AttentionCost {
 
  private:
   std::int64_t skew_ps_;
+  Sight sight_;
 };
 
 // A profile of mixed batches: (prefill chunk, its cached context, decode sequences, their mean context).
 class MixedGridAttention final : public AttentionCost {
  public:
-  MixedGridAttention(Grid<4> grid, std::int64_t skew_ps) : AttentionCost(skew_ps), grid_(std::move(grid)) {}
-  AttentionPrice price(const Batch& batch) const override;
+  MixedGridAttention(Grid<4> grid, std::int64_t skew_ps, Sight sight = {})
+      : AttentionCost(skew_ps, sight), grid_(std::move(grid)) {}
+
+ protected:
+  AttentionPrice price(const Batch& batch, const Features& seen) const override;
 
  private:
   Grid<4> grid_;
@@ -51,11 +87,15 @@ class MixedGridAttention final : public AttentionCost {
 class SplitGridAttention final : public AttentionCost {
  public:
   // Beside prefills, decode rows cost at least `mixed_ps` / 2^20 per token of context (0: no such rule).
-  SplitGridAttention(Grid<2> prefill, Grid<2> decode, std::int64_t mixed_ps, std::int64_t skew_ps)
-      : AttentionCost(skew_ps), prefill_(std::move(prefill)), decode_(std::move(decode)), mixed_ps_(mixed_ps) {}
-  AttentionPrice price(const Batch& batch) const override;
+  SplitGridAttention(Grid<2> prefill, Grid<2> decode, std::int64_t mixed_ps, std::int64_t skew_ps, Sight sight = {})
+      : AttentionCost(skew_ps, sight), prefill_(std::move(prefill)), decode_(std::move(decode)), mixed_ps_(mixed_ps) {}
+
+ protected:
+  AttentionPrice price(const Batch& batch, const Features& seen) const override;
 
  private:
+  void add_prefill(AttentionPrice& price, const Item& item) const;
+
   Grid<2> prefill_, decode_;
   std::int64_t mixed_ps_;
 };

@@ -1,4 +1,5 @@
 // Step programs and configuration for Python.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -16,7 +17,8 @@ namespace llmsim {
 namespace {
 
 template <std::size_t N>
-Grid<N> make_grid(const std::vector<In<std::int64_t>>& axes, const In<std::int64_t>& ps) {
+Grid<N> make_grid(const std::vector<In<std::int64_t>>& axes, const In<std::int64_t>& ps,
+                  const std::optional<In<std::uint8_t>>& provenance) {
   if (axes.size() != N) throw std::invalid_argument("a grid of " + std::to_string(N) + " axes is needed");
   std::size_t cells = 1;
   for (const auto& axis : axes) {
@@ -26,9 +28,16 @@ Grid<N> make_grid(const std::vector<In<std::int64_t>>& axes, const In<std::int64
     cells *= axis.shape(0);
   }
   if (cells != ps.shape(0)) throw std::invalid_argument("grid and axes differ in size");
+  if (provenance && provenance->shape(0) != cells) throw std::invalid_argument("grid and provenance differ in size");
   return [&]<std::size_t... I>(std::index_sequence<I...>) {
-    return Grid<N>({Axis(to_vector(axes[I]))...}, to_vector(ps));
+    return Grid<N>({Axis(to_vector(axes[I]))...}, to_vector(ps),
+                   provenance ? to_vector(*provenance) : std::vector<std::uint8_t>{});
   }(std::make_index_sequence<N>());
+}
+
+Sight sight_of(std::int64_t window, bool chunked) {
+  if (window <= 0) return {};
+  return {chunked ? Sight::Kind::kChunk : Sight::Kind::kWindow, window};
 }
 
 // Handed to Program, which takes it over: usable once.
@@ -42,19 +51,24 @@ void bind_program(nb::module_& m) {
   nb::class_<AttentionHandle>(m, "Attention", "Attention of one layer, priced by the batch; used by one Program.")
       .def_static(
           "mixed",
-          [](const std::vector<In<std::int64_t>>& axes, const In<std::int64_t>& ps, std::int64_t skew_ps) {
-            return AttentionHandle{std::make_unique<MixedGridAttention>(make_grid<4>(axes, ps), skew_ps)};
+          [](const std::vector<In<std::int64_t>>& axes, const In<std::int64_t>& ps, std::int64_t skew_ps,
+             const std::optional<In<std::uint8_t>>& provenance, std::int64_t window, bool chunked) {
+            return AttentionHandle{std::make_unique<MixedGridAttention>(make_grid<4>(axes, ps, provenance), skew_ps,
+                                                                        sight_of(window, chunked))};
           },
-          "axes"_a, "ps"_a, "skew_ps"_a)
+          "axes"_a, "ps"_a, "skew_ps"_a, "provenance"_a = nb::none(), "window"_a = 0, "chunked"_a = false)
       .def_static(
           "split",
           [](const std::vector<In<std::int64_t>>& prefill_axes, const In<std::int64_t>& prefill_ps,
              const std::vector<In<std::int64_t>>& decode_axes, const In<std::int64_t>& decode_ps, std::int64_t mixed_ps,
-             std::int64_t skew_ps) {
+             std::int64_t skew_ps, const std::optional<In<std::uint8_t>>& prefill_provenance,
+             const std::optional<In<std::uint8_t>>& decode_provenance, std::int64_t window, bool chunked) {
             return AttentionHandle{std::make_unique<SplitGridAttention>(
-                make_grid<2>(prefill_axes, prefill_ps), make_grid<2>(decode_axes, decode_ps), mixed_ps, skew_ps)};
+                make_grid<2>(prefill_axes, prefill_ps, prefill_provenance),
+                make_grid<2>(decode_axes, decode_ps, decode_provenance), mixed_ps, skew_ps, sight_of(window, chunked))};
           },
-          "prefill_axes"_a, "prefill_ps"_a, "decode_axes"_a, "decode_ps"_a, "mixed_ps"_a, "skew_ps"_a);
+          "prefill_axes"_a, "prefill_ps"_a, "decode_axes"_a, "decode_ps"_a, "mixed_ps"_a, "skew_ps"_a,
+          "prefill_provenance"_a = nb::none(), "decode_provenance"_a = nb::none(), "window"_a = 0, "chunked"_a = false);
 
   nb::enum_<Feature>(m, "Feature")
       .value("TOKENS", Feature::kTokens)
@@ -70,11 +84,13 @@ void bind_program(nb::module_& m) {
       .def(
           "__init__",
           [](Operator* op, std::string name, NodeKind kind, Feature feature, std::int32_t part, std::int32_t repeat,
-             const In<std::int64_t>& ps, const In<std::uint8_t>& provenance, std::int32_t stage) {
-            new (op)
-                Operator{std::move(name), kind, feature, part, repeat, to_vector(ps), to_vector(provenance), stage};
+             const In<std::int64_t>& ps, const In<std::uint8_t>& provenance, std::int32_t stage,
+             std::int32_t attention) {
+            new (op) Operator{std::move(name),       kind,  feature,  part, repeat, to_vector(ps),
+                              to_vector(provenance), stage, attention};
           },
-          "name"_a, "kind"_a, "feature"_a, "part"_a, "repeat"_a, "ps"_a, "provenance"_a, "stage"_a = 0)
+          "name"_a, "kind"_a, "feature"_a, "part"_a, "repeat"_a, "ps"_a, "provenance"_a, "stage"_a = 0,
+          "attention"_a = 0)
       .def_ro("name", &Operator::name);
 
   nb::class_<LightFloor>(m, "LightFloor", "What light allows; zeros are not checked.")
@@ -90,13 +106,20 @@ void bind_program(nb::module_& m) {
       .def(
           "__init__",
           [](Program* p, std::vector<Operator> operators, AttentionHandle& attention,
-             const In<std::int32_t>& padded_tokens, const LightFloor& floor, Ps host_gap_ps,
-             std::int64_t largest_graph) {
-            if (!attention.cost) throw std::invalid_argument("this attention already belongs to a program");
-            new (p) Program(std::move(operators), std::move(attention.cost), to_vector(padded_tokens), floor,
-                            host_gap_ps, largest_graph);
+             const In<std::int32_t>& padded_tokens, const LightFloor& floor, Ps host_gap_ps, std::int64_t largest_graph,
+             const std::vector<AttentionHandle*>& others) {
+            std::vector<std::unique_ptr<AttentionCost>> attentions;
+            const auto take = [&](AttentionHandle& handle) {
+              if (!handle.cost) throw std::invalid_argument("this attention already belongs to a program");
+              attentions.push_back(std::move(handle.cost));
+            };
+            take(attention);
+            for (AttentionHandle* other : others) take(*other);
+            new (p) Program(std::move(operators), std::move(attentions), to_vector(padded_tokens), floor, host_gap_ps,
+                            largest_graph);
           },
-          "operators"_a, "attention"_a, "padded_tokens"_a, "floor"_a, "host_gap_ps"_a, "largest_graph"_a = 0)
+          "operators"_a, "attention"_a, "padded_tokens"_a, "floor"_a, "host_gap_ps"_a, "largest_graph"_a = 0,
+          "other_attentions"_a = std::vector<AttentionHandle*>{})
       .def(
           "step_ps",
           [](const Program& p, const std::vector<std::pair<std::int64_t, std::int64_t>>& items) {

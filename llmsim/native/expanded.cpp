@@ -170,7 +170,7 @@ std::int64_t ExpandedJoint::amount_of(const Origin& origin, std::span<const Memb
   const auto index = static_cast<std::size_t>(origin.op);
   const Operator& op = program_->operators()[index];
   const MemberStep& member = members[static_cast<std::size_t>(origin.member)];
-  if (op.kind == NodeKind::kAttention) return member.attention.ps;
+  if (op.kind == NodeKind::kAttention) return member.attention[static_cast<std::size_t>(op.attention)].ps;
   const std::int64_t units = member.place.at(op.feature), bytes = specs_[index].bytes_per_unit * units;
   if (bytes == 0) return op.ps[static_cast<std::size_t>(units)];
   return bytes;

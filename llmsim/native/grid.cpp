@@ -18,6 +18,9 @@ Place Axis::locate(std::int64_t numerator, std::int64_t denominator) const {
     if (beyond == 0) return {last, 0, false};
     place.lower = last - 1;
     place.outside = true;
+    const int128 last_point = std::max<int128>(1, static_cast<int128>(points_.back()) * denominator);
+    place.beyond_permille =
+        static_cast<std::int64_t>(std::min<int128>(static_cast<int128>(numerator) * 1000 / last_point, INT64_MAX));
   }
   const std::int64_t low = points_[place.lower], high = points_[place.lower + 1];
   const int128 offset = static_cast<int128>(numerator) - static_cast<int128>(low) * denominator;

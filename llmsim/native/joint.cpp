@@ -41,7 +41,7 @@ std::vector<FoldedJoint::Band> FoldedJoint::bands_of(std::span<const Operator> p
         band.segments.emplace_back().together = together;
       Segment& segment = band.segments.back();
       if (op.kind == NodeKind::kAttention) {
-        ++segment.attention;
+        ++segment.attention[static_cast<std::size_t>(op.attention)];
         continue;
       }
       auto& table = segment.ps[static_cast<std::size_t>(op.feature)];
@@ -54,7 +54,8 @@ std::vector<FoldedJoint::Band> FoldedJoint::bands_of(std::span<const Operator> p
 }
 
 Ps FoldedJoint::Segment::own(const MemberStep& member) const {
-  Ps sum = attention * member.attention.ps;
+  Ps sum = 0;
+  for (std::size_t i = 0; i < kMaxAttentions; ++i) sum += attention[i] * member.attention[i].ps;
   for (std::size_t i = 0; i < kNumFeatures; ++i)
     if (!ps[i].empty()) sum += ps[i][static_cast<std::size_t>(member.place.at(static_cast<Feature>(i)))];
   return sum;

@@ -13,7 +13,7 @@ namespace llmsim {
 struct MemberStep {
   const Batch* batch = nullptr;
   Program::Place place;
-  AttentionPrice attention;
+  AttentionPrices attention;
 };
 
 // When the devices of each (member, stage) and their links to the next stage are free; survives the step.
@@ -45,7 +45,7 @@ class FoldedJoint final : public JointTiming {
   // Operators in a row that either each member runs for itself, or all run together.
   struct Segment {
     bool together = false;
-    std::int32_t attention = 0;
+    std::array<std::int32_t, kMaxAttentions> attention{};
     std::array<std::vector<Ps>, kNumFeatures> ps;
     Ps own(const MemberStep& member) const;
   };

@@ -5,17 +5,21 @@
 
 namespace llmsim {
 
-Program::Program(std::vector<Operator> operators, std::unique_ptr<AttentionCost> attention,
+Program::Program(std::vector<Operator> operators, std::vector<std::unique_ptr<AttentionCost>> attentions,
                  std::vector<std::int32_t> padded_tokens, LightFloor floor, Ps host_gap, std::int64_t largest_graph)
     : operators_(std::move(operators)),
-      attention_(std::move(attention)),
+      attentions_(std::move(attentions)),
       padded_tokens_(std::move(padded_tokens)),
       floor_(floor),
       host_gap_(host_gap),
       largest_graph_(largest_graph) {
+  if (attentions_.empty() || attentions_.size() > kMaxAttentions)
+    throw std::invalid_argument("a program has 1 to 3 kinds of attention");
   for (const Operator& op : operators_) {
     if (op.kind == NodeKind::kAttention) {
-      attention_repeat_ += op.repeat;
+      if (static_cast<std::size_t>(op.attention) >= attentions_.size())
+        throw std::invalid_argument("operator " + op.name + ": there is no such attention");
+      attention_repeat_[static_cast<std::size_t>(op.attention)] += op.repeat;
       continue;
     }
     if (op.ps.size() != op.provenance.size()) throw std::invalid_argument("operator " + op.name + ": ragged table");
@@ -55,7 +59,7 @@ Ps Program::light_floor_ps(const Features& f) const {
   return floor;
 }
 
-Program::StepPrice Program::evaluate(const Batch& batch, const Place& place, const AttentionPrice& attention,
+Program::StepPrice Program::evaluate(const Batch& batch, const Place& place, const AttentionPrices& attention,
                                      Usage& usage) const {
   ++usage.steps;
   const Features& f = batch.features;
@@ -63,8 +67,14 @@ Program::StepPrice Program::evaluate(const Batch& batch, const Place& place, con
   // A token attends to what came before it and to itself: q * (2k + q + 1) / 2 pairs for q tokens after k.
   usage.attended_tokens_x2 += f.prefill_area + f.prefill_tokens + 2 * (f.decode_context + f.decode_sequences);
   usage.kv_read_tokens += f.prefill_context + f.decode_context + f.decode_sequences;
-  (attention.extrapolated ? usage.attention_outside : usage.attention_inside) += attention.ps;
-  StepPrice price{attention.ps * attention_repeat_, 0};
+  StepPrice price{0, 0};
+  for (std::size_t i = 0; i < attentions_.size(); ++i) {
+    AttentionPrice& sum = usage.attention[i];
+    sum.ps += attention[i].ps;
+    for (std::size_t p = 0; p < kNumProvenances; ++p) sum.parts[p] += attention[i].parts[p];
+    sum.beyond_permille = std::max(sum.beyond_permille, attention[i].beyond_permille);
+    price.ps += attention[i].ps * attention_repeat_[i];
+  }
   const std::array<std::int64_t, kNumFeatures> rows{place.tokens, place.sequences, place.gathered};
   for (std::size_t i = 0; i < kNumFeatures; ++i) {
     if (fused_[i].empty()) continue;
@@ -83,8 +93,9 @@ std::vector<OperatorTime> Program::busy_time(const Usage& usage) const {
     const Operator& op = operators_[i];
     OperatorTime row{.op = static_cast<std::int32_t>(i)};
     if (op.kind == NodeKind::kAttention) {
-      row.ps[1] = usage.attention_inside * op.repeat;
-      row.ps[2] = usage.attention_outside * op.repeat;
+      const AttentionPrice& used = usage.attention[static_cast<std::size_t>(op.attention)];
+      for (std::size_t p = 0; p < kNumProvenances; ++p) row.ps[p] = used.parts[p] * op.repeat;
+      row.beyond_permille = used.beyond_permille;
     } else {
       const auto& counts = usage.rows[static_cast<std::size_t>(op.feature)];
       for (std::size_t x = 0; x < counts.size(); ++x) row.ps[op.provenance[x]] += counts[x] * op.ps[x] * op.repeat;

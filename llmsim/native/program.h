@@ -12,7 +12,9 @@
 
 namespace llmsim {
 
-inline constexpr int kNumProvenances = 5;
+// Kinds of attention in one model: layers that see everything, a window, a chunk.
+inline constexpr std::size_t kMaxAttentions = 3;
+using AttentionPrices = std::array<AttentionPrice, kMaxAttentions>;
 inline constexpr std::size_t kNumFeatures = 3;
 
 // kGathered: the tokens of all members of a domain together, padding included.
@@ -30,6 +32,7 @@ struct Operator {
   std::vector<Ps> ps;
   std::vector<std::uint8_t> provenance;  // same length as ps
   std::int32_t stage = 0;                // pipeline stage; stages ascend
+  std::int32_t attention = 0;            // of an attention operator: which of the program's attentions it is
 };
 
 // What light allows: bytes that every step must read and operations it must do, against the data sheet (invariant 10).
@@ -46,13 +49,17 @@ struct LightFloor {
 struct OperatorTime {
   std::int32_t op = 0;
   std::int64_t ps[kNumProvenances] = {};
+  std::int64_t beyond_permille = 1000;  // attention: how far its tables were continued, of their last point
 };
 
 // Immutable after compile(); its usage counts belong to the group that evaluates it.
 class Program {
  public:
-  Program(std::vector<Operator> operators, std::unique_ptr<AttentionCost> attention,
+  Program(std::vector<Operator> operators, std::vector<std::unique_ptr<AttentionCost>> attentions,
           std::vector<std::int32_t> padded_tokens, LightFloor floor, Ps host_gap, std::int64_t largest_graph = 0);
+
+  Program(Program&&) = default;
+  Program(const Program&) = delete;
 
   const std::vector<Operator>& operators() const { return operators_; }
   std::int64_t padded(std::int64_t tokens) const { return padded_tokens_[static_cast<std::size_t>(tokens)]; }
@@ -69,14 +76,19 @@ class Program {
   Place place(const Features& f, std::int64_t padded_tokens, std::int64_t gathered) const {
     return {padded_tokens, std::min(f.sequences, static_cast<std::int64_t>(fused_[1].size()) - 1), gathered};
   }
-  AttentionPrice attention_layer(const Batch& batch) const { return attention_->price(batch); }
+  // One layer of each kind of attention.
+  AttentionPrices attention_layer(const Batch& batch) const {
+    AttentionPrices prices;
+    for (std::size_t i = 0; i < attentions_.size(); ++i) prices[i] = attentions_[i]->price(batch);
+    return prices;
+  }
   Ps host_gap() const { return host_gap_; }
   // The least time that the step's reads of weights and KV, or its operations, take at the data sheet's peaks.
   Ps light_floor_ps(const Features& features) const;
 
   struct Usage {
     std::array<std::vector<std::int64_t>, kNumFeatures> rows;  // by Feature: how often each table row was read
-    Ps attention_inside = 0, attention_outside = 0;            // per layer, within and beyond the profiled grid
+    AttentionPrices attention{};                               // one layer of each kind, summed; the farthest reach
     std::int64_t steps = 0, steps_below_light = 0;
     std::int64_t sequences = 0;           // scheduled, summed over steps
     std::int64_t attended_tokens_x2 = 0;  // twice the (new token, attended token) pairs
@@ -90,17 +102,17 @@ class Program {
   // Price of one iteration of a group alone: chains of operators that read the same feature were fused into one table
   // (A of execution.md proves this equal to evaluating every rank's nodes). Without the host gap.
   StepPrice evaluate(const Batch& batch, Usage& usage) const {
-    return evaluate(batch, place(batch.features, padded(batch.features.tokens), 0), attention_->price(batch), usage);
+    return evaluate(batch, place(batch.features, padded(batch.features.tokens), 0), attention_layer(batch), usage);
   }
   // The same at another place of the tables: how long a member of a domain works, wherever it waits in between.
-  StepPrice evaluate(const Batch& batch, const Place& place, const AttentionPrice& attention, Usage& usage) const;
-  // One row per operator, in order; attention as interpolated or extrapolated.
+  StepPrice evaluate(const Batch& batch, const Place& place, const AttentionPrices& attention, Usage& usage) const;
+  // One row per operator, in order.
   std::vector<OperatorTime> busy_time(const Usage& usage) const;
 
  private:
   std::vector<Operator> operators_;
-  std::unique_ptr<AttentionCost> attention_;
-  std::int64_t attention_repeat_ = 0;
+  std::vector<std::unique_ptr<AttentionCost>> attentions_;
+  std::array<std::int64_t, kMaxAttentions> attention_repeat_{};
   std::vector<std::int32_t> padded_tokens_;
   LightFloor floor_;
   Ps host_gap_;

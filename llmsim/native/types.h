@@ -27,4 +27,8 @@ constexpr std::int64_t round_div(int128 a, int128 b) {
   return static_cast<std::int64_t>(quotient);
 }
 
+// How a time was obtained, as llmsim.core.Provenance.
+enum class Provenance : std::uint8_t { kMeasured, kInterpolated, kExtrapolated, kScaled, kAnalytic };
+inline constexpr int kNumProvenances = 5;
+
 }  // namespace llmsim

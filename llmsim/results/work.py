@@ -90,8 +90,12 @@ def operator_work(op: Operator, usage: GroupUsage) -> OperatorWork:
     useful = usage.scheduled_sequences if op.feature == "sequences" else usage.scheduled_tokens
     if op.feature == "gathered":
         useful = computed  # padding included: other ranks' schedules are not this group's
-    flops = op.flops_per_token * useful + op.flops_per_context_token * usage.attended_tokens
-    reads = op.read_bytes_per_token * computed + op.kv_bytes_per_context_token * usage.kv_read_tokens
+    attended, kv_tokens = usage.attended_tokens, usage.kv_read_tokens
+    if op.window:  # at most: sequences shorter than the window see less
+        attended = min(attended, op.window * usage.scheduled_tokens)
+        kv_tokens = min(kv_tokens, op.window * usage.scheduled_sequences + usage.scheduled_tokens)
+    flops = op.flops_per_token * useful + op.flops_per_context_token * attended
+    reads = op.read_bytes_per_token * computed + op.kv_bytes_per_context_token * kv_tokens
     return OperatorWork(
         name=op.name,
         executions=int(rows[1:].sum()) * op.repeat,

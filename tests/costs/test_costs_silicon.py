@@ -47,7 +47,9 @@ def gemms() -> GemmTable:
 def test_every_card_of_the_list_compiles_from_its_own_tables(hardware: str) -> None:
     costs = compile_costs(request(hardware=hardware, source="silicon"))
     assert costs.floor.enforce and not costs.link_collectives
-    assert all("aiconfigurator-core" in source and database(hardware).system in source for source in costs.sources)
+    own = [source for source in costs.sources if source != "streaming kernels by the data sheet"]
+    assert all("aiconfigurator-core" in source and database(hardware).system in source for source in own)
+    assert len(own) == len(costs.sources) or hardware == "A100"  # the others have a table of fp8 scaling
     assert {"qkv_proj", "lm_head", "sampler"} <= {op.name for op in costs.ops}
     for op in costs.ops:
         assert op.ps[0] == 0 and (op.ps[1:] > 0).all() and len(op.ps) == len(op.provenance)
@@ -117,7 +119,8 @@ def test_weights_that_were_measured_in_the_cache_are_read_from_memory(gemms: Gem
 def test_a_card_that_was_measured_cold_keeps_every_row() -> None:
     costs = compile_costs(request(hardware="H100", source="silicon"))
     for op in costs.ops:
-        assert Provenance.SCALED not in op.provenance and "streaming rate" not in op.source
+        matrix = op.name.endswith(("proj", "lm_head"))
+        assert not (matrix and Provenance.SCALED in op.provenance) and "streaming rate" not in op.source
 
 
 def test_experts_measured_in_the_cache_are_raised_to_the_speed_of_light() -> None:
