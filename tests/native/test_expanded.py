@@ -45,17 +45,10 @@ def operators(draw: Any, ranks: int, site: Any, bytes_per_token: int, measured: 
 
     compute("embedding", 0, 1, _native.Feature.TOKENS, TOKENS)
     compute("qkv", 1, layers, _native.Feature.TOKENS, TOKENS)
-    ops.append(
-        _native.Operator(
-            "attention",
-            _native.NodeKind.ATTENTION,
-            _native.Feature.TOKENS,
-            1,
-            layers,
-            np.empty(0, np.int64),
-            np.empty(0, np.uint8),
-        ),
-    )
+    for index, repeat in enumerate((layers, draw(st.integers(1, layers)))):  # layers of two kinds
+        empty = np.empty(0, np.int64), np.empty(0, np.uint8)
+        kind, feature = _native.NodeKind.ATTENTION, _native.Feature.TOKENS
+        ops.append(_native.Operator(f"attention {index}", kind, feature, 1, repeat, *empty, attention=index))
     all_reduce()
     compute("mlp", 1, draw(st.integers(1, layers)), _native.Feature.TOKENS, TOKENS)
     all_reduce()
@@ -100,18 +93,22 @@ def test_folded_equals_expanded(data: Any) -> None:
     ops, specs = operators(data.draw, ranks, site, data.draw(st.integers(1, 10_000)), data.draw(st.booleans()))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
 
-    def attention() -> Any:
+    def attention(window: int) -> Any:
         axis = np.array([0, 16, 64], np.int64)
-        return _native.Attention.mixed([axis] * 4, table, 12_345 << 20)
+        return _native.Attention.mixed([axis] * 4, table, 12_345 << 20, window=window)
+
+    def program() -> Any:
+        return _native.Program(
+            ops, attention(0), padded, _native.LightFloor(), gap, other_attentions=[attention(window)]
+        )
 
     table = rng.integers(0, 10**9, 81).astype(np.int64)
     padded = np.arange(TOKENS + 1, dtype=np.int32)
-    gap = data.draw(st.sampled_from([0, 777]))
+    gap, window = data.draw(st.sampled_from([0, 777])), data.draw(st.integers(1, 200))
     requests = [(int(rng.integers(0, 10**11)), int(rng.integers(1, 150)), int(rng.integers(1, 20))) for _ in range(6)]
     requests.sort()
-    folded = run(_native.Program(ops, attention(), padded, _native.LightFloor(), gap), None, requests)
-    program = _native.Program(ops, attention(), padded, _native.LightFloor(), gap)
-    exact = run(program, _native.ExpandedConfig(topology, network, specs), requests)
+    folded = run(program(), None, requests)
+    exact = run(program(), _native.ExpandedConfig(topology, network, specs), requests)
     a, b = folded.steps(), exact.steps()
     assert len(a["end_ps"]) > 5
     assert all((a[name] == b[name]).all() for name in a)

@@ -1,0 +1,75 @@
+"""Kernels that only move data: the card's own curve over bytes, and the physics it must show."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from llmsim.core import Provenance
+from llmsim.costs.database import Database, find_database
+from llmsim.costs.light import light_of
+from llmsim.costs.silicon_latent import INSIDE
+from llmsim.costs.streaming import REDUCTION_US, from_light, streaming
+from llmsim.model import Operator
+from tests.costs.builders import needs_database, request
+
+pytestmark = needs_database
+CARDS = ("H100", "H200", "B200", "L40S", "RTX-PRO-6000")
+
+
+def database(hardware: str) -> Database:
+    """The tables of a card."""
+    found = find_database(request(hardware=hardware))
+    assert found is not None
+    return found
+
+
+def moving(name: str, num_bytes: int) -> Operator:
+    """An operator that reads and writes so many bytes per token."""
+    return Operator(
+        name=name, kind="elementwise", feature="tokens", part="layer", repeat=1, power_class="memory",
+        read_bytes_per_token=num_bytes - num_bytes // 3, write_bytes_per_token=num_bytes // 3,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("hardware", CARDS)
+def test_a_curve_has_a_fixed_part_a_cache_and_a_memory(hardware: str) -> None:
+    asked = request(hardware=hardware)
+    light = light_of(asked)
+    assert light is not None
+    curve = streaming(database(hardware), light)
+    assert curve.measured
+    assert curve.provenance is Provenance.SCALED
+    sizes = np.array([1.0, 1e3, 1e5, 1e6, 1e7, 1e8, 1e9])
+    us = curve.curve_us(moving("act_fn", 1), sizes)
+    assert (np.diff(us) >= 0).all()
+    assert us[0] < 3.0  # a launch
+    assert us[-1] > 1e9 / light.memory_bandwidth_bytes_per_s * 1e6  # beyond the cache never faster than memory
+    in_cache = 0.2 * light.last_level_cache_bytes
+    rate = in_cache / (curve.curve_us(moving("act_fn", 1), np.array([in_cache]))[0] - us[0]) * 1e6
+    assert rate > light.memory_bandwidth_bytes_per_s or hardware == "B200"  # its memory is as fast as its cache here
+
+
+def test_a_reduction_costs_its_share() -> None:
+    light = light_of(request(hardware="H100"))
+    assert light is not None
+    curve, counts = streaming(database("H100"), light), np.array([1.0, 64.0, 4096.0])
+    plain, reduced = (curve.curve_us(moving(name, 16384), counts) for name in ("act_fn", "layernorm"))
+    assert reduced - plain == pytest.approx(REDUCTION_US)
+
+
+def test_without_a_table_the_data_sheet_makes_the_curve() -> None:
+    light = light_of(request(hardware="A100"))
+    assert light is not None
+    empty = Database("none", database("A100").root, "0", ())
+    curve = streaming(empty, light)
+    assert not curve.measured
+    assert curve.provenance is Provenance.ANALYTIC
+    wide = from_light(replace(light, memory_bandwidth_bytes_per_s=2 * light.memory_bandwidth_bytes_per_s))
+    big = np.array([1e9])
+    slow, fast = (one.curve_us(moving("act_fn", 1), big)[0] for one in (curve, wide))
+    assert 1.9 < slow / fast < 2.0
+
+
+def test_latent_modules_leave_no_operator_twice() -> None:
+    assert len(set(INSIDE)) == len(INSIDE)
