@@ -59,7 +59,8 @@ CallState& Collectives::prepare(Run& run, std::uint32_t index) {
         state.timing_bytes = bytes;
         state.schedule = plan.schedule.get();
         state.first_message = static_cast<std::uint32_t>(run.waits.size());
-        for (const model::Message& message : plan.schedule->messages()) run.waits.push_back(message.waits);
+        const auto waits = plan.schedule->waits();
+        run.waits.insert(run.waits.end(), waits.begin(), waits.end());
         run.call_of.resize(run.waits.size(), index);
         return state;
     }

@@ -32,7 +32,7 @@ private:
     void send_ring(Run& run, std::uint32_t slot, CallState& call, Ps now);
     void send_direct_phase(Run& run, std::uint32_t slot, CallState& call, int phase, Ps now);
     void start_scheduled(Run& run, std::uint32_t slot, CallState& call, Ps now);
-    void release(Run& run, std::uint32_t message, Ps now);
+    void release(Run& run, std::uint32_t item, Ps now);
     void send_scheduled(Run& run, std::uint32_t message, Ps now);
     void scheduled_left(Run& run, std::uint32_t message, Ps now);
     bool scheduled_end_or_wait(Run& run, std::uint32_t slot, const CallState& call, Ps now);
@@ -42,7 +42,7 @@ private:
     Network& network_;
     EventQueue& queue_;
     const std::vector<std::unique_ptr<Run>>& runs_;
-    std::vector<std::uint32_t> ready_;  // messages to send, while some are being sent
+    std::vector<std::uint32_t> ready_;  // released items, while some are being served
     bool sending_ = false;
 };
 

@@ -79,7 +79,7 @@ std::vector<Use> uses_of(const CollectiveSite& site) {
         for (const Flow& flow : flows_of(site)) add(flow.first, flow.second, model::kNone, 0);
         return uses;
     }
-    const auto schedule = model::Schedule::make(site.plan(), site.group);
+    const auto schedule = model::Schedule::of(site.plan(), site.group);
     const auto vertex = [&](std::uint32_t end) {
         return end < site.group.size() ? site.group[end] : schedule->vertex(end);
     };

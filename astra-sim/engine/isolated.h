@@ -22,9 +22,10 @@ struct CollectiveSite {
     model::Algorithm algorithm;
     std::shared_ptr<const model::MeasuredTable> table;  // for Algorithm::measured
     EngineOptions options;
-    model::CollectiveShape shape{};  // its topology is this one, if any
+    model::CollectiveShape shape{};                     // its topology is this one, if any
+    std::shared_ptr<const model::Schedule> schedule{};  // for Algorithm::custom
 
-    model::CollectivePlan plan(model::GroupId id = 0) const { return {kind, algorithm, id, table, shape, nullptr}; }
+    model::CollectivePlan plan(model::GroupId id = 0) const { return {kind, algorithm, id, table, shape, schedule}; }
     bool scheduled() const { return model::is_scheduled(kind, algorithm, shape); }
 };
 

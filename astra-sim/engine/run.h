@@ -65,7 +65,7 @@ struct Run {
     std::vector<LaneState> lanes;
     std::vector<RankState> ranks;
     std::vector<CallState> calls;
-    std::vector<std::uint32_t> waits;    // messages of scheduled calls that have started: what each still waits for
+    std::vector<std::uint32_t> waits;    // scheduled calls that have started: what each item still waits for
     std::vector<std::uint32_t> call_of;  // ... and their calls
     std::vector<std::uint8_t> arrived;   // recv nodes: the message is there
 

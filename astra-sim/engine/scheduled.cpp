@@ -26,14 +26,22 @@ bool Collectives::receive_scheduled(Run& run, std::uint32_t message, Ps now, std
     return scheduled_end_or_wait(run, ended_slot, call, now);
 }
 
-// One of the things that the message waits for has happened. Sending it may release the next of its channel: a list
+// One of the things that the item waits for has happened. Sending a message may release the next of its channel: a list
 // instead of recursion, for a channel may hold thousands.
-void Collectives::release(Run& run, std::uint32_t message, Ps now) {
-    if (--run.waits[message] != 0) return;
-    ready_.push_back(message);
+void Collectives::release(Run& run, std::uint32_t item, Ps now) {
+    if (--run.waits[item] != 0) return;
+    ready_.push_back(item);
     if (sending_) return;
     sending_ = true;
-    for (std::size_t at = 0; at < ready_.size(); ++at) send_scheduled(run, ready_[at], now);
+    for (std::size_t at = 0; at < ready_.size(); ++at) {
+        const CallState& call = run.calls[run.call_of[ready_[at]]];
+        const std::uint32_t index = ready_[at] - call.first_message;
+        if (index < call.schedule->messages().size()) {
+            send_scheduled(run, ready_[at], now);
+        } else {  // a gate opens
+            for (const std::uint32_t later : call.schedule->after(index)) release(run, call.first_message + later, now);
+        }
+    }
     ready_.clear();
     sending_ = false;
 }

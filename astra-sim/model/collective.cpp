@@ -47,6 +47,8 @@ const char* name_of(Algorithm algorithm) {
             return "double binary tree";
         case Algorithm::in_switch:
             return "in-switch";
+        case Algorithm::custom:
+            return "custom";
     }
     return "unknown";
 }
@@ -106,7 +108,7 @@ std::int64_t ring_steps(CollectiveKind kind, std::int64_t num_ranks) {
 bool is_scheduled(CollectiveKind kind, Algorithm algorithm, const CollectiveShape& shape) {
     if (algorithm == Algorithm::measured) return false;
     return kind > CollectiveKind::all_to_all || algorithm > Algorithm::measured || !shape.dims.empty() ||
-           shape.pieces != 1 || shape.pair_units != nullptr;
+           !shape.windows.empty() || shape.pieces != 1 || shape.pair_units != nullptr;
 }
 
 std::int64_t direct_phases(CollectiveKind kind) { return kind == CollectiveKind::all_reduce ? 2 : 1; }

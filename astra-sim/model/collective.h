@@ -31,8 +31,9 @@ enum class CollectiveKind : std::uint8_t {
 // Rooted kinds: a binomial tree.
 // double_binary_tree: each half of the vector up and down a binary tree of its own (all-reduce, broadcast, reduce).
 // in_switch: the switch that all ranks hang on reduces and multicasts.
+// custom: the messages of a schedule that the plan brings along (Schedule::custom).
 // Rooted kinds on a ring pass along a chain. A barrier is a dissemination in log2(n) rounds, whatever the algorithm.
-enum class Algorithm : std::uint8_t { ring, direct, measured, halving_doubling, double_binary_tree, in_switch };
+enum class Algorithm : std::uint8_t { ring, direct, measured, halving_doubling, double_binary_tree, in_switch, custom };
 
 const char* name_of(CollectiveKind kind);
 const char* name_of(Algorithm algorithm);
@@ -57,11 +58,13 @@ class Schedule;
 // What goes beyond one algorithm on a flat group. `dims` (their product is the number of ranks, dims[0] fastest in rank
 // order) with one algorithm each makes a plan of several dimensions, such as a hierarchical all-reduce: reduce-scatter
 // in dimensions 0, 1, ..., all-reduce in the last, all-gather back; all-gather from the last to the first, and so on.
-// The vector passes in `pieces` one behind the other. `pair_units[i * n + j]`: an all-to-all in which rank i sends rank
-// j that many units of the node's bytes. `topology`: where in_switch finds its switch.
+// The vector passes in `pieces` one behind the other. `windows`: where a dimension is direct, how many messages of a
+// phase a rank may have sent beyond those that it has received (0: all at once). `pair_units[i * n + j]`: an all-to-all
+// in which rank i sends rank j that many units of the node's bytes. `topology`: where in_switch finds its switch.
 struct CollectiveShape {
     std::vector<std::uint32_t> dims;
-    std::vector<Algorithm> algorithms;  // as many as dims; empty: the plan's in every dimension
+    std::vector<Algorithm> algorithms;   // as many as dims; empty: the plan's in every dimension
+    std::vector<std::uint32_t> windows;  // as many as dims; empty: 0 in every dimension
     std::uint32_t pieces = 1;
     std::uint32_t root = 0;  // rank
     std::shared_ptr<const std::vector<std::int64_t>> pair_units;

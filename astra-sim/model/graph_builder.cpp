@@ -86,8 +86,8 @@ std::shared_ptr<const ExecutionGraph> GraphBuilder::build() {
     check_groups();
     check_nodes(*graph);
     for (CollectivePlan& plan : graph->plans) {
-        if (plan.schedule == nullptr && is_scheduled(plan.kind, plan.algorithm, plan.shape)) {
-            plan.schedule = Schedule::make(plan, graph->group(plan.group));
+        if (is_scheduled(plan.kind, plan.algorithm, plan.shape)) {
+            plan.schedule = Schedule::of(plan, graph->group(plan.group));
         }
     }
     resolve_parents(*graph);

@@ -34,11 +34,12 @@ void GraphBuilder::check_groups() const {
             throw InvalidGraph(name + " is " + name_of(plans_[id].algorithm) +
                                ": a table of durations is needed for measured collectives, and for no other");
         }
+        const std::uint32_t ranks = group_begin_[plans_[id].group + 1] - group_begin_[plans_[id].group];
         if (is_scheduled(plans_[id].kind, plans_[id].algorithm, plans_[id].shape)) {
-            const std::uint32_t ranks = group_begin_[plans_[id].group + 1] - group_begin_[plans_[id].group];
-            if (plans_[id].schedule != nullptr && plans_[id].schedule->num_ranks() != ranks) {
-                throw InvalidGraph(name + " has a schedule for " + std::to_string(plans_[id].schedule->num_ranks()) +
-                                   " ranks, but its group has " + std::to_string(ranks));
+            try {
+                Schedule::check(plans_[id], ranks);
+            } catch (const InvalidTopology& error) {
+                throw InvalidGraph(name + ": " + error.what());
             }
         }
     }

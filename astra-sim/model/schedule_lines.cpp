@@ -57,10 +57,15 @@ void ScheduleBuilder::direct(const Line& line, CollectiveKind kind) {
     const std::uint32_t n = line.size();
     const bool gathers = kind == CollectiveKind::all_gather;
     const std::int64_t part = gathers ? line.units : line.units / n;
-    for (std::uint32_t at = 0; at < n; ++at) {
-        for (std::uint32_t distance = 1; distance < n; ++distance) {
+    const std::uint32_t window = line.window == 0 ? n : line.window;
+    std::vector<Ids> sent(n, Ids(n));  // by distance, then sender
+    for (std::uint32_t distance = 1; distance < n; ++distance) {
+        for (std::uint32_t at = 0; at < n; ++at) {
             const std::uint32_t to = (at + distance) % n;
-            add(line, at, to, gathers ? line.first[at] : line.first[at] + to * part, part, {});
+            Ids after;  // with a window: the one that came in as the `distance - window`-th
+            if (distance > window) after.push_back(sent[distance - window][(at + n - (distance - window)) % n]);
+            sent[distance][at] =
+                add(line, at, to, gathers ? line.first[at] : line.first[at] + to * part, part, after, true);
         }
     }
 }

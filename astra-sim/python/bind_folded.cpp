@@ -39,16 +39,18 @@ void bind_site(nb::module_& module) {
             "__init__",
             [](CollectiveSite* self, std::shared_ptr<model::Topology> topology, std::vector<model::DeviceId> group,
                model::CollectiveKind kind, model::Algorithm algorithm, std::shared_ptr<model::MeasuredTable> table,
-               engine::NetworkKind network, Ps endpoint_delay_ps, const model::CollectiveShape* shape) {
+               engine::NetworkKind network, Ps endpoint_delay_ps, const model::CollectiveShape* shape,
+               std::shared_ptr<model::Schedule> schedule) {
                 CollectiveSite site{std::move(topology), std::move(group), kind,
                                     algorithm,           std::move(table), {network, endpoint_delay_ps}};
                 if (shape != nullptr) site.shape = *shape;
+                site.schedule = std::move(schedule);
                 engine::check_site(site);
                 new (self) CollectiveSite(std::move(site));
             },
             nb::arg("topology"), nb::arg("group"), nb::arg("kind"), nb::arg("algorithm"), nb::arg("table") = nb::none(),
             nb::arg("network") = engine::NetworkKind::congestion_aware, nb::arg("endpoint_delay_ps") = 0,
-            nb::arg("shape") = nb::none())
+            nb::arg("shape") = nb::none(), nb::arg("schedule") = nb::none())
         .def_prop_ro("topology",
                      [](const CollectiveSite& self) { return std::const_pointer_cast<model::Topology>(self.topology); })
         .def_prop_ro("linear", &engine::is_linear);

@@ -2,14 +2,17 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include "model/errors.h"
 #include "model/graph_builder.h"
+#include "model/schedule.h"
 #include "model/topology.h"
 #include "python/arrays.h"
 #include "python/bindings.h"
@@ -22,9 +25,30 @@ using model::ExecutionGraph;
 using model::GraphBuilder;
 using model::MeasuredTable;
 using model::NodeKind;
+using model::Schedule;
 using model::Stream;
 
 namespace {
+
+using MessageTuple = std::tuple<std::uint32_t, std::uint32_t, std::int64_t, std::int64_t, std::vector<std::uint32_t>>;
+
+void bind_schedule(nb::module_& module) {
+    nb::class_<Schedule>(module, "Schedule", "The messages of a custom collective.")
+        .def_static(
+            "custom",
+            [](std::uint32_t num_ranks, std::int64_t denominator, const std::vector<MessageTuple>& tuples) {
+                std::vector<model::CustomMessage> messages;
+                for (const auto& [from, to, first, units, after] : tuples) {
+                    messages.push_back({from, to, first, units, after});
+                }
+                return std::const_pointer_cast<Schedule>(Schedule::custom(num_ranks, denominator, messages));
+            },
+            nb::arg("num_ranks"), nb::arg("denominator"), nb::arg("messages"),
+            "Messages (from rank, to rank, first unit, units, those that have to arrive before); a unit is the call's "
+            "bytes / denominator.")
+        .def_prop_ro("num_ranks", &Schedule::num_ranks)
+        .def_prop_ro("num_messages", [](const Schedule& self) { return self.messages().size(); });
+}
 
 void bind_enums(nb::module_& module) {
     nb::enum_<CollectiveKind>(module, "CollectiveKind")
@@ -43,22 +67,25 @@ void bind_enums(nb::module_& module) {
         .value("MEASURED", Algorithm::measured)
         .value("HALVING_DOUBLING", Algorithm::halving_doubling)
         .value("DOUBLE_BINARY_TREE", Algorithm::double_binary_tree)
-        .value("IN_SWITCH", Algorithm::in_switch);
+        .value("IN_SWITCH", Algorithm::in_switch)
+        .value("CUSTOM", Algorithm::custom);
     nb::class_<model::CollectiveShape>(module, "CollectiveShape",
-                                       "Dimensions with an algorithm each, pieces, root, sizes per pair.")
+                                       "Dimensions with an algorithm each, pieces, root, sizes per pair, windows.")
         .def(
             "__init__",
             [](model::CollectiveShape* self, std::vector<std::uint32_t> dims, std::vector<Algorithm> algorithms,
                std::uint32_t pieces, std::uint32_t root, std::optional<std::vector<std::int64_t>> pair_units,
-               std::shared_ptr<model::Topology> topology) {
+               std::shared_ptr<model::Topology> topology, std::vector<std::uint32_t> windows) {
                 std::shared_ptr<const std::vector<std::int64_t>> units;
                 if (pair_units) units = std::make_shared<const std::vector<std::int64_t>>(std::move(*pair_units));
-                new (self) model::CollectiveShape{std::move(dims),  std::move(algorithms), pieces, root,
-                                                  std::move(units), std::move(topology)};
+                new (self)
+                    model::CollectiveShape{std::move(dims),  std::move(algorithms), std::move(windows), pieces, root,
+                                           std::move(units), std::move(topology)};
             },
             nb::arg("dims") = std::vector<std::uint32_t>{}, nb::arg("algorithms") = std::vector<Algorithm>{},
             nb::arg("pieces") = 1, nb::arg("root") = 0, nb::arg("pair_units") = nb::none(),
-            nb::arg("topology") = nb::none());
+            nb::arg("topology") = nb::none(), nb::arg("windows") = std::vector<std::uint32_t>{});
+    bind_schedule(module);
     nb::enum_<NodeKind>(module, "NodeKind", nb::is_arithmetic())
         .value("COMPUTE", NodeKind::compute)
         .value("COLLECTIVE", NodeKind::collective)
@@ -115,12 +142,13 @@ void bind_builder(nb::module_& module) {
         .def(
             "add_plan",
             [](GraphBuilder& self, CollectiveKind kind, Algorithm algorithm, model::GroupId group,
-               std::shared_ptr<MeasuredTable> table, const model::CollectiveShape* shape) {
+               std::shared_ptr<MeasuredTable> table, const model::CollectiveShape* shape,
+               std::shared_ptr<Schedule> schedule) {
                 return self.add_plan({kind, algorithm, group, std::move(table),
-                                      shape == nullptr ? model::CollectiveShape{} : *shape, nullptr});
+                                      shape == nullptr ? model::CollectiveShape{} : *shape, std::move(schedule)});
             },
             nb::arg("kind"), nb::arg("algorithm"), nb::arg("group"), nb::arg("table") = nb::none(),
-            nb::arg("shape") = nb::none())
+            nb::arg("shape") = nb::none(), nb::arg("schedule") = nb::none())
         .def(
             "compute",
             [](GraphBuilder& self, model::DeviceId device, model::Ps duration_ps, const Parents& parents, Stream stream,

@@ -2,7 +2,6 @@
 #include "model/schedule.h"
 
 #include <numeric>
-#include <set>
 
 #include "engine/folded.h"
 #include "model/arithmetic.h"
@@ -50,49 +49,6 @@ void equal_to_plain() {
     }
 }
 
-// What each rank holds, as sets of (source rank): follows the messages in an order that respects their waits, and lets
-// each carry everything its sender has. At the end every rank must have heard of the ranks that the kind demands.
-void knowledge(const model::Schedule& schedule, CollectiveKind kind, std::uint32_t n, std::uint32_t root) {
-    const auto messages = schedule.messages();
-    std::vector<std::uint32_t> waits;
-    std::uint32_t ends = n;
-    for (const auto& m : messages) {
-        waits.push_back(m.waits);
-        ends = std::max({ends, m.from + 1, m.to + 1});
-    }
-    std::vector<std::set<std::uint32_t>> knows(ends);
-    for (std::uint32_t r = 0; r < n; ++r) knows[r].insert(r);
-    std::vector<std::uint32_t> ready;
-    const auto release = [&](std::uint32_t m) {
-        if (--waits[m] == 0) ready.push_back(m);
-    };
-    for (std::uint32_t r = 0; r < n; ++r) {
-        for (const std::uint32_t m : schedule.of_rank(r)) release(m);
-    }
-    std::size_t done = 0;
-    for (; done < ready.size(); ++done) {
-        const auto& m = messages[ready[done]];
-        knows[m.to].insert(knows[m.from].begin(), knows[m.from].end());
-        if (m.next != model::kNone) release(m.next);
-        for (const std::uint32_t later : schedule.after(ready[done])) release(later);
-    }
-    CHECK_EQUAL(done, messages.size());  // no message waits for ever
-    for (std::uint32_t r = 0; r < n; ++r) {
-        switch (kind) {
-            case CollectiveKind::broadcast:
-            case CollectiveKind::scatter:
-                CHECK(knows[r].count(root) == 1);
-                break;
-            case CollectiveKind::reduce:
-            case CollectiveKind::gather:
-                CHECK(r != root || knows[r].size() == n);
-                break;
-            default:
-                CHECK_EQUAL(knows[r].size(), n);
-        }
-    }
-}
-
 CollectiveSite random_plan(test::Random& random) {
     CollectiveSite out;
     std::uint32_t n = 1;
@@ -119,7 +75,7 @@ CollectiveSite random_plan(test::Random& random) {
     return out;
 }
 
-// Random plans of up to three dimensions: every message can leave, everybody hears what he must, every network ends
+// Random plans of up to three dimensions: every network ends
 // them, and where the ends are a max-plus linear function of the starts, the matrix says the same as the simulation.
 void random_plans(int cases) {
     test::Random random(32);
@@ -134,7 +90,6 @@ void random_plans(int cases) {
             ++refused;
             continue;
         }
-        knowledge(*model::Schedule::make(where.plan(), where.group), where.kind, n, where.shape.root);
         const Bytes bytes = test::random_bytes(random);
         IsolatedSimulation simulation(where);
         std::vector<Ps> starts(n);
@@ -208,7 +163,7 @@ void bytes_are_exact() {
         Bytes total = 0;
         for (std::uint32_t m = 0; m < schedule->messages().size(); ++m) {
             total += schedule->exact_bytes(m, bytes);
-            CHECK(schedule->timing_bytes(m, bytes) >= schedule->exact_bytes(m, bytes) - 1);
+            CHECK(schedule->timing_bytes(m, bytes) >= schedule->exact_bytes(m, bytes));
         }
         const bool whole = kind != gather && kind != scatter;
         if (whole) CHECK_EQUAL(total, (n - 1) * bytes);
