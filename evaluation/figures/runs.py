@@ -72,7 +72,7 @@ class Workspace:
         if done.returncode:
             sentence = (done.stderr.strip().splitlines() or ["no message"])[-1]
             return Outcome(run, wall_s=wall, cpu_s=cpu, failure=f"exit code {done.returncode}: {sentence}")
-        return Outcome(run, json.loads(done.stdout), _columns(results / "series.parquet"), wall, cpu)
+        return Outcome(run, json.loads(done.stdout), read_columns(results / "series.parquet"), wall, cpu)
 
     def write_table(self, name: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> Path:
         """parsed/NAME.tsv, as the artifact has them."""
@@ -85,7 +85,8 @@ class Workspace:
         return path
 
 
-def _columns(path: Path) -> dict[str, list[Any]]:
+def read_columns(path: Path) -> dict[str, list[Any]]:
+    """A Parquet table of the run folder by column."""
     import pyarrow.parquet as pq
 
     columns: dict[str, list[Any]] = pq.read_table(path).to_pydict()

@@ -1,0 +1,87 @@
+"""Figure 6: power over time of three pulses of requests on one and two RTX A6000, and where the energy goes."""
+
+from typing import Any
+
+from figures import published
+from figures.clusters import A6000, A6000_LINK, A6000_POWER, LLAMA_8B, cluster, instance
+from figures.report import FigureReport
+from figures.runs import Outcome, Run, Workspace, read_columns
+from figures.style import OURS, PARTS, note, save, subplots
+
+TITLE = "power and energy"
+PULSES = (
+    "synthetic:n=30,arrivals=burst:size=10:every_s=60,input=lognormal:224:cv=1.3:min=4:max=4096,"
+    "output=lognormal:278:cv=1:min=2:max=2048,seed=6"
+)
+"""Three pulses of 10 requests, 60 s apart (section VII.A); ShareGPT's mean lengths."""
+UNUSED_W = 25
+"""Each of the server's four devices that no instance uses draws its idle power all the time."""
+
+
+def runs(work: Workspace) -> list[Run]:
+    """Llama-3.1-8B on one and on two devices of a server with four."""
+    profiles = work.of_artifact("perf_models")
+    source = ("--profile-dir", str(profiles)) if profiles else ()
+    found = []
+    for tp in (1, 2):
+        power = {**A6000_POWER, "base_node_power": A6000_POWER["base_node_power"] + UNUSED_W * (4 - tp)}
+        content = cluster([instance(A6000, LLAMA_8B, tp)], A6000_LINK, {"mem_bw": 256}, power=power)
+        found.append(Run(f"TP{tp}", f"tensor parallelism {tp}", content, PULSES, source))
+    return found
+
+
+def build(work: Workspace) -> FigureReport:
+    """Two series and a stack per run."""
+    report = FigureReport(6, TITLE)
+    figure, axes = subplots(1, 3, width=2.7, height=2.0)
+    stacks: dict[str, dict[str, float]] = {}
+    for axis, run in zip(axes[0], runs(work), strict=False):
+        outcome = work.execute(run)
+        axis.set(title=run.title, xlabel="time, s", ylabel="power, W")
+        if outcome.failure or not outcome.summary.get("energy"):
+            report.remarks.append(f"{run.title}: not run ({outcome.failure or 'no energy in the summary'})")
+            note(axis, "not run")
+            continue
+        stacks[run.name] = outcome.summary["energy"]["components_j"]
+        _power(work, outcome, axis)
+        energy = outcome.summary["energy"]
+        report.remarks.append(
+            f"{run.title}: {energy['total_j'] / 1e3:.1f} kJ in {energy['window_s']:.0f} s, mean "
+            f"{energy['mean_power_w']:.0f} W, peak {energy['peak_power_w']:.0f} W, "
+            f"{energy['j_per_output_token']:.2f} J per generated token"
+        )
+    if stacks:
+        _breakdown(work, axes[0][2], stacks)
+    else:
+        note(axes[0][2], "not run")
+    report.remarks.append(
+        f"the measured series are not printed in the paper; its own error of the total energy is "
+        f"{published.ENERGY_ERROR} %"
+    )
+    save(figure, work.folder / "figure_6.pdf")
+    return report
+
+
+def _power(work: Workspace, outcome: Outcome, axis: Any) -> None:
+    columns = read_columns(work.folder / "results" / outcome.run.name / "power.parquet")
+    parts = [name for name in columns if name.endswith("_w")]
+    time_s = [time / 1e12 for time in columns["time_ps"]]
+    watts = [sum(columns[part][row] for part in parts) for row in range(len(time_s))]
+    axis.step(time_s, watts, color=OURS, where="pre", linewidth=1.0)
+    axis.set(ylim=(0, None), xlim=(0, None))
+    rows = [(f"{t:g}", f"{w:.2f}") for t, w in zip(time_s, watts, strict=True)]
+    work.write_table(f"{outcome.run.name}_power", ("time_s", "power_w"), rows)
+
+
+def _breakdown(work: Workspace, axis: Any, stacks: dict[str, dict[str, float]]) -> None:
+    names = list(next(iter(stacks.values())))
+    bottoms = [0.0] * len(stacks)
+    for color, name in zip(PARTS, names, strict=False):
+        values = [stack[name] / 1e3 for stack in stacks.values()]
+        axis.bar(range(len(stacks)), values, 0.5, bottom=bottoms, color=color, label=name)
+        bottoms = [bottom + value for bottom, value in zip(bottoms, values, strict=True)]
+    axis.set_xticks(range(len(stacks)), list(stacks))
+    axis.set(title="energy, kJ")
+    axis.grid(axis="x", visible=False)
+    rows = [(run, name, f"{stack[name]:.3f}") for run, stack in stacks.items() for name in names]
+    work.write_table("energy", ("run", "component", "J"), rows)
