@@ -132,6 +132,76 @@ class TimeShare:
     ps_by_provenance: tuple[int, ...]
 
 
+COMPONENTS = ("accelerators", "cpu", "dram", "links", "nics", "storage", "other")
+"""What a node's energy is split into; every joule is in exactly one."""
+
+AJ_PER_J = 10**18
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that the devices of a group moved, all of them together."""
+
+    memory_bytes: int = 0
+    """Their own memory: weights, activations, KV."""
+    link_bytes: int = 0
+    """Collectives between them, as ring algorithms send them."""
+    host_bytes: int = 0
+    """Host memory of the node."""
+    pool_bytes: int = 0
+    """The cluster's CXL pool."""
+
+
+@dataclass(frozen=True)
+class GroupEnergy:
+    """Energy of one group, attojoules: its devices by state, the bytes it moved, and its share of its node's rest."""
+
+    group: int
+    node: int
+    active_aj: int
+    standby_aj: int
+    idle_aj: int
+    traffic_aj: int
+    shared_aj: int
+    """Of the node's constant powers, in proportion to the devices."""
+    active_ps: int
+    """Of each device; standby and idle fill the rest of the window."""
+    standby_ps: int
+    traffic: Traffic
+
+    @property
+    def total_aj(self) -> int:
+        """All of it."""
+        return self.active_aj + self.standby_aj + self.idle_aj + self.traffic_aj + self.shared_aj
+
+
+@dataclass(frozen=True, eq=False)
+class Energy:
+    """What the cluster drew between the first arrival and the end of the last step.
+
+    A node (and its groups) without a `power` section is None. `components_aj[i]` and `series` cover the nodes that
+    have one; `pool_aj` is the CXL pool's, beside the nodes.
+    """
+
+    start_ps: int
+    end_ps: int
+    components_aj: tuple[Mapping[str, int] | None, ...]
+    """Per node, by the names of COMPONENTS."""
+    groups: tuple[GroupEnergy | None, ...]
+    pool_aj: int
+    request_j: NDArray[np.float64]
+    """Shape (requests,): each request's part of its groups' energy, in proportion to the device time it was given."""
+    unattributed_j: float
+    """Of groups that served nobody, of nodes without a group's work, and of the pool."""
+    series: Mapping[str, NDArray[np.generic]]
+    """Mean power per interval and node: columns of `llmsim.results.tables.POWER`."""
+
+    @property
+    def total_aj(self) -> int:
+        """Of all nodes that say what they draw, and of the pool."""
+        return self.pool_aj + sum(sum(parts.values()) for parts in self.components_aj if parts is not None)
+
+
 @dataclass(eq=False)
 class Results:
     """Everything a run produced; filled by `simulate`, read by results, report and export.
@@ -157,6 +227,8 @@ class Results:
     ranks of its data-parallel domain, shapes (max + 1,)."""
     blame: Mapping[str, Int64] = field(default_factory=dict)
     """Parts of each request's latency, `llmsim.results.tables.BLAME`, shape (requests,); zero unless it finished."""
+    energy: Energy | None = None
+    """None: no node says what it draws."""
     interrupted: bool = False
     invariants: Mapping[str, str] = field(default_factory=dict)
     """Number and name of each invariant checked -> "ok" or what was found."""

@@ -60,7 +60,7 @@ def simulate(
         raise InvariantError(f"invariant 7 (nobody waits for nothing) is violated: {error}") from None
     except _native.BadRoute as error:
         raise InputError(f"router {options.router.name} {error}") from None
-    return _results(deployment, workload, simulation, interrupted)
+    return _results(deployment, workload, simulation, interrupted, options.series_interval_ps)
 
 
 def _native_simulation(
@@ -91,6 +91,8 @@ def _native_simulation(
         )
     if options.clients is not None:
         simulation.set_closed_loop(options.clients.count, options.clients.think_ps)
+    if deployment.accounting.power is not None:
+        simulation.record_shares()
     options.router.install(simulation, options.seed, deployment.models, workload)
     return simulation
 
@@ -109,7 +111,11 @@ def _cut_by_length(workload: Workload, requests: RequestColumns) -> tuple[str, .
 
 
 def _results(
-    deployment: LoweredDeployment, workload: Workload, simulation: "_native.Simulation", interrupted: bool
+    deployment: LoweredDeployment,
+    workload: Workload,
+    simulation: "_native.Simulation",
+    interrupted: bool,
+    interval_ps: int,
 ) -> Results:
     emissions = _native.Emissions(simulation)
     values, counts = emissions.inter_token_latencies()
@@ -129,6 +135,7 @@ def _results(
         ),
         table_rows=tuple(simulation.table_rows()),
         blame=simulation.blame(),
+        energy=deployment.accounting.energy(simulation, requests, interval_ps or PS_PER_S),
         interrupted=interrupted,
         notes=(*deployment.notes, *_cut_by_length(workload, requests)),
     )

@@ -2,7 +2,7 @@
 
 import typer
 
-from llmsim.cli import calibrate, conformance, run, schema, trace, validate
+from llmsim.cli import calibrate, conformance, cost, run, schema, trace, validate
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
@@ -22,6 +22,7 @@ app = _new("Simulates LLM serving clusters, without a GPU.")
 app.command("run", help=run.HELP)(run.command)
 app.command("validate", help=validate.HELP)(validate.command)
 app.command("calibrate", help=calibrate.HELP, context_settings=calibrate.SETTINGS)(calibrate.command)
+app.command("cost", help=cost.HELP)(cost.command)
 app.command("schema", help=schema.HELP)(schema.command)
 _conformance = _new("Compares the schedulers with recordings of the real ones.")
 _conformance.command("schedules", help=conformance.SCHEDULES_HELP)(conformance.schedules)

@@ -118,7 +118,7 @@ def _info(lowered: "LoweredDeployment") -> dict[str, Any]:
         }
         for g in lowered.groups
     ]
-    return {"groups": groups}
+    return {"groups": groups, "cost_plan": lowered.accounting.cost}
 
 
 def _ledgers(lowered: "LoweredDeployment") -> str:

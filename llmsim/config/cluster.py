@@ -9,7 +9,15 @@ from pydantic_core import PydanticCustomError
 
 from llmsim.config.devices import CpuMemory, CxlMemory, NodePower
 from llmsim.config.dialect import check_expert_ranks
-from llmsim.config.fields import BandwidthPerDimension, LatencyPerDimension, PositiveCount, Section
+from llmsim.config.fields import (
+    BandwidthPerDimension,
+    CarbonPerKwh,
+    LatencyPerDimension,
+    PositiveCount,
+    PricePerHour,
+    PricePerKwh,
+    Section,
+)
 from llmsim.config.instance import Instance, Placement
 from llmsim.config.loading import Document, parse_json, read_text
 from llmsim.config.options import EngineOptions
@@ -26,6 +34,15 @@ class Node(Section):
         min_length=1, max_length=1 << 16, strict=False, description="Model instances on this node."
     )
     power: NodePower | None = Field(default=None, description="What the node draws.")
+    price_per_hour: PricePerHour = Field(
+        default=0.0, description="Price of the node beside its devices, where devices are priced without it."
+    )
+
+    @model_validator(mode="after")
+    def _dimms_have_a_memory(self) -> Self:
+        if self.power is not None and self.power.dram is not None and self.cpu_mem is None:
+            raise broken_rule(("power", "dram"), "is given, but the node has no cpu_mem to count its DIMMs by; add it")
+        return self
 
     @model_validator(mode="after")
     def _count_matches(self) -> Self:
@@ -52,6 +69,12 @@ class Cluster(Section):
     )
     nodes: tuple[Node, ...] = Field(min_length=1, max_length=1 << 16, strict=False, description="The hosts.")
     cxl_mem: CxlMemory | None = Field(default=None, description="CXL memory pool.")
+    grid_g_per_kwh: CarbonPerKwh | None = Field(
+        default=None, alias="grid_gco2_per_kwh", description="Carbon of one kWh at the cluster's place."
+    )
+    electricity_price_per_kwh: PricePerKwh | None = Field(
+        default=None, description="Price of one kWh, where it is not contained in the prices per hour."
+    )
     engine: EngineOptions = Field(
         default_factory=EngineOptions,
         description="Engine options of every instance; the command line and the instance win over them.",

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from llmsim.config.engine_args import EngineArgs
+from llmsim.config.power import AcceleratorPower, NodePowerSpec, PoolPowerSpec
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,22 @@ class LinkSpec:
 
 @dataclass(frozen=True)
 class Node:
-    """One host: its memory, if declared, and the indices of its groups."""
+    """One host: its memory and its power, if declared, and the indices of its groups."""
 
     index: int
     host_memory: MemorySpec | None
     groups: tuple[int, ...]
+    power: NodePowerSpec | None = None
+    price_per_hour: float = 0.0
+    """USD, beside the devices' prices."""
+
+
+@dataclass(frozen=True)
+class Economics:
+    """Facts of the cluster's place; None where the file does not say."""
+
+    grid_g_per_kwh: float | None = None
+    electricity_price_per_kwh: float | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,8 @@ class Group:
     memory: MemorySpec
     """Of each device."""
     engine: EngineArgs
+    price_per_device_hour: float | None = None
+    """USD; None: the data sheet's, if it has one."""
 
 
 @dataclass(frozen=True)
@@ -61,3 +75,10 @@ class Deployment:
     nodes: tuple[Node, ...]
     groups: tuple[Group, ...]
     link: LinkSpec
+    economics: Economics = Economics()
+    pool_power: PoolPowerSpec | None = None
+
+    def accelerator_power(self, group: Group) -> AcceleratorPower | None:
+        """What the group's devices draw; None where their node does not say."""
+        power = self.nodes[group.node].power
+        return None if power is None else power.accelerators[group.hardware]

@@ -1,6 +1,9 @@
 """Memories and power figures of the cluster file, in the file's units; the names of the fields carry them."""
 
-from pydantic import Field
+from itertools import pairwise
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from llmsim.config.fields import (
     BandwidthGbPerS,
@@ -16,6 +19,7 @@ from llmsim.config.fields import (
     TimeS,
     Utilization,
 )
+from llmsim.config.rules import broken_rule, shown
 
 
 class Memory(Section):
@@ -48,6 +52,10 @@ class CxlMemory(Memory):
     """A pool of CXL memory devices that every node reaches."""
 
     num_devices: PositiveCount = Field(default=1, description="Number of devices in the pool.")
+    idle_power_w: PowerW = Field(default=0.0, alias="idle_power", description="Idle power of one device.")
+    energy_pj_per_bit: EnergyPjPerBit = Field(
+        default=0.0, alias="energy_per_bit", description="Energy of moving one bit of the pool."
+    )
 
 
 class NpuPower(Section):
@@ -57,6 +65,31 @@ class NpuPower(Section):
     standby_power_w: PowerW = Field(alias="standby_power", description="Power between two pieces of work.")
     active_power_w: PowerW = Field(alias="active_power", description="Power while computing.")
     standby_duration_s: TimeS = Field(alias="standby_duration", description="How long standby lasts before idle.")
+    memory_energy_pj_per_bit: EnergyPjPerBit = Field(
+        default=0.0,
+        alias="memory_energy_per_bit",
+        description="Energy of moving one bit of the device's own memory, where active_power leaves it out.",
+    )
+    power_cap_w: PowerW | None = Field(
+        default=None,
+        alias="power_cap",
+        description="Limit that clocks are lowered to: caps active_power, and slows what the clock limits.",
+    )
+
+    @model_validator(mode="after")
+    def _states_rise(self) -> Self:
+        names = ("idle_power", "standby_power", "active_power")
+        powers = (self.idle_power_w, self.standby_power_w, self.active_power_w)
+        for (low, lower), (high, higher) in pairwise(zip(names, powers, strict=True)):
+            if lower > higher:
+                raise broken_rule(high, f"is {shown(higher)}; it must be at least {low}, which is {shown(lower)}")
+        if self.power_cap_w is not None and self.power_cap_w <= self.standby_power_w:
+            raise broken_rule(
+                "power_cap",
+                f"is {shown(self.power_cap_w)}; a device with that limit could not leave standby_power, "
+                f"{shown(self.standby_power_w)}; give more",
+            )
+        return self
 
 
 class CpuPower(Section):
@@ -65,6 +98,15 @@ class CpuPower(Section):
     idle_power_w: PowerW = Field(alias="idle_power", description="Power without load.")
     active_power_w: PowerW = Field(alias="active_power", description="Power under full load.")
     utilization: Fraction01 = Field(alias="util", description="Mean load.")
+
+    @model_validator(mode="after")
+    def _states_rise(self) -> Self:
+        if self.idle_power_w > self.active_power_w:
+            raise broken_rule(
+                "active_power",
+                f"is {shown(self.active_power_w)}; it must be at least idle_power, which is {shown(self.idle_power_w)}",
+            )
+        return self
 
 
 class DramPower(Section):
@@ -83,11 +125,22 @@ class LinkPower(Section):
     energy_pj_per_bit: EnergyPjPerBit = Field(alias="energy_per_bit", description="Energy of moving one bit.")
 
 
+class SwitchPower(Section):
+    """Power of the switches between the devices of a node."""
+
+    num_switches: PositiveCount = Field(description="Number of switches.")
+    idle_power_w: PowerW = Field(alias="idle_power", description="Idle power of one switch.")
+    energy_pj_per_bit: EnergyPjPerBit = Field(alias="energy_per_bit", description="Energy of one bit passing through.")
+
+
 class NicPower(Section):
     """Power of the network cards of a node."""
 
     num_nics: PositiveCount = Field(description="Number of network cards.")
     idle_power_w: PowerW = Field(alias="idle_power", description="Idle power of one card.")
+    energy_pj_per_bit: EnergyPjPerBit = Field(
+        default=0.0, alias="energy_per_bit", description="Energy of one bit that leaves or enters the node."
+    )
 
 
 class StoragePower(Section):
@@ -95,6 +148,9 @@ class StoragePower(Section):
 
     num_devices: PositiveCount = Field(description="Number of storage devices.")
     idle_power_w: PowerW = Field(alias="idle_power", description="Idle power of one device.")
+    energy_pj_per_bit: EnergyPjPerBit = Field(
+        default=0.0, alias="energy_per_bit", description="Energy of one bit that is read or written."
+    )
 
 
 class NodePower(Section):
@@ -105,5 +161,6 @@ class NodePower(Section):
     cpu: CpuPower | None = Field(default=None, description="Host processors.")
     dram: DramPower | None = Field(default=None, description="Host memory.")
     link: LinkPower | None = Field(default=None, description="Links.")
+    switch: SwitchPower | None = Field(default=None, description="Switches; counted among the links.")
     nic: NicPower | None = Field(default=None, description="Network cards.")
     storage: StoragePower | None = Field(default=None, description="Storage devices.")

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from llmsim.config.devices import NpuMemory
 from llmsim.config.dialect import LayoutKeys, ParallelLayout, infer_layout
-from llmsim.config.fields import BlockRanges, FolderName, MemoryLocation, Name, PositiveCount, Section
+from llmsim.config.fields import BlockRanges, FolderName, MemoryLocation, Name, PositiveCount, PricePerHour, Section
 from llmsim.config.options import SAME_OPTION, EngineOptions, require_equal
 from llmsim.config.rules import broken_rule, shown
 
@@ -76,6 +76,9 @@ class Instance(EngineOptions):
         default=None, description="Role under prefill/decode disaggregation; null: both."
     )
     placement: Placements | None = Field(default=None, description="Where weights and KV cache live.")
+    price_per_device_hour: PricePerHour | None = Field(
+        default=None, description="Price of one device; the data sheet's if not given."
+    )
     enable_block_copy: bool | None = Field(
         default=None, description="Accepted without effect: identical layers are always evaluated once."
     )

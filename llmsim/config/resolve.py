@@ -3,7 +3,7 @@
 from pydantic import ValidationError
 
 from llmsim.config.cluster import Cluster, placements
-from llmsim.config.deployment import Deployment, Group, LinkSpec, MemorySpec, Node
+from llmsim.config.deployment import Deployment, Economics, Group, LinkSpec, MemorySpec, Node
 from llmsim.config.devices import Memory
 from llmsim.config.engine_args import CLUSTER_FILE, COMMAND_LINE, Given, resolve_engine
 from llmsim.config.engine_profile import DEFAULT_PROFILE, EngineProfile, load_profile
@@ -11,6 +11,7 @@ from llmsim.config.errors import InputError, NotYetError
 from llmsim.config.instance import Instance, Placement
 from llmsim.config.options import EngineOptions, EngineOverrides, given, name_used
 from llmsim.config.positions import Location, field_path
+from llmsim.config.power import resolve_node_power, resolve_pool_power
 from llmsim.config.rules import shown
 from llmsim.config.units import gb_per_s_to_bytes_per_s, gib_to_bytes, ns_to_ps
 
@@ -32,10 +33,19 @@ def resolve(cluster: Cluster, overrides: EngineOverrides) -> Deployment:
             index=i,
             host_memory=_memory(node.cpu_mem) if node.cpu_mem else None,
             groups=tuple(group.index for group in groups if group.node == i),
+            power=resolve_node_power(cluster, i),
+            price_per_hour=node.price_per_hour,
         )
         for i, node in enumerate(cluster.nodes)
     )
-    return Deployment(cluster_path=cluster.path, nodes=nodes, groups=tuple(groups), link=_link(cluster))
+    return Deployment(
+        cluster_path=cluster.path,
+        nodes=nodes,
+        groups=tuple(groups),
+        link=_link(cluster),
+        economics=Economics(cluster.grid_g_per_kwh, cluster.electricity_price_per_kwh),
+        pool_power=resolve_pool_power(cluster.cxl_mem),
+    )
 
 
 def _group(cluster: Cluster, index: int, location: Location, instance: Instance, command_line: Given) -> Group:
@@ -63,6 +73,7 @@ def _group(cluster: Cluster, index: int, location: Location, instance: Instance,
         pd_type=instance.pd_type,
         memory=memory,
         engine=resolve_engine(layers, profile, instance.hardware.strip(), memory.capacity_bytes),
+        price_per_device_hour=instance.price_per_device_hour,
     )
 
 
@@ -130,8 +141,6 @@ def _refuse_what_does_not_run_yet(cluster: Cluster) -> None:
     if cluster.cxl_mem is not None:
         raise _not_yet(cluster, ("cxl_mem",), "is given, but CXL memory does not run in this version")
     for i, node in enumerate(cluster.nodes):
-        if node.power is not None:
-            raise _not_yet(cluster, ("nodes", i, "power"), "is given, but the power model does not run in this version")
         if node.cpu_mem is not None and node.cpu_mem.pim_config is not None:
             what = f'is "{node.cpu_mem.pim_config}", but processing in memory does not run in this version'
             raise _not_yet(cluster, ("nodes", i, "cpu_mem", "pim_config"), what)

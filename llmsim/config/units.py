@@ -5,13 +5,16 @@
 | mem_size | GB of 2^30 bytes | bytes |
 | mem_bw, link_bw | GB/s of 1e9 bytes | bytes/s |
 | mem_latency, link_latency, api_latency_ns, host_gap_ns | ns | ps |
+| standby_duration | s | ps |
+| powers | W | microwatts |
+| energy_per_bit, memory_energy_per_bit | pJ/bit | attojoules/bit |
 
 The strict rules of the engine read `link_bw` as 2^30 bytes/s, as upstream ASTRA-sim does; that conversion is theirs.
 """
 
 from fractions import Fraction
 
-from llmsim.core import PS_PER_NS
+from llmsim.core import PS_PER_NS, PS_PER_S
 
 BYTES_PER_GIB = 1 << 30
 BYTES_PER_GB = 10**9
@@ -35,3 +38,18 @@ def gb_per_s_to_bytes_per_s(bandwidth_gb_per_s: float) -> int:
 def ns_to_ps(time_ns: float) -> int:
     """Picoseconds of a time in nanoseconds."""
     return _scaled(time_ns, PS_PER_NS)
+
+
+def s_to_ps(time_s: float) -> int:
+    """Picoseconds of a time in seconds."""
+    return _scaled(time_s, PS_PER_S)
+
+
+def w_to_uw(power_w: float) -> int:
+    """Microwatts of a power in watts."""
+    return _scaled(power_w, 10**6)
+
+
+def pj_to_aj(energy_pj: float) -> int:
+    """Attojoules of an energy in picojoules."""
+    return _scaled(energy_pj, 10**6)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ITL = Column("itl_ps", "int64", "ps", "inter-token latencies, one less than tokens")
+_ENERGY = Column("energy_j", "float64", "J", "its part of what its groups drew (docs/power.md); null without power")
 _ROWS_AT_ONCE = 8192
 """Requests per row group: bounds the inter-token latencies that are in memory at once."""
 
@@ -43,6 +44,7 @@ def write_requests(results: Results, path: str | Path) -> None:
         *(pa.field(column.name, pa.int64(), True, _meaning(column)) for column in REQUEST_TIMES),
         *(pa.field(column.name, pa.int32(), False, _meaning(column)) for column in REQUEST_AMOUNTS),
         *(pa.field(column.name, pa.int64(), True, _meaning(column)) for column in (*REQUEST_DURATIONS, *BLAME)),
+        pa.field(_ENERGY.name, pa.float64(), True, _meaning(_ENERGY)),
         pa.field("itl_ps", pa.list_(pa.field("item", pa.int64(), False)), metadata=_meaning(_ITL)),
     ]
     schema = pa.schema(fields)
@@ -100,6 +102,8 @@ def _progress(results: Results, rows: slice) -> dict[str, _Masked]:
             results.blame[column.name][rows],
             np.maximum(requests.finish_ps[rows], requests.cancelled_ps[rows]) < 0,
         )
+    joules = np.zeros(len(requests.status[rows])) if results.energy is None else results.energy.request_j[rows]
+    columns[_ENERGY.name] = (joules, np.full(len(joules), results.energy is None))
     return columns
 
 

@@ -10,9 +10,12 @@ from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
 from llmsim.config.errors import InputError, LlmsimError
 from llmsim.core import GroupInfo
 from llmsim.costs import CompiledCosts, CostRequest, OpCost, compile_costs
+from llmsim.costs.light import own_light_of
 from llmsim.costs.source import CollectiveSource, ExpertRouting, SourceName
+from llmsim.lowering.accounting import Accounting, accounting
 from llmsim.lowering.adjusted import adjusted, adjusted_costs, adjustment_notes
 from llmsim.lowering.calibration import Calibration
+from llmsim.lowering.capped import clock_ppm, costs_at_clock
 from llmsim.lowering.collectives import expanded_config, group_topology, link_collective_costs
 from llmsim.lowering.program import build_program, padded_tokens
 from llmsim.model import (
@@ -82,6 +85,7 @@ class LoweredDeployment:
 
     groups: tuple[LoweredGroup, ...]
     models: tuple[str, ...]
+    accounting: Accounting
     notes: tuple[str, ...] = field(default=())
 
     def operator(self, group: int, index: int) -> tuple[str, str]:
@@ -119,7 +123,10 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     done: dict[tuple[object, ...], LoweredGroup] = {}
     groups = []
     for group in deployment.groups:
-        kind = (group.model_name, group.hardware, group.tp, group.ep, group.memory, _engine_key(group.engine))
+        kind = (
+            *(group.model_name, group.hardware, group.tp, group.ep, group.memory, _engine_key(group.engine)),
+            clock_ppm(deployment.accelerator_power(group)),
+        )
         if kind not in done:
             done[kind] = _lower_in_place(deployment, group, options, models.index(group.model_name))
         groups.append(_placed(done[kind], group))
@@ -132,7 +139,8 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
         for note in (*lowered.model.notes, *lowered.ledger.notes, *lowered.costs.notes)
     )
     changes = adjustment_notes(options.calibration, options.disabled_terms)
-    return LoweredDeployment(tuple(groups), models, (*changes, *notes))
+    account = accounting(deployment, groups)
+    return LoweredDeployment(tuple(groups), models, account, (*changes, *notes, *account.notes))
 
 
 def _lower_in_place(deployment: Deployment, group: Group, options: LoweringOptions, model_index: int) -> LoweredGroup:
@@ -201,6 +209,8 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
         expert_routing=options.expert_routing,
     )
     costs = adjusted_costs(compile_costs(request), group.hardware, options.calibration, options.disabled_terms)
+    clock = clock_ppm(deployment.accelerator_power(group))
+    costs = costs_at_clock(costs, ops, dtypes, own_light_of(request), clock)
     on_links = costs.link_collectives
     linked = link_collective_costs(ops, request, group.tp, deployment.link, options.network) if on_links else ()
     program, program_costs = build_program(ops, costs, linked, padded_tokens(request), engine.host_gap_ps)

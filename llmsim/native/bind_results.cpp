@@ -176,6 +176,20 @@ nb::list table_rows(const Simulation& s) {
   return groups;
 }
 
+// When a group's devices worked, on what, and for whom.
+nb::dict group_activity(const Group& group) {
+  const Program::Usage& usage = group.evaluator().usage();
+  nb::dict d;
+  d["start_ps"] = to_array(group.output_starts());
+  d["end_ps"] = to_array(group.output_times());
+  d["rows"] = nb::make_tuple(to_array(usage.rows[0]), to_array(usage.rows[1]), to_array(usage.rows[2]));
+  d["kv_read_tokens"] = usage.kv_read_tokens;
+  d["sequences"] = usage.sequences;
+  d["share_request"] = to_array(group.shares ? group.shares->request : std::vector<RequestId>{});
+  d["share_ps"] = to_array(group.shares ? group.shares->ps : std::vector<Ps>{});
+  return d;
+}
+
 nb::list busy_time(const Simulation& s) {
   nb::list rows;
   for (const auto& group : s.groups()) {

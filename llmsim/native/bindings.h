@@ -52,5 +52,6 @@ nb::dict counter_columns(const Simulation& simulation);
 nb::dict blame_columns(const Simulation& simulation);
 nb::list busy_time(const Simulation& simulation);
 nb::list table_rows(const Simulation& simulation);
+nb::dict group_activity(const Group& group);
 
 }  // namespace llmsim

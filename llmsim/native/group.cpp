@@ -128,6 +128,7 @@ void Group::outputs(Ps now, std::vector<RequestId>& finished) {
     output_waiting_.resize(output_times_.size(), 0);
     output_waiting_.back() = slot.times.waiting;
   }
+  if (shares) shares->record(slot.batch, now - slot.times.start, log_.share_place);
   if (!aborts_.empty()) drop_aborted(now);  // first, as in vLLM: their tokens are dropped
   const std::size_t before = finished.size();
   if (!slot.batch.empty()) {

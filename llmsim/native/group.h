@@ -100,6 +100,7 @@ class Group {
 
   std::unique_ptr<StepRecorder> steps;         // null: not recorded
   std::unique_ptr<ScheduleRecorder> schedule;  // null: not recorded
+  std::unique_ptr<DeviceShares> shares;        // null: not recorded
 
  private:
   struct Arrival {

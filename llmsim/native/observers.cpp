@@ -21,6 +21,26 @@ void StepRecorder::record(std::int32_t index, Ps scheduled, const StepTimes& tim
   preempted.push_back(narrow(static_cast<std::int64_t>(batch.preempted.size())));
 }
 
+void DeviceShares::record(const Batch& batch, Ps duration, std::vector<std::int32_t>& place) {
+  std::int64_t tokens = 0;
+  for (const Item& item : batch.items) tokens += item.tokens;
+  std::int64_t before = 0;
+  Ps given = 0;
+  for (const Item& item : batch.items) {
+    auto at = static_cast<std::size_t>(place[item.request]);
+    if (at >= request.size() || request[at] != item.request) {
+      at = request.size();
+      request.push_back(item.request);
+      ps.push_back(0);
+      place[item.request] = static_cast<std::int32_t>(at);
+    }
+    before += item.tokens;
+    const Ps until = static_cast<Ps>(static_cast<int128>(duration) * before / tokens);
+    ps[at] += until - given;
+    given = until;
+  }
+}
+
 void ScheduleRecorder::built(Ps now, const Builder& builder, const Batch& batch) {
   if (batch.empty() && batch.preempted.empty()) return;  // bookkeeping without an effect is not a step
   time_ps.push_back(now);

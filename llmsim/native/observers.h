@@ -21,6 +21,16 @@ struct StepRecorder {
   void record(std::int32_t index, Ps scheduled, const StepTimes& times, const Batch& batch, const Builder& builder);
 };
 
+// Which request used the devices of a group for how long: every step's time, split over its batch by scheduled tokens.
+// The parts of a step add up to it exactly.
+struct DeviceShares {
+  std::vector<RequestId> request;
+  std::vector<Ps> ps;  // parallel to request
+
+  // `place[request]` is where the request stood last time, in this group or another; kept here.
+  void record(const Batch& batch, Ps duration, std::vector<std::int32_t>& place);
+};
+
 // The schedule itself, step by step, for conformance tests: which request got how many tokens on which context.
 struct ScheduleRecorder {
   std::vector<Ps> time_ps, end_ps;  // end_ps and free_blocks_after are -1 for a step that scheduled nothing

@@ -80,6 +80,7 @@ class RequestLog {
   std::vector<std::int32_t> emitted_tokens, cached_tokens, preemptions;
   std::vector<std::int32_t> first_step;           // output index of the step in which it ran first
   std::vector<Preemption> preempted_at;           // in order of time
+  std::vector<std::int32_t> share_place;          // for DeviceShares; empty unless some group records them
   std::vector<std::int32_t> run_first, run_last;  // the open (last) run of each request
   std::vector<Run> runs;                          // closed runs, in order of closing
   std::vector<Burst> bursts;

@@ -58,6 +58,11 @@ void Simulation::add_wave(std::unique_ptr<Wave> wave) {
   waves_.push_back(std::move(wave));
 }
 
+void Simulation::record_shares() {
+  log_.share_place.assign(sequences_.size(), 0);
+  for (const auto& group : groups_) group->shares = std::make_unique<DeviceShares>();
+}
+
 RouterContext Simulation::router_context() const {
   RouterContext context;
   context.input_tokens = arrivals_.input_tokens;

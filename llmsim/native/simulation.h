@@ -56,6 +56,8 @@ class Simulation {
   Fabric* fabric() { return fabric_.get(); }  // null: none was given
   // How clients behave; before the first call of run.
   Clients& clients() { return clients_; }
+  // Every group notes how long its devices worked for which request; before the first call of run.
+  void record_shares();
   // What routers may know of the requests; the session numbers and the seed are the caller's to fill in.
   RouterContext router_context() const;
   SequenceTable& sequences() { return sequences_; }

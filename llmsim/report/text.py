@@ -122,6 +122,7 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     hits = f"{cache['hit_tokens']} of {cache['queried_tokens']} tokens hit ({_percent(cache['hit_rate'])})"
     yield "Prefix cache", hits
     yield "Preemptions", f"{summary['preemptions']} ({summary['recomputed_tokens']} tokens computed again)"
+    yield from _energy_facts(summary)
     sources = summary["sources"]
     parts = {name: part["share"] for name, part in summary["blame"].items()}
     yield "Latency by cause", _shares(parts)
@@ -129,6 +130,26 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Time by confidence", _shares(sources["by_provenance"])
     broken = [f"{name}: {found}" for name, found in summary["invariants"].items() if found != "ok"]
     yield "Invariants", "; ".join(broken) if broken else f"{len(summary['invariants'])} checked, all hold"
+
+
+def _energy_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    energy, cost, carbon = summary["energy"], summary["cost"], summary["carbon"]
+    if energy is not None:
+        grams = "" if carbon is None else f", {carbon['total_g']:.1f} g CO2e"
+        yield (
+            "Energy",
+            f"{energy['total_j']:.1f} J, {_number(energy['j_per_output_token'], 3)} J per output token, "
+            f"mean {_number(energy['mean_power_w'], 1)} W, peak {_number(energy['peak_power_w'], 1)} W{grams}",
+        )
+        total = energy["total_j"]
+        parts = {name: part / total if total else None for name, part in energy["components_j"].items()}
+        yield "Energy by component", _shares(parts)
+    if cost is not None and cost["total"] is not None:
+        yield (
+            "Cost (USD)",
+            f"{cost['total']:.4f}, {_number(cost['per_million_output_tokens'], 3)} per million output tokens "
+            f"({cost['price_per_hour']:g} per hour)",
+        )
 
 
 def _warnings(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

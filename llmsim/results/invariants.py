@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from llmsim.core import Results, Status
+from llmsim.core import AJ_PER_J, COMPONENTS, PS_PER_S, Energy, Int64, Results, Status
 
 OK = "ok"
 
@@ -25,6 +25,7 @@ def check_invariants(results: Results, enforces_light: Sequence[bool]) -> Mappin
         "7 work conservation": _work(results),
         "10 speed of light": _light(results, enforces_light),
         "11 blame": _blame(results),
+        "12 energy": _energy(results),
     }
 
 
@@ -107,6 +108,45 @@ def _blame(results: Results) -> str:
     if parts.size and parts.min() < 0:
         return "a part of a latency is negative"
     return OK
+
+
+def _energy(results: Results) -> str:
+    """Components, groups, requests and the power series are four ways to split one total; 1e-9 is double precision."""
+    energy = results.energy
+    if energy is None:
+        return OK
+    total_j = energy.total_aj / AJ_PER_J
+    slack_j = 1e-9 * total_j
+    grouped = {group.node for group in energy.groups if group is not None}
+    for node in grouped:
+        parts = energy.components_aj[node]
+        mine = sum(group.total_aj for group in energy.groups if group is not None and group.node == node)
+        if parts is None or sum(parts.values()) != mine:
+            return f"the groups of node {node} do not add up to its components"
+    for group in energy.groups:
+        if group is not None and min(group.idle_aj, group.standby_aj, group.active_aj, group.traffic_aj) < 0:
+            return f"group {group.group} has a negative part"
+    attributed_j = float(energy.request_j.sum()) + energy.unattributed_j
+    if abs(attributed_j - total_j) > slack_j:
+        return f"requests and what nobody used are {attributed_j!r} J of {total_j!r} J"
+    drawn_j = _integral_j(energy)
+    if abs(drawn_j - (total_j - energy.pool_aj / AJ_PER_J)) > slack_j:
+        return f"the power series adds up to {drawn_j!r} J of {total_j!r} J"
+    return OK
+
+
+def _integral_j(energy: Energy) -> float:
+    """Power times length of every interval."""
+    length_s = interval_lengths_ps(energy) / PS_PER_S
+    return float(sum((energy.series[f"{name}_w"].astype(np.float64) * length_s).sum() for name in COMPONENTS))
+
+
+def interval_lengths_ps(energy: Energy) -> Int64:
+    """Length of the interval of each row of the power series, ps."""
+    times, nodes = energy.series["time_ps"].astype(np.int64), energy.series["node"]
+    begins = np.concatenate([[energy.start_ps], times[:-1]]).astype(np.int64)
+    first = np.concatenate([[True], nodes[1:] != nodes[:-1]])[: len(times)]
+    return np.asarray(times - np.where(first, energy.start_ps, begins[: len(times)]))
 
 
 def _light(results: Results, enforces_light: Sequence[bool]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.core import PS_PER_MS, PS_PER_S, Provenance, Results, Status, TimeShare
+from llmsim.results.energy import carbon_block, cost_block, energy_block
 from llmsim.results.metrics import PERCENTILES, Distribution, describe, finished_rows, latencies, makespan_ps
 from llmsim.results.tables import BLAME
 from llmsim.results.work import group_usage, utilisation
@@ -19,10 +20,11 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
     """Everything a program may want to read about a run; keys in a fixed order, None where there is no value.
 
     `info` says what the results do not know: `groups`, a list with, for each group, `ledger` (pairs of label and
-    bytes), `block_bytes`, `operators` and `hardware` (of `llmsim.model`), and `notes` (sentences). All of it is
-    optional. Times end in their unit; `duration` is in seconds, throughputs are per second, as in vLLM's benchmark.
-    Holds no wall-clock time: same run, same bytes.
+    bytes), `block_bytes`, `operators` and `hardware` (of `llmsim.model`), `cost_plan`, and `notes` (sentences). All of
+    it is optional. Times end in their unit; `duration` is in seconds, throughputs are per second, as in vLLM's
+    benchmark. Holds no wall-clock time: same run, same bytes.
     """
+    energy = energy_block(results)
     return {
         "schema_version": SCHEMA_VERSION,
         **_throughput(results),
@@ -34,6 +36,9 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         "recomputed_tokens": _total(results, "recomputed_tokens"),
         "steps": _total(results, "steps"),
         "blame": _blame(results),
+        "energy": energy,
+        "cost": cost_block(results, info, energy),
+        "carbon": carbon_block(info, energy),
         "sources": _sources(results.time_shares),
         "invariants": dict(results.invariants),
         "workload": {"source": results.workload.source, "requests": len(results.workload)},

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-DType = Literal["int16", "int32", "int64"]
+from llmsim.core import COMPONENTS
+
+DType = Literal["int16", "int32", "int64", "float64"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,13 @@ SERIES = (
     Column("preemptions", "int32", "", "in the interval"),
 )
 """One row per log interval and group."""
+
+POWER = (
+    Column("time_ps", "int64", "ps", "end of the interval"),
+    Column("node", "int16", "", "index of the node; -1: the CXL pool"),
+    *(Column(f"{name}_w", "float64", "W", f"mean power of {name} in the interval") for name in COMPONENTS),
+)
+"""One row per log interval and node that has a power section."""
 
 REQUEST_TIMES = (
     Column("arrival_ps", "int64", "ps", "when the client sent it"),

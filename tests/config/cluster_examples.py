@@ -97,15 +97,29 @@ def full() -> Json:
     node["cpu_mem"]["pim_config"] = "DDR4_8GB_3200_pim"
     node["power"] = {
         "base_node_power": 60,
-        "npu": {"H100": {"idle_power": 70, "standby_power": 115, "active_power": 700, "standby_duration": 18}},
+        "npu": {
+            "H100": {
+                "idle_power": 70,
+                "standby_power": 115,
+                "active_power": 700,
+                "standby_duration": 18,
+                "memory_energy_per_bit": 0.0,
+                "power_cap": 700,
+            }
+        },
         "cpu": {"idle_power": 10, "active_power": 200, "util": 0.15},
         "dram": {"dimm_size": 32, "idle_power": 2.0, "energy_per_bit": 6.0},
         "link": {"num_links": 1, "idle_power": 5, "energy_per_bit": 4.0},
-        "nic": {"num_nics": 1, "idle_power": 20},
-        "storage": {"num_devices": 2, "idle_power": 5},
+        "switch": {"num_switches": 1, "idle_power": 50, "energy_per_bit": 1.0},
+        "nic": {"num_nics": 1, "idle_power": 20, "energy_per_bit": 10.0},
+        "storage": {"num_devices": 2, "idle_power": 5, "energy_per_bit": 20.0},
     }
+    node["price_per_hour"] = 1.5
+    first["price_per_device_hour"] = 2.5
     document.update(link_bw=[450, 50], link_latency=[1000, 5000], description="all keys", engine=dict(options))
     document["$schema"] = "cluster.schema.json"
     document["cxl_mem"] = {"mem_size": 1024, "mem_bw": 60, "mem_latency": 250, "num_devices": 4}
+    document["cxl_mem"].update(idle_power=12, energy_per_bit=8.0)
+    document.update(grid_gco2_per_kwh=400, electricity_price_per_kwh=0.1)
     unshared: Json = json.loads(json.dumps(document))
     return unshared

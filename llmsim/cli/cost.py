@@ -1,0 +1,76 @@
+"""`llmsim cost`: what deployments cost beside a baseline."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from llmsim.config.errors import InputError
+
+HELP = (
+    "Compare what finished runs cost: spend ratio and cost efficiency of each against the first (both above 1: the run "
+    "is cheaper, and gives more tokens per dollar)."
+)
+COLUMNS = ("run", "USD/h", "USD/M output", "tokens/s", "J/token", "p95 TTFT ms", "p95 TPOT ms", "spend", "efficiency")
+
+
+def command(
+    baseline: Annotated[Path, typer.Argument(help="Run folder, or a summary (--json).", show_default=False)],
+    candidates: Annotated[list[Path], typer.Argument(help="The runs to compare with it.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")] = False,
+) -> int:
+    from llmsim.export.json import json_text
+    from llmsim.power import compare
+
+    first = _summary(baseline)
+    rows = [_row(baseline, first, 1.0, 1.0)]
+    for path in candidates:
+        summary = _summary(path)
+        scores = compare(first, summary)
+        if scores is None:
+            raise InputError(
+                f"{path}: this run or {baseline} has no price or no throughput; give price_per_device_hour"
+            )
+        rows.append(_row(path, summary, scores.spend_ratio, scores.cost_efficiency))
+    sys.stdout.write(json_text({"runs": rows}) if as_json else _table(rows))
+    return 0
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    file = path / "summary.json" if path.is_dir() else path
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: cannot be read as a summary ({error}); name a run folder or a --json file") from None
+    if not isinstance(data, dict) or "total_token_throughput" not in data:
+        raise InputError(f"{file}: not a summary of a run; name a run folder (--run-dir) or a --json file")
+    if not data.get("cost"):
+        raise InputError(f"{file}: the run has no price; give its instances price_per_device_hour in the cluster file")
+    return data
+
+
+def _row(path: Path, summary: dict[str, Any], spend: float, efficiency: float) -> dict[str, Any]:
+    energy = summary.get("energy") or {}
+    cost = summary["cost"]
+    values = (
+        str(path),
+        cost["price_per_hour"],
+        cost["per_million_output_tokens"],
+        summary["total_token_throughput"],
+        energy.get("j_per_token"),
+        summary["p95_ttft_ms"],
+        summary["p95_tpot_ms"],
+        spend,
+        efficiency,
+    )
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    lines = [" | ".join(COLUMNS), " | ".join("---" for _ in COLUMNS)]
+    for row in rows:
+        cells = ["-" if cell is None else cell if isinstance(cell, str) else f"{cell:.4g}" for cell in row.values()]
+        lines.append(" | ".join(cells))
+    return "".join(f"| {line} |\n" for line in lines)

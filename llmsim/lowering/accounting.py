@@ -1,0 +1,105 @@
+"""What a deployment draws and costs: gathers the plans before a run, and makes the energy account after it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from llmsim import _native
+from llmsim.config import Deployment
+from llmsim.core import Energy, RequestColumns
+from llmsim.power import CostPlan, GroupUse, PowerPlan, Price, TrafficTable, account, traffic_table
+
+if TYPE_CHECKING:
+    from llmsim.lowering.deployment import LoweredGroup
+
+PRICES = Path(__file__).resolve().parent.parent / "presets" / "prices.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Accounting:
+    """Plans of a deployment. `power` None: no node says what it draws, and nothing about it is recorded."""
+
+    power: PowerPlan | None
+    traffic: tuple[TrafficTable, ...]
+    """Per group; empty without power."""
+    cost: CostPlan
+    notes: tuple[str, ...]
+
+    def energy(self, simulation: "_native.Simulation", requests: RequestColumns, interval_ps: int) -> Energy | None:
+        """The account of a run that recorded shares, from the first arrival to the end of the last step."""
+        if self.power is None:
+            return None
+        activities = [simulation.activity(index) for index in range(len(self.traffic))]
+        uses = [
+            GroupUse(
+                step_start_ps=activity["start_ps"],
+                step_end_ps=activity["end_ps"],
+                share_request=activity["share_request"],
+                share_ps=activity["share_ps"],
+                traffic=table.traffic(activity),
+            )
+            for activity, table in zip(activities, self.traffic, strict=True)
+        ]
+        arrived = requests.arrival_ps[requests.arrival_ps >= 0]
+        start_ps = int(arrived.min()) if len(arrived) else 0
+        end_ps = max([start_ps, *(int(use.step_end_ps.max()) for use in uses if len(use.step_end_ps))])
+        return account(self.power, uses, len(requests.status), (start_ps, end_ps), interval_ps)
+
+
+def accounting(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> Accounting:
+    """The plans of a lowered deployment; equal groups share their byte tables."""
+    power, notes = _power_plan(deployment), []
+    tables: dict[int, TrafficTable] = {}
+    if power is not None:
+        for group in groups:
+            if id(group.program) not in tables:
+                tables[id(group.program)] = traffic_table(group.operators, group.layout.tp)
+        without = [str(index) for index, spec in enumerate(power.nodes) if spec is None]
+        if without:
+            notes.append(
+                f"energy: node {', '.join(without[:8])}{', ...' if len(without) > 8 else ''} has no power section; "
+                "what it draws is not counted"
+            )
+    traffic = tuple(tables[id(group.program)] for group in groups) if tables else ()
+    return Accounting(power, traffic, _cost_plan(deployment, groups), tuple(notes))
+
+
+def _power_plan(deployment: Deployment) -> PowerPlan | None:
+    nodes = tuple(node.power for node in deployment.nodes)
+    if all(spec is None for spec in nodes):
+        return None
+    return PowerPlan(
+        nodes=nodes,
+        pool=deployment.pool_power,
+        node_of_group=tuple(group.node for group in deployment.groups),
+        hardware_of_group=tuple(group.hardware for group in deployment.groups),
+        devices_of_group=tuple(group.num_devices for group in deployment.groups),
+    )
+
+
+def _cost_plan(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> CostPlan:
+    prices = []
+    for group, lowered in zip(deployment.groups, groups, strict=True):
+        usd, source = group.price_per_device_hour, "cluster file"
+        if usd is None and lowered.hardware is not None and lowered.hardware.name in listed_prices():
+            usd, source = listed_prices()[lowered.hardware.name]
+        prices.append(Price(group.hardware, group.num_devices, usd, source if usd is not None else "not known"))
+    economics = deployment.economics
+    return CostPlan(
+        groups=tuple(prices),
+        nodes_usd_per_hour=float(np.sum([node.price_per_hour for node in deployment.nodes])),
+        grid_g_per_kwh=economics.grid_g_per_kwh,
+        electricity_price_per_kwh=economics.electricity_price_per_kwh,
+    )
+
+
+@cache
+def listed_prices() -> dict[str, tuple[float, str]]:
+    """Data sheet name -> (USD per device-hour, who asked it and when)."""
+    data = json.loads(PRICES.read_text(encoding="utf-8"))
+    return {name: (float(entry["usd_per_device_hour"]), str(entry["source"])) for name, entry in data.items()}

@@ -1,0 +1,180 @@
+"""Who drew how much: states of devices, bytes moved and constant powers, split over components, groups and requests."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llmsim.config.power import AcceleratorPower, NodePowerSpec, PoolPowerSpec
+from llmsim.core import AJ_PER_J, COMPONENTS, Energy, GroupEnergy, Int64, Traffic
+from llmsim.power.intervals import Intervals, after_each, union
+from llmsim.power.series import Load, power_series
+
+BITS = 8
+
+
+@dataclass(frozen=True)
+class PowerPlan:
+    """What draws power in a deployment. `nodes[i]` None: the file does not say what node i draws."""
+
+    nodes: tuple[NodePowerSpec | None, ...]
+    pool: PoolPowerSpec | None
+    node_of_group: tuple[int, ...]
+    hardware_of_group: tuple[str, ...]
+    devices_of_group: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupUse:
+    """What the run left behind of one group: completed steps in order (ps), who they were for, and bytes moved."""
+
+    step_start_ps: Int64
+    step_end_ps: Int64
+    share_request: Int64
+    share_ps: Int64
+    traffic: Traffic
+
+
+def account(
+    plan: PowerPlan, uses: Sequence[GroupUse], num_requests: int, window_ps: tuple[int, int], interval_ps: int
+) -> Energy:
+    """The energy of a run over the window, exact in attojoules; the power series has a row per `interval_ps` and node.
+
+    A request's part of a group's energy is its part of the group's device time: of every step, the share of the
+    scheduled tokens that were its own.
+    """
+    start_ps, end_ps = window_ps
+    accounts = [_group(plan, index, use, window_ps) for index, use in enumerate(uses)]
+    components = tuple(
+        None if spec is None else _components(spec, index, plan, accounts, end_ps - start_ps)
+        for index, spec in enumerate(plan.nodes)
+    )
+    groups = _with_shares(plan, components, accounts)
+    pool_bytes = sum(use.traffic.pool_bytes for use in uses)
+    pool = plan.pool
+    pool_aj = 0 if pool is None else pool.idle_uw * (end_ps - start_ps) + pool_bytes * BITS * pool.aj_per_bit
+    request_j, served_j = _by_request(groups, uses, num_requests)
+    total_aj = pool_aj + sum(sum(parts.values()) for parts in components if parts is not None)
+    loads = [None if account is None else account.load for account in accounts]
+    series = power_series(plan.nodes, plan.node_of_group, loads, components, window_ps, interval_ps)
+    return Energy(
+        start_ps=start_ps,
+        end_ps=end_ps,
+        components_aj=components,
+        groups=groups,
+        pool_aj=pool_aj,
+        request_j=request_j,
+        unattributed_j=max(0.0, float(total_aj / AJ_PER_J) - served_j),
+        series=series,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Account:
+    """One group before its share of the node is known."""
+
+    energy: GroupEnergy
+    load: Load
+    by_component: Mapping[str, int]
+    """Energy of its bytes by component; the accelerators' states are not in it."""
+
+
+def _group(plan: PowerPlan, index: int, use: GroupUse, window_ps: tuple[int, int]) -> _Account | None:
+    node = plan.node_of_group[index]
+    spec = plan.nodes[node]
+    if spec is None:
+        return None
+    power, devices = spec.accelerators[plan.hardware_of_group[index]], plan.devices_of_group[index]
+    active = _clipped(union(use.step_start_ps, use.step_end_ps), window_ps)
+    standby = after_each(active, power.standby_ps, window_ps[1])
+    idle_ps = window_ps[1] - window_ps[0] - active.total_ps - standby.total_ps
+    moved = _traffic_aj(spec, power, use.traffic)
+    energy = GroupEnergy(
+        group=index,
+        node=node,
+        active_aj=devices * active.total_ps * power.active_uw,
+        standby_aj=devices * standby.total_ps * power.standby_uw,
+        idle_aj=devices * idle_ps * power.idle_uw,
+        traffic_aj=sum(moved.values()),
+        shared_aj=0,
+        active_ps=active.total_ps,
+        standby_ps=standby.total_ps,
+        traffic=use.traffic,
+    )
+    return _Account(energy, Load(active, standby, power, devices, moved), moved)
+
+
+def _clipped(work: Intervals, window_ps: tuple[int, int]) -> Intervals:
+    start, end = (np.clip(column, *window_ps) for column in (work.start_ps, work.end_ps))
+    real = end > start
+    return Intervals(start[real], end[real])
+
+
+def _traffic_aj(spec: NodePowerSpec, power: AcceleratorPower, traffic: Traffic) -> dict[str, int]:
+    return {
+        "accelerators": traffic.memory_bytes * BITS * power.memory_aj_per_bit,
+        "dram": traffic.host_bytes * BITS * spec.dram_aj_per_bit,
+        "links": (traffic.link_bytes + traffic.host_bytes + traffic.pool_bytes) * BITS * spec.link_aj_per_bit,
+    }
+
+
+def _components(
+    spec: NodePowerSpec, node: int, plan: PowerPlan, accounts: Sequence[_Account | None], duration_ps: int
+) -> dict[str, int]:
+    """The node's energy by component: constant powers over the window, plus what its groups' devices and bytes add."""
+    parts = dict.fromkeys(COMPONENTS, 0)
+    parts |= {name: power_uw * duration_ps for name, power_uw in constant_uw(spec).items()}
+    for account in accounts:
+        if account is None or account.energy.node != node:
+            continue
+        energy = account.energy
+        parts["accelerators"] += energy.active_aj + energy.standby_aj + energy.idle_aj
+        for name, added in account.by_component.items():
+            parts[name] += added
+    return parts
+
+
+def constant_uw(spec: NodePowerSpec) -> dict[str, int]:
+    """What a node draws whatever it does, beside its accelerators; microwatts by component."""
+    return {
+        "cpu": spec.cpu_uw,
+        "dram": spec.dram_uw,
+        "links": spec.link_uw,
+        "nics": spec.nic_uw,
+        "storage": spec.storage_uw,
+        "other": spec.base_uw,
+    }
+
+
+def _with_shares(
+    plan: PowerPlan, components: Sequence[Mapping[str, int] | None], accounts: Sequence[_Account | None]
+) -> tuple[GroupEnergy | None, ...]:
+    """Splits what a node drew beside its groups' own over them by devices; what does not divide goes to the first."""
+    groups: list[GroupEnergy | None] = [None if account is None else account.energy for account in accounts]
+    for node, parts in enumerate(components):
+        mine = [energy for energy in groups if energy is not None and energy.node == node]
+        if parts is None or not mine:
+            continue
+        rest = sum(parts.values()) - sum(energy.total_aj for energy in mine)
+        devices = [plan.devices_of_group[energy.group] for energy in mine]
+        shares = [rest * count // sum(devices) for count in devices]
+        shares[0] += rest - sum(shares)
+        for energy, share in zip(mine, shares, strict=True):
+            groups[energy.group] = GroupEnergy(**{**vars(energy), "shared_aj": share})
+    return tuple(groups)
+
+
+def _by_request(
+    groups: Sequence[GroupEnergy | None], uses: Sequence[GroupUse], num_requests: int
+) -> tuple["np.ndarray[Any, np.dtype[np.float64]]", float]:
+    """Joules of each request, and of all requests together."""
+    joules = np.zeros(num_requests)
+    served = 0
+    for energy, use in zip(groups, uses, strict=True):
+        given_ps = int(use.share_ps.sum())
+        if energy is None or given_ps == 0:
+            continue
+        served += energy.total_aj
+        np.add.at(joules, use.share_request, use.share_ps * (energy.total_aj / AJ_PER_J / given_ps))
+    return joules, served / AJ_PER_J

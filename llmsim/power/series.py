@@ -1,0 +1,91 @@
+"""Mean power per interval: exact for the states of devices; the energy of bytes is spread over the time worked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmsim.config.power import AcceleratorPower, NodePowerSpec
+from llmsim.core import COMPONENTS, Int64
+from llmsim.power.intervals import Intervals
+
+UW_PER_W = 1_000_000
+MAX_ROWS = 1_000_000
+"""Of the series; a longer run gets longer intervals."""
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """One group's devices over time, and the energy of the bytes that they moved (attojoules by component)."""
+
+    active: Intervals
+    standby: Intervals
+    power: AcceleratorPower
+    devices: int
+    moved_aj: Mapping[str, int]
+
+
+def power_series(
+    nodes: Sequence[NodePowerSpec | None],
+    node_of_group: Sequence[int],
+    loads: Sequence[Load | None],
+    components_aj: Sequence[Mapping[str, int] | None],
+    window_ps: tuple[int, int],
+    interval_ps: int,
+) -> dict[str, NDArray[np.generic]]:
+    """Columns of `llmsim.results.tables.POWER`; power x length, summed, is each node's energy (to double precision)."""
+    known = [index for index, spec in enumerate(nodes) if spec is not None]
+    edges = _edges(window_ps, interval_ps, max(len(known), 1))
+    length = np.diff(edges).astype(np.float64)
+    columns: dict[str, list[NDArray[np.generic]]] = {name: [] for name in ("time_ps", "node", *COMPONENTS)}
+    duration_ps = window_ps[1] - window_ps[0]
+    for node in known if len(length) else []:
+        parts = components_aj[node]
+        assert parts is not None, "a node with power has components"
+        mine = [load for load, at in zip(loads, node_of_group, strict=True) if at == node and load is not None]
+        watts = {name: _watts(name, parts, mine, edges, length, duration_ps) for name in COMPONENTS}
+        columns["time_ps"].append(edges[1:])
+        columns["node"].append(np.full(len(length), node, np.int16))
+        for name in COMPONENTS:
+            columns[name].append(watts[name])
+    joined = {name: np.concatenate(arrays) if arrays else np.zeros(0) for name, arrays in columns.items()}
+    return {name if name in ("time_ps", "node") else f"{name}_w": column for name, column in joined.items()}
+
+
+def _edges(window_ps: tuple[int, int], interval_ps: int, nodes: int) -> Int64:
+    """The window's ends and the multiples of the interval between them."""
+    start, end = window_ps
+    if end <= start or interval_ps <= 0:
+        return np.array([start, end] if end > start else [start], np.int64)
+    step = interval_ps * -(-((end - start) // interval_ps + 1) * nodes // MAX_ROWS)
+    inner = np.arange(start // step + 1, -(-end // step), dtype=np.int64) * step
+    return np.concatenate([[start], inner, [end]]).astype(np.int64)
+
+
+def _watts(
+    name: str,
+    parts: Mapping[str, int],
+    loads: Sequence[Load],
+    edges: Int64,
+    length: NDArray[np.float64],
+    duration_ps: int,
+) -> NDArray[np.float64]:
+    """Mean watts of a component in each interval."""
+    energy = np.zeros(len(length))  # microwatts x ps, as attojoules
+    varying = 0
+    for load in loads:
+        active = np.diff(load.active.before(edges)).astype(np.float64)
+        if name == "accelerators":
+            standby = np.diff(load.standby.before(edges)).astype(np.float64)
+            idle = length - active - standby
+            power = load.power
+            states = active * power.active_uw + standby * power.standby_uw + idle * power.idle_uw
+            energy += load.devices * states
+        moved = load.moved_aj.get(name, 0)
+        varying += moved
+        worked = load.active.total_ps
+        energy += moved * (active / worked if worked else length / duration_ps)
+    if name != "accelerators":
+        energy += (parts[name] - varying) * (length / duration_ps)
+    return np.asarray(energy / length / UW_PER_W)

@@ -1,0 +1,70 @@
+"""How many bytes a group's devices moved: operators' bytes times how often they ran, and at how many tokens."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmsim.core import Int64, Traffic
+from llmsim.model import Operator
+
+Floats = NDArray[np.float64]
+RING_FACTOR = {"all_reduce": 2}
+"""Times (n - 1) S bytes that a ring over n ranks sends in all; 1 for the others (a gather or scatter of S in all)."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrafficTable:
+    """What the operators of a group move: all layers, `ranks` tensor-parallel ranks."""
+
+    operators: tuple[Operator, ...]
+    ranks: int
+
+    def traffic(self, activity: Mapping[str, Any]) -> Traffic:
+        """The bytes of a run, from the core's counts (`Simulation.activity`); exact but for the experts' share.
+
+        Memory: what each operator reads and writes (`llmsim.model.operators`), its weights once per execution, of
+        experts those that the tokens are expected to touch, E (1 - (1 - k/E)^t). Links: the rings of RING_FACTOR.
+        """
+        memory = link = 0
+        for op in self.operators:
+            rows = activity["rows"][_table(op)]
+            computed = int(rows @ np.arange(len(rows), dtype=np.int64))
+            if op.kind == "collective":
+                size = op.collective_bytes_per_token * computed * op.repeat
+                link += size * RING_FACTOR.get(op.collective, 1) * (self.ranks - 1)
+                continue
+            moved = (op.read_bytes_per_token + op.write_bytes_per_token) * computed + _weights(op, rows)
+            moved += op.kv_bytes_per_context_token * int(activity["kv_read_tokens"])
+            moved += 2 * op.state_bytes_per_sequence * int(activity["sequences"])
+            memory += moved * op.repeat * self.ranks
+        return Traffic(memory_bytes=memory, link_bytes=link)
+
+
+def traffic_table(operators: Sequence[Operator], tp: int) -> TrafficTable:
+    """The table of a group of `tp` ranks."""
+    return TrafficTable(tuple(operators), tp)
+
+
+def _table(op: Operator) -> int:
+    """Which of the core's tables counts its executions."""
+    return {"sequences": 1, "gathered": 2}.get(op.feature, 0)
+
+
+def _weights(op: Operator, rows: Int64) -> int:
+    """Bytes of weights read in all executions of one layer's operator."""
+    if op.kind != "moe" or not op.experts_total:
+        return 0 if op.kind == "embedding" else op.weight_bytes * int(rows[1:].sum())
+    return round(float(rows @ weight_bytes(op, np.arange(len(rows)))))
+
+
+def weight_bytes(op: Operator, counts: NDArray[np.int64]) -> Floats:
+    """Bytes of weights that one execution reads at each count: an embedding reads rows, experts as far as touched."""
+    if op.kind == "embedding":
+        return np.zeros(len(counts))
+    touched = np.minimum(counts, 1).astype(float)
+    if op.kind == "moe" and op.experts_total:
+        touched = 1.0 - (1.0 - op.topk / op.experts_total) ** counts
+    return np.asarray(op.weight_bytes * touched)
