@@ -33,6 +33,8 @@ class Status(IntEnum):
     """Can never run in its group (longer than the model or the KV cache)."""
     CANCELLED = 5
     """Its client gave up; or a session's call that never came, because the client gave up before."""
+    PARKED = 6
+    """Disaggregated: its decode group holds blocks for it, and waits for its KV."""
 
 
 class Provenance(IntEnum):

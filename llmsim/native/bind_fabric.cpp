@@ -7,6 +7,7 @@
 
 #include "bindings.h"
 #include "fabric.h"
+#include "handover.h"
 
 using namespace nanobind::literals;
 
@@ -14,6 +15,7 @@ namespace llmsim {
 namespace {
 
 using Ports = std::pair<std::int64_t, std::int64_t>;  // out, in; -1: none
+using Share = std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int64_t>;
 using Start = std::tuple<Ps, PlaceId, PlaceId, std::int64_t>;
 
 Port port_of(const Ports& ports) {
@@ -80,6 +82,30 @@ void bind_fabric(nb::module_& m) {
       .def("probe", &probe, "starts"_a,
            "Runs transfers (at_ps, from, to, bytes), in order of time; arrays: landed_ps, bytes per link, busy ps per "
            "link.");
+
+  nb::class_<HandoverConfig>(m, "HandoverConfig", "How the KV of prompts goes from prefill groups to decode groups.")
+      .def(
+          "__init__",
+          [](HandoverConfig* c, bool push, bool layerwise, std::vector<std::vector<PlaceId>> places) {
+            new (c) HandoverConfig{push, layerwise, std::move(places), {}, {}};
+          },
+          "push"_a, "layerwise"_a, "places"_a, "places: of every group's ranks, by group.")
+      .def(
+          "add_table",
+          [](HandoverConfig& c, const std::vector<Share>& shares) {
+            std::vector<KvShare> table;
+            for (const auto& [from, to, first, end, bytes] : shares) table.push_back({from, to, first, end, bytes});
+            c.tables.push_back(std::move(table));
+            return c.tables.size() - 1;
+          },
+          "shares"_a,
+          "Tuples (prefill rank, decode rank, first layer, end layer, bytes per token and layer); returns its number.")
+      .def(
+          "add_route",
+          [](HandoverConfig& c, std::int32_t prefill_group, std::int32_t decode_group, std::int32_t table) {
+            c.routes.push_back({prefill_group, decode_group, table});
+          },
+          "prefill_group"_a, "decode_group"_a, "table"_a);
 }
 
 }  // namespace llmsim

@@ -170,6 +170,8 @@ void bind_configs(nb::module_& m) {
       .def_rw("queue", &VllmV1Config::queue)
       .def_rw("prefill_first", &VllmV1Config::prefill_first)
       .def_rw("decode_only", &VllmV1Config::decode_only)
+      .def_rw("hands_over", &VllmV1Config::hands_over)
+      .def_rw("takes_over", &VllmV1Config::takes_over)
       .def_rw("num_speculative_tokens", &VllmV1Config::num_speculative_tokens)
       .def_rw("num_lookahead_tokens", &VllmV1Config::num_lookahead_tokens)
       .def_rw("accepted_draft_tokens", &VllmV1Config::accepted_draft_tokens)
@@ -188,11 +190,16 @@ void bind_configs(nb::module_& m) {
       .def_rw("mlfq_tokens_per_iteration", &BatchingConfig::mlfq_tokens_per_iteration)
       .def_rw("mlfq_starvation_ps", &BatchingConfig::mlfq_starvation);
   m.def("scheduler_names", &scheduler_names, "Names that BatchingConfig.scheduler may have, sorted.");
+  nb::enum_<Role>(m, "Role", "What a group does with a request.")
+      .value("BOTH", Role::kBoth)
+      .value("PREFILL", Role::kPrefill)
+      .value("DECODE", Role::kDecode);
   nb::class_<GroupConfig>(m, "GroupConfig")
       .def(nb::init<>())
       .def_rw("index", &GroupConfig::index)
       .def_rw("model", &GroupConfig::model)
       .def_rw("depth", &GroupConfig::depth)
+      .def_rw("role", &GroupConfig::role)
       .def_rw("api_latency_ps", &GroupConfig::api_latency);
 }
 

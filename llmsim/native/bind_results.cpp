@@ -97,23 +97,99 @@ nb::dict series_columns(const Simulation& s, std::size_t first) {
   return d;
 }
 
+namespace {
+
+// What a client sees of a disaggregated request begins on the prefill side and ends on the decode side.
+struct Progress {
+  explicit Progress(const Simulation& s)
+      : status(s.sequences().size()),
+        queued(s.log().queued),
+        scheduled(s.log().scheduled),
+        cached(s.log().cached_tokens),
+        preemptions(s.log().preemptions) {
+    for (std::size_t i = 0; i < status.size(); ++i) status[i] = s.sequences()[static_cast<RequestId>(i)].status;
+    if (s.handovers() == nullptr) return;
+    const RequestLog& prompts = *s.prompt_log();
+    for (std::size_t i = 0; i < status.size(); ++i) {
+      const auto request = static_cast<RequestId>(i);
+      if (s.handovers()->of(request).prefill_group < 0) continue;
+      const std::uint8_t prompt = (*s.prompt_sequences())[request].status;
+      const bool here = prompt == static_cast<std::uint8_t>(Status::kWaiting) ||
+                        prompt == static_cast<std::uint8_t>(Status::kRunning);
+      if (here) status[i] = prompt;
+      if (queued[i] == kNever || (prompts.queued[i] != kNever && prompts.queued[i] < queued[i]))
+        queued[i] = prompts.queued[i];
+      scheduled[i] = prompts.scheduled[i];
+      cached[i] = prompts.cached_tokens[i];
+      preemptions[i] += prompts.preemptions[i];
+    }
+  }
+  std::vector<std::uint8_t> status;
+  std::vector<Ps> queued, scheduled;
+  std::vector<std::int32_t> cached, preemptions;
+};
+
+}  // namespace
+
 nb::dict request_columns(const Simulation& s) {
   const RequestLog& log = s.log();
-  const SequenceTable& sequences = s.sequences();
-  std::vector<std::uint8_t> status(sequences.size());
-  for (std::size_t i = 0; i < sequences.size(); ++i) status[i] = sequences[static_cast<RequestId>(i)].status;
+  const Progress progress(s);
   nb::dict d;
   d["group"] = to_array(log.group);
-  d["status"] = to_array(status);
+  d["status"] = to_array(progress.status);
   d["arrival_ps"] = to_array(s.arrivals().arrival_ps);
-  d["queued_ps"] = to_array(log.queued);
-  d["scheduled_ps"] = to_array(log.scheduled);
+  d["queued_ps"] = to_array(progress.queued);
+  d["scheduled_ps"] = to_array(progress.scheduled);
   d["first_token_ps"] = to_array(log.first_token);
   d["finish_ps"] = to_array(log.finish);
   d["cancelled_ps"] = to_array(log.cancelled);
   d["emitted_tokens"] = to_array(log.emitted_tokens);
-  d["cached_tokens"] = to_array(log.cached_tokens);
-  d["preemptions"] = to_array(log.preemptions);
+  d["cached_tokens"] = to_array(progress.cached);
+  d["preemptions"] = to_array(progress.preemptions);
+  return d;
+}
+
+nb::object handover_columns(const Simulation& s) {
+  if (s.handovers() == nullptr) return nb::none();
+  const std::size_t n = s.sequences().size();
+  std::vector<std::int16_t> prefill_group(n);
+  std::vector<Ps> prefill_end(n), reserved(n), landed(n);
+  std::vector<std::int32_t> cached(n);
+  std::vector<std::int64_t> bytes(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    const Handover& handover = s.handovers()->of(static_cast<RequestId>(i));
+    prefill_group[i] = static_cast<std::int16_t>(handover.prefill_group);
+    prefill_end[i] = handover.prefilled;
+    reserved[i] = handover.reserved;
+    landed[i] = handover.landed;
+    cached[i] = handover.cached;
+    bytes[i] = handover.bytes;
+  }
+  nb::dict d;
+  d["prefill_group"] = to_array(prefill_group);
+  d["prefill_end_ps"] = to_array(prefill_end);
+  d["kv_reserved_ps"] = to_array(reserved);
+  d["kv_landed_ps"] = to_array(landed);
+  d["decode_scheduled_ps"] = to_array(s.log().scheduled);
+  d["decode_cached_tokens"] = to_array(cached);
+  d["kv_transfer_bytes"] = to_array(bytes);
+  return d;
+}
+
+nb::dict fabric_columns(const Simulation& s) {
+  nb::dict d;
+  const Fabric* fabric = s.fabric();
+  std::vector<std::int64_t> bytes, transfers;
+  std::vector<Ps> busy;
+  for (std::size_t link = 0; fabric != nullptr && link < fabric->num_links(); ++link) {
+    const FabricLinkCounters counters = fabric->link_counters(static_cast<FabricLinkId>(link), s.now());
+    bytes.push_back(counters.bytes);
+    transfers.push_back(counters.transfers);
+    busy.push_back(counters.busy);
+  }
+  d["bytes"] = to_array(bytes);
+  d["transfers"] = to_array(transfers);
+  d["busy_ps"] = to_array(busy);
   return d;
 }
 
@@ -143,9 +219,17 @@ nb::dict counter_columns(const Simulation& s) {
   column("free_blocks", [](const Group& g) { return std::int64_t{g.builder().pool().free}; });
   column("pool_consistent", [](const Group& g) { return std::int64_t{g.builder().pool_consistent()}; });
   column("running", [](const Group& g) { return std::int64_t{g.num_running()}; });
-  column("waiting", [](const Group& g) { return std::int64_t{g.num_waiting()}; });
+  const auto parked = [](const Group& g) {
+    return std::int64_t{g.config().role == Role::kDecode ? g.builder().num_bound() : 0};
+  };
+  column("waiting", [&](const Group& g) { return g.num_waiting() - parked(g); });
+  column("parked", parked);
   column("idle_with_work", [](const Group& g) { return g.idle_with_work(); });
-  column("finished", [](const Group& g) { return g.builder().counters().finished; });
+  const auto ended = [](const Group& g, bool here) {
+    return (g.config().role != Role::kPrefill) == here ? g.builder().counters().finished : 0;
+  };
+  column("finished", [&](const Group& g) { return ended(g, true); });
+  column("handed_over", [&](const Group& g) { return ended(g, false); });
   column("cancelled", [](const Group& g) { return g.builder().counters().cancelled; });
   column("rejected", [](const Group& g) { return static_cast<std::int64_t>(g.rejected().size()); });
   return d;
@@ -161,6 +245,7 @@ nb::dict blame_columns(const Simulation& s) {
   d["decode_ps"] = to_array(b.decode);
   d["communication_ps"] = to_array(b.communication);
   d["host_ps"] = to_array(b.host);
+  d["kv_transfer_ps"] = to_array(b.kv_transfer);
   d["preemption_ps"] = to_array(b.preemption);
   d["abandoned_ps"] = to_array(b.abandoned);
   return d;

@@ -53,7 +53,8 @@ void add_group(Simulation& s, const GroupConfig& config, std::unique_ptr<Builder
   } else {
     evaluator = std::make_unique<FoldedEvaluator>(program);
   }
-  auto group = std::make_unique<Group>(config, std::move(builder), std::move(evaluator), s.sequences(), s.log());
+  auto group = std::make_unique<Group>(config, std::move(builder), std::move(evaluator), s.sequences(config.role),
+                                       s.log(config.role));
   if (record_steps) group->steps = std::make_unique<StepRecorder>();
   if (record_schedule) group->schedule = std::make_unique<ScheduleRecorder>();
   s.add_group(std::move(group));
@@ -101,7 +102,7 @@ void bind_simulation(nb::module_& m) {
           [](Simulation& s, const GroupConfig& config, const VllmV1Config& scheduler,
              const std::shared_ptr<Program>& program, const ExpandedConfig* expanded, bool record_steps,
              bool record_schedule) {
-            auto builder = std::make_unique<VllmV1>(scheduler, s.sequences(), s.log());
+            auto builder = std::make_unique<VllmV1>(scheduler, s.sequences(config.role), s.log(config.role));
             add_group(s, config, std::move(builder), program, expanded, record_steps, record_schedule);
           },
           "config"_a, "scheduler"_a, "program"_a, "expanded"_a.none() = nb::none(), "record_steps"_a = false,
@@ -146,12 +147,16 @@ void bind_simulation(nb::module_& m) {
             s.clients().set_closed_loop(clients, to_vector(think_ps), s.sequences().size());
           },
           "clients"_a, "think_ps"_a, "So many clients ask in turn; think_ps: of each row after its answer, or empty.")
+      .def("set_handovers", &Simulation::set_handovers, "config"_a,
+           "Disaggregation; after all groups, the fabric and the decode side's router.")
       .def("run", &Simulation::run, "max_events"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Handles up to max_events events; True when nothing is left.")
       .def_prop_ro("now_ps", &Simulation::now)
       .def_prop_ro("num_finished", &Simulation::num_finished)
       .def_prop_ro("num_rejected", &Simulation::num_rejected)
       .def("requests", &request_columns)
+      .def("handovers", &handover_columns)
+      .def("fabric", &fabric_columns, "Per link of the shared network, as it numbers them.")
       .def("steps", &step_columns)
       .def("series", &series_columns, "first"_a = 0)
       .def("counters", &counter_columns)

@@ -47,6 +47,9 @@ nb::dict schedule_columns(const ScheduleRecorder& recorder);
 nb::dict step_columns(const Simulation& simulation);
 nb::dict series_columns(const Simulation& simulation, std::size_t first);
 nb::dict request_columns(const Simulation& simulation);
+// None where nothing is disaggregated.
+nb::object handover_columns(const Simulation& simulation);
+nb::dict fabric_columns(const Simulation& simulation);
 nb::dict counter_columns(const Simulation& simulation);
 // Where the latency of each finished request went.
 nb::dict blame_columns(const Simulation& simulation);

@@ -57,7 +57,7 @@ class Walk {
       : blame_(blame), log_(log), timelines_(timelines) {}
 
   void request(RequestId id, Ps arrival, std::span<const RequestLog::Run> runs, std::span<const std::int32_t> losses) {
-    const Timeline& t = timelines_[static_cast<std::size_t>(log_.group[id])];
+    const Timeline& t = timeline(log_, id);
     blame_.api[id] = log_.queued[id] - arrival;
     const Ps dropped = log_.cancelled[id];
     if (log_.scheduled[id] == kNever) {
@@ -67,16 +67,40 @@ class Walk {
     blame_.queue[id] = log_.scheduled[id] - log_.queued[id];
     if (dropped != kNever)
       blame_.abandoned[id] = dropped - (runs.empty() ? log_.scheduled[id] : t.end[runs.back().last]);
-    if (runs.empty()) return;
+    if (!runs.empty()) answer(id, t, runs, losses);
+  }
+
+  // Disaggregated: two groups and the way between them, in the order of their events.
+  void request(RequestId id, Ps arrival, std::span<const RequestLog::Run> runs, std::span<const std::int32_t> losses,
+               const RequestLog& prompts, std::span<const std::int32_t> prompt_losses, const Handover& handover,
+               bool push) {
+    const Ps reserving = handover.reserved - log_.queued[id], told = prompts.queued[id] - handover.reserved;
+    const Ps there = std::max(handover.prefilled, handover.landed);
+    blame_.api[id] = (push ? log_ : prompts).queued[id] - arrival + (push ? 0 : log_.queued[id] - handover.prefilled);
+    blame_.queue[id] = prompts.scheduled[id] - prompts.queued[id] + reserving;
+    blame_.kv_transfer[id] = push ? told + there - handover.prefilled : handover.landed - handover.reserved;
+    blame_.wait[id] = log_.scheduled[id] - there;
+    losses_ = prompt_losses;
+    prefill(id, prompts, timeline(prompts, id), prompts.run_first[id]);
+    answer(id, timeline(log_, id), runs, losses);
+  }
+
+ private:
+  const Timeline& timeline(const RequestLog& log, RequestId id) const {
+    return timelines_[static_cast<std::size_t>(log.group[id])];
+  }
+
+  // From being scheduled by the group that answers.
+  void answer(RequestId id, const Timeline& t, std::span<const RequestLog::Run> runs,
+              std::span<const std::int32_t> losses) {
     losses_ = losses;
-    prefill(id, t, runs.front().first);
+    prefill(id, log_, t, runs.front().first);
     for (std::size_t i = 0; i < runs.size(); ++i) {
       stretch(id, t, runs[i].first + 1, runs[i].last, blame_.decode);
       if (i + 1 < runs.size()) gap(id, t, runs[i].last, runs[i + 1].first);
     }
   }
 
- private:
   // Steps first .. last, the device idle before each of them included.
   void stretch(RequestId id, const Timeline& t, std::int32_t first, std::int32_t last, std::vector<Ps>& part) {
     if (first > last) return;
@@ -95,13 +119,13 @@ class Walk {
   }
 
   // From being scheduled to the end of the step that gave the first token.
-  void prefill(RequestId id, const Timeline& t, std::int32_t last) {
-    const std::int32_t first = log_.first_step[id];
+  void prefill(RequestId id, const RequestLog& log, const Timeline& t, std::int32_t last) {
+    const std::int32_t first = log.first_step[id];
     if (lost_before(last)) {
-      blame_.preemption[id] += t.end[last] - log_.scheduled[id];
+      blame_.preemption[id] += t.end[last] - log.scheduled[id];
       return;
     }
-    blame_.wait[id] += t.start[first] - log_.scheduled[id];
+    blame_.wait[id] += t.start[first] - log.scheduled[id];
     if (t.overlaps) {
       blame_.prefill[id] += t.start[last] - t.start[first];  // the chunks before, of which several are under way
       return step(id, t, last, t.start[last], blame_.prefill);
@@ -140,6 +164,22 @@ class Walk {
   std::span<const std::int32_t> losses_;
 };
 
+// Outputs before which requests were preempted, grouped by request: those of r are outputs[offsets[r] .. offsets[r +
+// 1]).
+struct Losses {
+  explicit Losses(const RequestLog& log) : offsets(log.finish.size() + 1, 0), outputs(log.preempted_at.size()) {
+    for (const auto& loss : log.preempted_at) ++offsets[static_cast<std::size_t>(loss.request) + 1];
+    for (std::size_t i = 1; i < offsets.size(); ++i) offsets[i] += offsets[i - 1];
+    std::vector<std::size_t> next(offsets.begin(), offsets.end() - 1);
+    for (const auto& loss : log.preempted_at) outputs[next[static_cast<std::size_t>(loss.request)]++] = loss.output;
+  }
+  std::span<const std::int32_t> of(std::size_t request) const {
+    return std::span(outputs).subspan(offsets[request], offsets[request + 1] - offsets[request]);
+  }
+  std::vector<std::size_t> offsets;
+  std::vector<std::int32_t> outputs;
+};
+
 }  // namespace
 
 Blame blame(const Simulation& simulation) {
@@ -153,22 +193,26 @@ Blame blame(const Simulation& simulation) {
     if (log.run_first[i] >= 0) runs.push_back({static_cast<RequestId>(i), log.run_first[i], log.run_last[i]});
   const auto by_request = [](const auto& a, const auto& b) { return a.request < b.request; };
   std::stable_sort(runs.begin(), runs.end(), by_request);
-  std::vector<RequestLog::Preemption> losses = log.preempted_at;
-  std::stable_sort(losses.begin(), losses.end(), by_request);
-  std::vector<std::int32_t> loss_output(losses.size());
-  std::transform(losses.begin(), losses.end(), loss_output.begin(), [](const auto& loss) { return loss.output; });
+  const Losses losses(log);
+  const Handovers* handovers = simulation.handovers();
+  const Losses prompt_losses(handovers != nullptr ? *simulation.prompt_log() : RequestLog(0));
 
   Blame result(n);
   Walk walk(result, log, timelines);
-  std::size_t run = 0, loss = 0;
+  std::size_t run = 0;
   for (std::size_t i = 0; i < n; ++i) {
-    const std::size_t first_run = run, first_loss = loss;
+    const std::size_t first_run = run;
     while (run < runs.size() && runs[run].request == static_cast<RequestId>(i)) ++run;
-    while (loss < losses.size() && losses[loss].request == static_cast<RequestId>(i)) ++loss;
     if (log.finish[i] == kNever && log.cancelled[i] == kNever) continue;
-    walk.request(static_cast<RequestId>(i), simulation.arrivals().arrival_ps[i],
-                 std::span(runs).subspan(first_run, run - first_run),
-                 std::span(loss_output).subspan(first_loss, loss - first_loss));
+    const auto request = static_cast<RequestId>(i);
+    const Ps arrival = simulation.arrivals().arrival_ps[i];
+    const auto own = std::span(runs).subspan(first_run, run - first_run);
+    if (handovers == nullptr || handovers->of(request).prefill_group < 0) {
+      walk.request(request, arrival, own, losses.of(i));
+    } else {
+      walk.request(request, arrival, own, losses.of(i), *simulation.prompt_log(), prompt_losses.of(i),
+                   handovers->of(request), handovers->pushes());
+    }
   }
   return result;
 }

@@ -31,6 +31,12 @@ struct Limits {
   std::int32_t max_model_len = 0, block_size = 16, usable_blocks = 0;
 };
 
+// A request whose prompt's KV comes from another group, and how much of it (tokens) was here already.
+struct Reserved {
+  RequestId request;
+  std::int32_t cached;
+};
+
 // Owns its group's queues and KV cache. Batches complete in the order in which they were built.
 class Builder {
  public:
@@ -51,6 +57,13 @@ class Builder {
   virtual std::int32_t max_depth() const { return std::numeric_limits<std::int32_t>::max(); }
   // Where to note changes of the cached keys; a builder without a prefix cache has none to note.
   virtual void log_keys(KeyLog* log) { static_cast<void>(log); }
+
+  // Appends the requests that the last `build` gave blocks to and parked until their KV is there.
+  virtual void take_reserved(std::vector<Reserved>& out) { static_cast<void>(out); }
+  // The KV of a parked request is there; or the KV of a request that ended here has been read by whoever decodes it.
+  virtual void transferred(RequestId request) { static_cast<void>(request); }
+  // Requests whose blocks another group fills or reads.
+  virtual std::int32_t num_bound() const { return 0; }
 
   virtual std::int32_t num_running() const = 0;
   virtual std::int32_t num_waiting() const = 0;

@@ -37,7 +37,7 @@ bool Wave::try_round(Ps now) {
   }
   for (std::size_t m = 0; m < members_.size(); ++m) batches_[m] = &members_[m]->offered_or_dummy(now);
   evaluator_->run(batches_, now, times_);
-  for (std::size_t m = 0; m < members_.size(); ++m) members_[m]->launch(times_[m]);
+  for (std::size_t m = 0; m < members_.size(); ++m) members_[m]->launch(times_[m], now);
   ++rounds_;
   return true;
 }

@@ -50,32 +50,49 @@ std::span<const FabricLinkId> Fabric::route(PlaceId from, PlaceId to) {
 
 TransferId Fabric::transfer(PlaceId from, PlaceId to, std::int64_t bytes, Ps now, TransferOwner& owner,
                             std::uint64_t token, Purpose purpose) {
+  return transfer_at(from, to, bytes, now, now, owner, token, purpose);
+}
+
+TransferId Fabric::transfer_at(PlaceId from, PlaceId to, std::int64_t bytes, Ps at, Ps now, TransferOwner& owner,
+                               std::uint64_t token, Purpose purpose) {
   if (bytes < 0) throw std::invalid_argument("a transfer of a negative number of bytes");
-  route(from, to);
-  Cargo cargo{next_id_++, token, &owner, 0};
+  const Departure departure{at, {next_id_++, token, &owner, 0}, from, to, bytes, purpose};
+  ++in_flight_;
+  if (at > now) {
+    departures_.push(departure);
+  } else {
+    depart(departure);
+  }
+  wake(now);
+  return departure.cargo.id;
+}
+
+void Fabric::wake(Ps now) {
+  if (unsettled_) return;
+  unsettled_ = true;
+  if (wake_) wake_(now);
+}
+
+void Fabric::depart(const Departure& departure) {
+  route(departure.from, departure.to);
+  Cargo cargo = departure.cargo;
   for (const FabricLinkId link : route_) {
     cargo.latency = std::min(cargo.latency + config_.links[link].latency, kHorizon);
-    counters_[link].bytes += bytes;
+    counters_[link].bytes += departure.bytes;
     ++counters_[link].transfers;
   }
-  PurposeCounters& counted = purposes_[static_cast<std::size_t>(purpose)];
-  counted.bytes += bytes;
+  PurposeCounters& counted = purposes_[static_cast<std::size_t>(departure.purpose)];
+  counted.bytes += departure.bytes;
   ++counted.transfers;
-  ++in_flight_;
-  if (bytes == 0 || route_.empty()) {
-    land_at(now + cargo.latency, cargo);
+  if (departure.bytes == 0 || route_.empty()) {
+    land_at(departure.at + cargo.latency, cargo);
   } else if (!fair()) {
-    land_at(leave_fifo(now, bytes) + cargo.latency, cargo);
+    land_at(leave_fifo(departure.at, departure.bytes) + cargo.latency, cargo);
   } else {
-    const astra_sim::engine::FlowId flow = share_->start(now, route_, bytes);
+    const astra_sim::engine::FlowId flow = share_->start(departure.at, route_, departure.bytes);
     if (flow >= moving_.size()) moving_.resize(flow + 1);
     moving_[flow] = cargo;
   }
-  if (!unsettled_) {
-    unsettled_ = true;
-    if (wake_) wake_(now);
-  }
-  return cargo.id;
 }
 
 // Cut through: a link takes the first byte as soon as the link before has it, and is never done before that one is.
@@ -99,6 +116,7 @@ void Fabric::settle(Ps now) {
 
 Ps Fabric::next_event() const {
   Ps next = landings_.empty() ? kEndOfTime : landings_.top().at;
+  if (!departures_.empty()) next = std::min(next, departures_.top().at);
   if (fair()) next = std::min(next, share_->next_end());
   return next;
 }
@@ -109,6 +127,7 @@ void Fabric::advance(Ps now) {
     share_->end_due(now, ended_);
     for (const astra_sim::engine::FlowId flow : ended_) land_at(now + moving_[flow].latency, moving_[flow]);
   }
+  for (; !departures_.empty() && departures_.top().at <= now; departures_.pop()) depart(departures_.top());
   while (!landings_.empty() && landings_.top().at <= now) {
     const Cargo cargo = landings_.top().cargo;
     landings_.pop();

@@ -101,6 +101,10 @@ class Fabric {
   TransferId transfer(PlaceId from, PlaceId to, std::int64_t bytes, Ps now, TransferOwner& owner, std::uint64_t token,
                       Purpose purpose);
 
+  // The same at a later time. Numbered by the call, so that it comes before what is started at that time itself.
+  TransferId transfer_at(PlaceId from, PlaceId to, std::int64_t bytes, Ps at, Ps now, TransferOwner& owner,
+                         std::uint64_t token, Purpose purpose);
+
   // For the loop. `wake` is called at the first transfer of a time; the loop then calls `settle` when all else of that
   // time has happened, and `advance` at `next_event`.
   void on_start(std::function<void(Ps)> wake) { wake_ = std::move(wake); }
@@ -131,6 +135,17 @@ class Fabric {
     bool operator>(const Landing& other) const { return at != other.at ? at > other.at : cargo.id > other.cargo.id; }
   };
 
+  struct Departure {
+    Ps at;
+    Cargo cargo;
+    PlaceId from, to;
+    std::int64_t bytes;
+    Purpose purpose;
+    bool operator>(const Departure& other) const { return at != other.at ? at > other.at : cargo.id > other.cargo.id; }
+  };
+
+  void depart(const Departure& departure);
+  void wake(Ps now);
   void land_at(Ps at, const Cargo& cargo) { landings_.push({at, cargo}); }
   Ps leave_fifo(Ps now, std::int64_t bytes);
   bool fair() const { return config_.sharing == Sharing::kFair; }
@@ -148,6 +163,7 @@ class Fabric {
   std::vector<Ps> free_at_;                              // kFifo: by link
   std::vector<astra_sim::engine::FlowId> ended_;         // scratch
   std::priority_queue<Landing, std::vector<Landing>, std::greater<>> landings_;
+  std::priority_queue<Departure, std::vector<Departure>, std::greater<>> departures_;  // in the future
 };
 
 }  // namespace llmsim

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "domain.h"
+#include "handover.h"
 
 namespace llmsim {
 
@@ -15,7 +16,9 @@ Group::Group(GroupConfig config, std::unique_ptr<Builder> builder, std::unique_p
       log_(log),
       slots_(static_cast<std::size_t>(config.depth)) {}
 
-bool Group::can_ever_run(const Sequence& sequence, std::int32_t max_tokens) const {
+bool Group::can_ever_run(RequestId request) const {
+  const Sequence& sequence = sequences_[request];
+  const std::int32_t max_tokens = sequences_.max_tokens(request);
   const Limits limits = builder_->limits();
   if (sequence.prompt_tokens >= limits.max_model_len) return false;
   // The last token that is sampled needs no slot of its own.
@@ -27,7 +30,7 @@ bool Group::can_ever_run(const Sequence& sequence, std::int32_t max_tokens) cons
 void Group::receive(RequestId request, Ps now) {
   log_.group[request] = static_cast<std::int16_t>(config_.index);
   log_.queued[request] = now + config_.api_latency;
-  if (!can_ever_run(sequences_[request], sequences_.max_tokens(request))) {
+  if (!can_ever_run(request)) {
     sequences_[request].status = static_cast<std::uint8_t>(Status::kRejected);
     rejected_.push_back(request);
     return;
@@ -72,18 +75,38 @@ void Group::pump(Ps now) {
     return;
   }
   drain_inbox(now);
-  while (build_next(now)) launch(evaluator_->run(next_slot().batch, now));
-  if (idle() && builder_->has_requests()) ++idle_with_work_;
+  while (build_next(now)) launch(evaluator_->run(next_slot().batch, now), now);
+  if (idle() && builder_->has_requests() && builder_->num_bound() == 0) ++idle_with_work_;
+}
+
+void Group::hear_of_moved(Ps launched) {
+  for (; !moved_.empty() && moved_.front().seen <= launched; moved_.pop_front())
+    builder_->transferred(moved_.front().request);
+}
+
+void Group::report_reserved(Ps now) {
+  reserved_.clear();
+  builder_->take_reserved(reserved_);
+  for (const Reserved& reserved : reserved_) handovers_->reserved(reserved.request, reserved.cached, now);
 }
 
 // Builds the batch of the next free slot; false when there is no slot or nothing to run.
 bool Group::build_next(Ps now) {
+  while (!build_batch(now)) {
+    if (!idle() || moved_.empty()) return false;
+    hear_of_moved(now);
+  }
+  return true;
+}
+
+bool Group::build_batch(Ps now) {
   while (num_in_flight_ < slots_.size() && !nothing_to_build_ && builder_->has_requests()) {
     Slot& slot = next_slot();
     log_.begin_build(static_cast<std::int32_t>(output_times_.size() + num_in_flight_));
     builder_->build(now, slot.batch);
     if (schedule) schedule->built(now, *builder_, slot.batch);
     slot.scheduled = now;
+    if (handovers_ != nullptr) report_reserved(now);
     if (!slot.batch.empty()) return true;
     if (num_in_flight_ == 0 && !slot.batch.preempted.empty()) continue;  // its own victim: admit it again
     nothing_to_build_ = num_in_flight_ > 0;
@@ -92,7 +115,7 @@ bool Group::build_next(Ps now) {
   return false;
 }
 
-void Group::launch(const StepTimes& times) {
+void Group::launch(const StepTimes& times, Ps now) {
   Slot& slot = next_slot();
   slot.times = times;
   busy_ += times.end - std::max(times.start, last_end_);
@@ -100,13 +123,14 @@ void Group::launch(const StepTimes& times) {
   scheduled_tokens_ += slot.batch.scheduled_tokens();
   ++num_in_flight_;
   has_offer_ = false;
+  if (handovers_ != nullptr && config_.role == Role::kPrefill) handovers_->launched(*this, slot.batch, times, now);
   if (steps) steps->record(config_.index, slot.scheduled, times, slot.batch, *builder_);
 }
 
 void Group::offer(Ps now) {
   drain_inbox(now);
   if (!has_offer_) has_offer_ = build_next(now);
-  if (idle() && !has_offer_ && builder_->has_requests()) ++idle_with_work_;
+  if (idle() && !has_offer_ && builder_->has_requests() && builder_->num_bound() == 0) ++idle_with_work_;
 }
 
 const Batch& Group::offered_or_dummy(Ps now) {
@@ -134,8 +158,11 @@ void Group::outputs(Ps now, std::vector<RequestId>& finished) {
   if (!slot.batch.empty()) {
     builder_->complete(slot.batch, finished);
     outstanding_ -= static_cast<std::int32_t>(finished.size() - before);
+    hear_of_moved(slot.scheduled);
     if (key_log_ != nullptr) key_log_->publish(now);
     if (schedule) schedule->completed(now, *builder_, std::span(finished).subspan(before));
+  } else {
+    hear_of_moved(slot.scheduled);
   }
   last_ = oldest_;
   oldest_ = (oldest_ + 1) % slots_.size();

@@ -24,11 +24,17 @@ struct Slot {
   StepTimes times;
 };
 
+class Handovers;
+
+// What a group does with a request: all of it, its prompt, or everything after the prompt.
+enum class Role : std::uint8_t { kBoth, kPrefill, kDecode };
+
 struct GroupConfig {
   std::int32_t index = 0;
   std::int32_t model = 0;  // which of the deployment's models it serves
   std::int32_t depth = 1;  // batches in flight: 1 synchronous, 2 asynchronous
-  Ps api_latency = 0;      // from a request's arrival until the engine sees it
+  Role role = Role::kBoth;
+  Ps api_latency = 0;  // from a request's arrival until the engine sees it
 };
 
 // Changed by the loop only. A group acts when pumped: it drains its inbox, builds batches while it has free slots and
@@ -55,6 +61,15 @@ class Group {
   // What that batch ran.
   const std::vector<Item>& last_items() const { return slots_[last_].batch.items; }
 
+  // Whether its model length and KV cache hold the whole request.
+  bool can_ever_run(RequestId request) const;
+  void reject(RequestId request) { rejected_.push_back(request); }
+  // Who is told of blocks that are reserved and steps that start.
+  void hand_over_by(Handovers* handovers) { handovers_ = handovers; }
+  // A request's KV has been moved. The worker looks for that when it launches a step, and its scheduler hears of it
+  // with that step's output; an idle engine hears of it at once (vLLM: KVConnectorModelRunnerMixin, EngineCore).
+  void transferred(RequestId request, Ps now) { moved_.push_back({now, request}); }
+
   // From now on the changes of what its cache holds go to `log`, at the end of each step.
   void log_keys(KeyLog* log) {
     key_log_ = log;
@@ -74,9 +89,10 @@ class Group {
     return num_in_flight_ < slots_.size() && (!builder_->has_requests() || num_in_flight_ == 0);
   }
   const Batch& offered_or_dummy(Ps now);
-  void launch(const StepTimes& times);
-  // When the engine next sees a request, or that one is gone, or kEndOfTime.
+  void launch(const StepTimes& times, Ps now);
+  // When the engine next sees a request, or that one is gone or that KV has moved, or kEndOfTime.
   Ps next_inbox() const {
+    if (!moved_.empty()) return moved_.front().seen;
     const Ps arrival = inbox_.empty() ? kEndOfTime : inbox_.front().seen;
     return aborts_.empty() ? arrival : std::min(arrival, aborts_.front().seen);
   }
@@ -109,9 +125,11 @@ class Group {
   };
   void drain_inbox(Ps now);
   bool build_next(Ps now);
+  bool build_batch(Ps now);
+  void report_reserved(Ps now);
   Slot& next_slot() { return slots_[(oldest_ + num_in_flight_) % slots_.size()]; }
   void drop_aborted(Ps now);
-  bool can_ever_run(const Sequence& sequence, std::int32_t max_tokens) const;
+  void hear_of_moved(Ps launched);
 
   GroupConfig config_;
   std::int32_t outstanding_ = 0;
@@ -121,7 +139,10 @@ class Group {
   SequenceTable& sequences_;
   RequestLog& log_;
   std::deque<Arrival> inbox_, aborts_;
-  std::vector<Slot> slots_;  // ring of `depth` slots, reused
+  std::deque<Arrival> moved_;  // KV that has been moved, and its scheduler does not know yet
+  Handovers* handovers_ = nullptr;
+  std::vector<Reserved> reserved_;  // scratch
+  std::vector<Slot> slots_;         // ring of `depth` slots, reused
   std::size_t oldest_ = 0, last_ = 0, num_in_flight_ = 0;
   bool nothing_to_build_ = false;  // until the next output: an empty schedule occupies its slot, as in vLLM
   Wave* wave_ = nullptr;

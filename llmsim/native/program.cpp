@@ -87,6 +87,30 @@ Program::StepPrice Program::evaluate(const Batch& batch, const Place& place, con
   return price;
 }
 
+void Program::attention_ends(const Batch& batch, std::vector<Ps>& out) const {
+  out.clear();
+  const Place where = place(batch.features, padded(batch.features.tokens), 0);
+  const AttentionPrices attention = attention_layer(batch);
+  Ps now = 0;
+  for (std::size_t first = 0; first < operators_.size();) {  // operators of one part repeat together, layer by layer
+    std::size_t last = first;
+    std::int32_t repeat = 0;
+    while (last < operators_.size() && operators_[last].part == operators_[first].part)
+      repeat = std::max(repeat, operators_[last++].repeat);
+    for (std::int32_t layer = 0; layer < repeat; ++layer) {
+      for (std::size_t i = first; i < last; ++i) {
+        const Operator& op = operators_[i];
+        if (layer >= op.repeat) continue;
+        const bool attends = op.kind == NodeKind::kAttention;
+        now += attends ? attention[static_cast<std::size_t>(op.attention)].ps
+                       : op.ps[static_cast<std::size_t>(where.at(op.feature))];
+        if (attends) out.push_back(now);
+      }
+    }
+    first = last;
+  }
+}
+
 std::vector<OperatorTime> Program::busy_time(const Usage& usage) const {
   std::vector<OperatorTime> rows;
   for (std::size_t i = 0; i < operators_.size(); ++i) {

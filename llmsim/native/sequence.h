@@ -8,7 +8,8 @@
 
 namespace llmsim {
 
-enum class Status : std::uint8_t { kPending, kWaiting, kRunning, kFinished, kRejected, kCancelled };
+// kParked: between the two groups of a disaggregated request, or holding blocks whose content is on its way.
+enum class Status : std::uint8_t { kPending, kWaiting, kRunning, kFinished, kRejected, kCancelled, kParked };
 
 // Changed by the builder of the group that the request was routed to, and by nobody else. `output_tokens` is the
 // oracle of how long the answer will be: only `SequenceTable::stops` may read it (invariant 8).
@@ -23,6 +24,7 @@ struct Sequence {
   std::int32_t lost_to = 0;  // computed tokens when it was preempted: up to here, computing is computing again
   std::uint32_t epoch = 0;   // +1 at each preemption
   std::uint8_t status = 0;   // Status
+  bool remote_kv = false;    // the KV of the prompt comes from another group
   Ps arrival = 0;            // for the priority order
   std::vector<BlockId> blocks;
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -26,13 +27,14 @@ struct ContentKeys {
 
 class SequenceTable {
  public:
-  SequenceTable(std::size_t n, std::vector<std::int32_t> output_tokens, ContentKeys content)
-      : sequences_(n), output_tokens_(std::move(output_tokens)), content_(std::move(content)) {}
+  SequenceTable(std::vector<std::int32_t> output_tokens, std::shared_ptr<const ContentKeys> content)
+      : sequences_(output_tokens.size()), output_tokens_(std::move(output_tokens)), content_(std::move(content)) {}
 
   Sequence& operator[](RequestId request) { return sequences_[request]; }
   const Sequence& operator[](RequestId request) const { return sequences_[request]; }
   std::size_t size() const { return sequences_.size(); }
-  const ContentKeys& content() const { return content_; }
+  const ContentKeys& content() const { return *content_; }
+  std::shared_ptr<const ContentKeys> shared_content() const { return content_; }
 
   // The oracle. `tokens_left` counts from what was received; schedulers know it only as max_tokens, like vLLM with
   // ignore_eos, and may use it to foresee a stop by length.
@@ -41,7 +43,7 @@ class SequenceTable {
  private:
   std::vector<Sequence> sequences_;
   std::vector<std::int32_t> output_tokens_;
-  ContentKeys content_;
+  std::shared_ptr<const ContentKeys> content_;
 };
 
 }  // namespace llmsim

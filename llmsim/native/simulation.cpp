@@ -19,7 +19,7 @@ class OnlyGroup final : public Router {
 Simulation::Simulation(Arrivals arrivals, std::vector<std::int32_t> output_tokens, ContentKeys content,
                        Ps series_interval)
     : arrivals_(std::move(arrivals)),
-      sequences_(output_tokens.size(), output_tokens, std::move(content)),
+      sequences_(output_tokens, std::make_shared<const ContentKeys>(std::move(content))),
       log_(output_tokens.size()),
       series_interval_(series_interval),
       next_sample_(series_interval) {
@@ -35,7 +35,7 @@ Simulation::Simulation(Arrivals arrivals, std::vector<std::int32_t> output_token
 void Simulation::add_group(std::unique_ptr<Group> group) {
   const auto model = static_cast<std::size_t>(group->config().model);
   if (groups_of_model_.size() <= model) groups_of_model_.resize(model + 1);
-  groups_of_model_[model].push_back(group.get());
+  if (group->config().role != Role::kDecode) groups_of_model_[model].push_back(group.get());
   groups_.push_back(std::move(group));
   pump_at_.push_back(kEndOfTime);
   output_pending_.push_back(false);
@@ -60,7 +60,29 @@ void Simulation::add_wave(std::unique_ptr<Wave> wave) {
 
 void Simulation::record_shares() {
   log_.share_place.assign(sequences_.size(), 0);
+  if (prompts_) prompts_->log.share_place.assign(sequences_.size(), 0);
   for (const auto& group : groups_) group->shares = std::make_unique<DeviceShares>();
+}
+
+Simulation::Prompts& Simulation::prompts() {
+  if (prompts_) return *prompts_;
+  const std::size_t n = sequences_.size();
+  prompts_ = std::make_unique<Prompts>(SequenceTable(std::vector<std::int32_t>(n, 1), sequences_.shared_content()),
+                                       RequestLog(n));
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto request = static_cast<RequestId>(i);
+    prompts_->sequences[request] = sequences_[request];
+  }
+  return *prompts_;
+}
+
+void Simulation::set_handovers(const HandoverConfig& config) {
+  if (!fabric_) throw std::invalid_argument("a hand-over needs the fabric");
+  if (!decode_router_) decode_router_ = std::make_unique<OnlyGroup>();
+  handovers_ = std::make_unique<Handovers>(config, *fabric_, groups_, std::move(decode_router_), sequences_,
+                                           [this](std::int32_t index) {
+                                             if (groups_[index]->idle()) wake(index);
+                                           });
 }
 
 RouterContext Simulation::router_context() const {
@@ -74,6 +96,7 @@ void Simulation::start() {
   started_ = true;
   if (!router_) router_ = std::make_unique<OnlyGroup>();
   router_->start(groups_);
+  if (handovers_) handovers_->router().start(groups_);
   post_next_arrival();
 }
 
@@ -85,6 +108,7 @@ bool Simulation::run(std::int64_t max_events) {
     if (stale(event)) continue;
     while (series_interval_ > 0 && next_sample_ < event.time) record_series();
     if (router_->next_sample() < event.time) router_->sample(event.time);
+    if (handovers_ && handovers_->router().next_sample() < event.time) handovers_->router().sample(event.time);
     if (event.time < now_) throw std::logic_error("invariant 3: the clock went back");
     if (event.time > kHorizon) throw std::overflow_error("the simulated time passes its horizon of 2^62 ps");
     now_ = event.time;
@@ -112,7 +136,8 @@ void Simulation::handle(const Event& event) {
     case Phase::kArrival:
       return on_arrival(event.entity);
     case Phase::kPump:
-      return on_pump(event.entity);
+      if (pump_at_[event.entity] == event.time) on_pump(event.entity);  // else it was woken earlier
+      return;
     case Phase::kSettle:
       return on_settle();
   }
@@ -128,16 +153,28 @@ void Simulation::on_outputs(std::int32_t index) {
   finished_.clear();
   output_pending_[index] = false;
   groups_[index]->outputs(now_, finished_);
+  if (groups_[index]->config().role == Role::kPrefill) {
+    for (const RequestId request : finished_) {
+      router_->finished(request);
+      handovers_->prefilled(request, now_);
+    }
+    finished_.clear();
+  }
   num_finished_ += static_cast<std::int64_t>(finished_.size());
   for (const RequestId request : finished_) {
     if (clients_.gave_up(request)) continue;  // finished before its engine heard of it; nobody waits for the answer
-    router_->finished(request);
+    if (groups_[index]->config().role == Role::kDecode) {
+      handovers_->finished(request);
+    } else {
+      router_->finished(request);
+    }
     const std::int32_t next = arrivals_.next_call[request];
     if (next < 0) {
       end_session(request, Status::kPending);
       continue;
     }
     sequences_[next].arrival = arrivals_.arrival_ps[next] = now_ + arrivals_.tool_delay_ps[request];
+    if (prompts_) prompts_->sequences[next].arrival = sequences_[next].arrival;
     post(arrivals_.arrival_ps[next], Phase::kArrival, next);
   }
   if (clients_.count_tokens()) {
@@ -188,7 +225,11 @@ void Simulation::on_arrival(RequestId request) {
   if (request == timed_[next_timed_ - 1]) post_next_arrival();
   const auto& candidates = groups_of_model_[static_cast<std::size_t>(arrivals_.model[request])];
   Group* group = candidates[candidates.size() == 1 ? 0 : router_->route(request, now_, candidates)];
-  group->receive(request, now_);
+  if (group->config().role == Role::kPrefill) {
+    if (handovers_->arrive(request, *group, now_)) return;
+  } else {
+    group->receive(request, now_);
+  }
   if (sequences_[request].status == static_cast<std::uint8_t>(Status::kRejected)) {
     router_->finished(request);
     end_session(request, Status::kRejected);
@@ -258,9 +299,10 @@ std::int64_t Simulation::num_rejected() const {
 void Simulation::check_finished() const {
   std::string stuck;
   for (const auto& group : groups_) {
-    if (!group->unfinished()) continue;
+    if (!group->unfinished() && group->builder().num_bound() == 0) continue;
     stuck += " group " + std::to_string(group->config().index) + " has " + std::to_string(group->num_running()) +
-             " running and " + std::to_string(group->num_waiting()) + " waiting requests with " +
+             " running and " + std::to_string(group->num_waiting()) + " waiting requests (" +
+             std::to_string(group->builder().num_bound()) + " whose KV another group fills or reads) with " +
              std::to_string(group->builder().pool().free) + " free KV blocks;";
   }
   if (!stuck.empty()) throw Stalled("no event is left at " + std::to_string(now_) + " ps but" + stuck);

@@ -13,6 +13,7 @@
 #include "domain.h"
 #include "fabric.h"
 #include "group.h"
+#include "handover.h"
 #include "routing/router.h"
 
 namespace llmsim {
@@ -54,16 +55,29 @@ class Simulation {
   // The network that groups and memories share; before the first call of run.
   void set_fabric(const FabricConfig& config);
   Fabric* fabric() { return fabric_.get(); }  // null: none was given
+  const Fabric* fabric() const { return fabric_.get(); }
   // How clients behave; before the first call of run.
   Clients& clients() { return clients_; }
   // Every group notes how long its devices worked for which request; before the first call of run.
   void record_shares();
   // What routers may know of the requests; the session numbers and the seed are the caller's to fill in.
   RouterContext router_context() const;
-  SequenceTable& sequences() { return sequences_; }
-  RequestLog& log() { return log_; }
+  // What a group of this role works on. The prefill side of disaggregated requests has a table of its own, in which
+  // every answer is one token long; what clients see is in the other one.
+  SequenceTable& sequences(Role role = Role::kBoth) {
+    return role == Role::kPrefill ? prompts().sequences : sequences_;
+  }
+  RequestLog& log(Role role = Role::kBoth) { return role == Role::kPrefill ? prompts().log : log_; }
+  // Groups of the roles kPrefill and kDecode work together; after all groups, the fabric and, where a model has several
+  // decode groups, their router; before the first call of run.
+  void set_handovers(const HandoverConfig& config);
+  void set_decode_router(std::unique_ptr<Router> router) { decode_router_ = std::move(router); }
   const SequenceTable& sequences() const { return sequences_; }
   const RequestLog& log() const { return log_; }
+  // Null where nothing is disaggregated.
+  const Handovers* handovers() const { return handovers_.get(); }
+  const SequenceTable* prompt_sequences() const { return prompts_ ? &prompts_->sequences : nullptr; }
+  const RequestLog* prompt_log() const { return prompts_ ? &prompts_->log : nullptr; }
 
   // Handles events until the end (true) or until about `max_events` were handled (false: call again).
   bool run(std::int64_t max_events);
@@ -90,6 +104,12 @@ class Simulation {
     }
   };
 
+  struct Prompts {
+    SequenceTable sequences;
+    RequestLog log;
+  };
+
+  Prompts& prompts();
   void start();
   // What has become pointless since it was posted does not even move the clock.
   bool stale(const Event& event) const;
@@ -120,7 +140,10 @@ class Simulation {
   std::unique_ptr<Router> router_;
   bool started_ = false;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::unique_ptr<Prompts> prompts_;
   std::unique_ptr<Fabric> fabric_;
+  std::unique_ptr<Router> decode_router_;  // until set_handovers
+  std::unique_ptr<Handovers> handovers_;
   Ps landing_at_ = kEndOfTime;  // time of the fabric's pending event
   bool settle_posted_ = false;
   std::vector<Ps> pump_at_;  // time of a group's pending pump, or kEndOfTime

@@ -87,6 +87,7 @@ BLAME = (
     Column("decode_ps", "int64", "ps", "computing the later tokens"),
     Column("communication_ps", "int64", "ps", "collectives of the steps it took part in"),
     Column("host_ps", "int64", "ps", "device idle between those steps"),
+    Column("kv_transfer_ps", "int64", "ps", "its KV on its way from the prefill group to the decode group"),
     Column("preemption_ps", "int64", "ps", "between the last token before a preemption and the first after it"),
     Column(
         "abandoned_ps", "int64", "ps", "of a cancelled one: from its last token, or its start, until it was dropped"

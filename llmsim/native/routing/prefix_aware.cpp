@@ -12,7 +12,7 @@ namespace {
 class PrefixAware final : public Router {
  public:
   PrefixAware(const RouterContext& context, double weight, Ps delay)
-      : input_tokens_(context.input_tokens), view_(*context.content, delay), weight_(weight) {}
+      : input_tokens_(context.input_tokens), view_(context, delay), weight_(weight) {}
 
   void start(std::span<const std::unique_ptr<Group>> groups) override { view_.watch(groups); }
 

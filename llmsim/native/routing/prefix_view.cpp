@@ -11,6 +11,7 @@ void PrefixView::watch(std::span<const std::unique_ptr<Group>> groups) {
   cached_tokens_.assign(groups.size(), 0);
   number_keys();
   for (const auto& group : groups) {
+    if ((group->config().role == Role::kDecode) != decode_side_) continue;
     const auto index = static_cast<std::size_t>(group->config().index);
     group->log_keys(&logs_.emplace_back(timeline_, group->config().index));
     const std::int32_t tokens = group->builder().limits().block_size;

@@ -10,6 +10,7 @@
 
 #include "group.h"
 #include "routing/key_log.h"
+#include "routing/router.h"
 
 namespace llmsim {
 
@@ -17,10 +18,11 @@ namespace llmsim {
 // request's keys once however many groups there are, and stops at the first key that nobody has.
 class PrefixView {
  public:
-  // The view of time t shows what the groups had published by t - delay. `content` must outlive it.
-  PrefixView(const ContentKeys& content, Ps delay) : content_(content), delay_(delay) {}
+  // The view of time t shows what the groups had published by t - delay. The context's content must outlive it.
+  PrefixView(const RouterContext& context, Ps delay)
+      : content_(*context.content), decode_side_(context.decode_side), delay_(delay) {}
 
-  // Makes the groups write their changes; before the first arrival.
+  // Makes the groups of its side write their changes; before the first arrival.
   void watch(std::span<const std::unique_ptr<Group>> groups);
 
   // Tokens of the request's prompt that a group can take from its cache, at most all but one; valid until the next call
@@ -52,6 +54,7 @@ class PrefixView {
   void note(std::size_t word, std::uint64_t bits, std::int32_t tokens);
 
   const ContentKeys& content_;
+  bool decode_side_;
   Ps delay_;
   KeyTimeline timeline_;
   std::deque<KeyLog> logs_;                         // per group; its pool keeps the address

@@ -16,6 +16,7 @@ struct RouterContext {
   const ContentKeys* content = nullptr;
   std::vector<std::int32_t> session;  // number of each row's session from 0, or -1; empty: every row is alone
   std::uint64_t seed = 0;
+  bool decode_side = false;  // chooses where answers are decoded: among groups of that role only
 };
 
 // Owns its own tables and changes nothing else. The loop calls `start` once, `route` once per arrival for which there

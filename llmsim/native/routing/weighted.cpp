@@ -18,7 +18,7 @@ struct Weights {
 class Weighted final : public Router {
  public:
   Weighted(const RouterContext& context, Weights weights, Ps delay)
-      : input_tokens_(context.input_tokens), view_(*context.content, delay), weights_(weights) {}
+      : input_tokens_(context.input_tokens), view_(context, delay), weights_(weights) {}
 
   void start(std::span<const std::unique_ptr<Group>> groups) override {
     if (weights_.prefix > 0) view_.watch(groups);

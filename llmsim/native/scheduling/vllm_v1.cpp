@@ -8,7 +8,12 @@
 namespace llmsim {
 
 VllmV1::VllmV1(const VllmV1Config& config, SequenceTable& sequences, RequestLog& log)
-    : config_(config), sequences_(sequences), log_(log), kv_(config.kv, sequences), waiting_(config.queue, sequences) {}
+    : config_(config),
+      sequences_(sequences),
+      log_(log),
+      kv_(config.kv, sequences),
+      waiting_(config.queue, sequences),
+      parked_(config.queue.order == QueueOrder::kPriority, sequences) {}
 
 void VllmV1::add(RequestId request) {
   sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
@@ -107,17 +112,97 @@ void VllmV1::preempt(RequestId request) {
   log_.preempted(request);
   s.num_computed = 0;
   s.num_drafts = 0;
+  if (config_.hands_over) s.num_in_flight = 0;  // its token says nothing: what counts is the KV, which is lost
+  std::erase(partly_prefilled_, request);
   ++s.epoch;
   s.status = static_cast<std::uint8_t>(Status::kWaiting);
   waiting_.push_front(request);
 }
 
 void VllmV1::schedule_waiting(Ps now, Batch& batch, std::int32_t& budget) {
-  while (!waiting_.empty() && budget > 0 && num_running() < config_.max_num_seqs) {
-    const RequestId request = waiting_.front(now);
-    if (!admit(now, request, budget, batch)) return;  // head of line: nobody overtakes
+  parked_.rewind();
+  while (budget > 0 && num_running() < config_.max_num_seqs) {
+    const RequestId arrived = parked_.next();
+    if (arrived < 0 && waiting_.empty()) return;
+    bool admitted = false;
+    if (arrived >= 0 && (waiting_.empty() || parked_.before(arrived, waiting_.front(now)))) {
+      admitted = admit_arrived(now, arrived, batch);
+    } else {
+      const RequestId request = waiting_.front(now);
+      if (sequences_[request].remote_kv && reserve(request)) continue;
+      admitted = !sequences_[request].remote_kv && admit(now, request, budget, batch);
+      // Head of line: nobody overtakes. But where nothing runs, what is parked holds the blocks that the head lacks;
+      // vLLM by priority would wait for ever.
+      if (!admitted && arrived >= 0 && running_.empty()) admitted = admit_arrived(now, arrived, batch);
+    }
+    if (!admitted) return;
     budget -= batch.items.back().tokens;
   }
+}
+
+// vLLM 0.24's scheduler with a connector that loads asynchronously (NIXL): all blocks of the prompt at once, beside
+// what prompts under way still need, so that a load never takes their room; nothing is computed and no budget used.
+bool VllmV1::reserve(RequestId request) {
+  Sequence& s = sequences_[request];
+  kv_.find_hits(request, hits_);
+  const std::int32_t spare = spare_blocks();
+  if (config_.reserve_full_isl && !kv_.fits(s, s.num_tokens, hits_, spare)) return false;
+  const std::int32_t slots = s.num_tokens + config_.num_lookahead_tokens;
+  if (!kv_.fits(s, slots, hits_, spare + blocks_still_needed())) return false;
+  kv_.allocate(request, slots, hits_);
+  const auto cached = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
+  if (config_.kv.prefix_caching) {
+    counters_.prefix_queried_tokens += s.num_tokens;
+    counters_.prefix_hit_tokens += cached;
+  }
+  waiting_.pop_front();
+  parked_.park(request, cached);
+  s.status = static_cast<std::uint8_t>(Status::kParked);
+  s.remote_kv = false;  // only once: after a preemption it is computed here
+  reserved_.push_back({request, cached});
+  return true;
+}
+
+std::int32_t VllmV1::blocks_still_needed() const {
+  std::int32_t blocks = 0;
+  for (const RequestId request : partly_prefilled_) {
+    const Sequence& s = sequences_[request];
+    const std::int32_t tokens = std::min(s.num_tokens, config_.kv.max_model_len);
+    blocks += std::max(0, kv_.blocks_for(tokens) - static_cast<std::int32_t>(s.blocks.size()));
+  }
+  return blocks;
+}
+
+// The prompt's blocks are filled and get their keys; its last token is computed again, to sample the next one.
+bool VllmV1::admit_arrived(Ps now, RequestId request, Batch& batch) {
+  Sequence& s = sequences_[request];
+  kv_.register_full(request, s.num_tokens);
+  hits_.clear();
+  const std::int32_t slots = s.num_tokens + config_.num_lookahead_tokens;
+  if (!kv_.fits(s, slots, hits_, spare_blocks())) return false;
+  kv_.grow(request, slots);
+  const std::int32_t cached = parked_.cached();
+  parked_.take();
+  running_.push_back(request);
+  s.status = static_cast<std::uint8_t>(Status::kRunning);
+  s.num_computed = s.num_tokens - 1;
+  log_.first_scheduled(request, now, cached);
+  schedule(request, 1, batch);
+  return true;
+}
+
+void VllmV1::take_reserved(std::vector<Reserved>& out) {
+  out.insert(out.end(), reserved_.begin(), reserved_.end());
+  reserved_.clear();
+}
+
+void VllmV1::transferred(RequestId request) {
+  if (!config_.hands_over) {
+    parked_.arrived(request);
+    return;
+  }
+  --num_held_;
+  kv_.release(request, /*preempted=*/false);
 }
 
 bool VllmV1::admit(Ps now, RequestId request, std::int32_t budget, Batch& batch) {
@@ -129,7 +214,7 @@ bool VllmV1::admit(Ps now, RequestId request, std::int32_t budget, Batch& batch)
   if (config_.long_prefill_token_threshold > 0) tokens = std::min(tokens, config_.long_prefill_token_threshold);
   if (!config_.chunked_prefill && tokens > budget) return false;
   tokens = std::min(tokens, budget);
-  const std::int32_t spare = running_.empty() ? 0 : config_.watermark_blocks;
+  const std::int32_t spare = spare_blocks();
   if (config_.reserve_full_isl && !kv_.fits(s, s.num_tokens, hits_, spare)) return false;
   const std::int32_t slots = cached + tokens + config_.num_lookahead_tokens;
   if (!kv_.fits(s, slots, hits_, spare)) return false;
@@ -148,6 +233,7 @@ bool VllmV1::admit(Ps now, RequestId request, std::int32_t budget, Batch& batch)
     counters_.prompt_tokens += s.prompt_tokens;
   }
   if (s.epoch > 0) counters_.recomputed_tokens -= cached;
+  if (config_.takes_over && cached + tokens < s.num_tokens) partly_prefilled_.push_back(request);
   schedule(request, tokens, batch);
   return true;
 }
@@ -160,6 +246,7 @@ void VllmV1::schedule(RequestId request, std::int32_t tokens, Batch& batch) {
   s.num_computed += tokens;
   kv_.register_full(request, std::min(s.num_computed, s.num_tokens));
   const bool emits = s.num_computed == s.num_tokens + s.num_in_flight + drafts;
+  if (emits && !partly_prefilled_.empty()) std::erase(partly_prefilled_, request);
   s.num_drafts = 0;
   if (config_.async_scheduling && emits) {
     s.num_in_flight += 1 + drafts;
@@ -197,6 +284,7 @@ void VllmV1::receive(const Item& item, std::vector<RequestId>& finished) {
   const auto status = static_cast<Status>(s.status);
   if (status == Status::kFinished || status == Status::kCancelled) return;
   const bool current = s.epoch == item.epoch;
+  if (config_.hands_over && !current) return;
   const std::int32_t accepted = std::min(item.drafts, config_.accepted_draft_tokens);
   const std::int32_t rejected = item.drafts - accepted;  // these roll back
   if (s.num_computed > 0) s.num_computed -= rejected;
@@ -211,7 +299,7 @@ void VllmV1::receive(const Item& item, std::vector<RequestId>& finished) {
   }
   if (config_.async_scheduling) s.num_in_flight -= count;
   log_.emit(item.request, count);
-  counters_.generation_tokens += count;
+  if (!config_.hands_over) counters_.generation_tokens += count;  // the decode side computes it again
   if (config_.async_scheduling && current) kv_.register_full(item.request, s.num_computed - s.num_in_flight);
   if (stopped) {
     finish(item.request, finished);
@@ -231,7 +319,11 @@ void VllmV1::finish(RequestId request, std::vector<RequestId>& finished) {
     counters_.recomputed_tokens -= s.num_tokens - 1;  // what it lost is never computed again
   } else {
     some_running_finished_ = true;
-    kv_.release(request, /*preempted=*/false);
+    if (config_.hands_over) {
+      ++num_held_;
+    } else {
+      kv_.release(request, /*preempted=*/false);
+    }
   }
   s.status = static_cast<std::uint8_t>(Status::kFinished);
   ++counters_.finished;

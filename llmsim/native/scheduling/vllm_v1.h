@@ -6,6 +6,7 @@
 
 #include "builder.h"
 #include "kv_cache.h"
+#include "scheduling/parked_queue.h"
 #include "scheduling/waiting_queue.h"
 
 namespace llmsim {
@@ -20,6 +21,8 @@ struct VllmV1Config {
   std::int32_t watermark_blocks = 0;
   bool prefill_first = false;  // not vLLM: a step is all prompts while there are any
   bool decode_only = false;    // not vLLM: requests arrive with the KV of their prompts
+  bool hands_over = false;     // a prefill group: keeps the blocks of ended requests until their KV has been read
+  bool takes_over = false;     // a decode group: the KV of prompts comes from prefill groups
   QueueConfig queue;
   std::int32_t num_speculative_tokens = 0;
   std::int32_t num_lookahead_tokens = 0;
@@ -34,14 +37,17 @@ class VllmV1 final : public Builder {
   VllmV1(const VllmV1Config& config, SequenceTable& sequences, RequestLog& log);
 
   void add(RequestId request) override;
-  bool has_requests() const override { return !running_.empty() || !waiting_.empty(); }
+  bool has_requests() const override { return !running_.empty() || !waiting_.empty() || !parked_.empty(); }
   void build(Ps now, Batch& batch) override;
   void abort(RequestId request) override;
   void complete(const Batch& batch, std::vector<RequestId>& finished) override;
   void log_keys(KeyLog* log) override { kv_.log_keys(log); }
+  void take_reserved(std::vector<Reserved>& out) override;
+  void transferred(RequestId request) override;
+  std::int32_t num_bound() const override { return parked_.size() + num_held_; }
 
   std::int32_t num_running() const override { return static_cast<std::int32_t>(running_.size()); }
-  std::int32_t num_waiting() const override { return static_cast<std::int32_t>(waiting_.size()); }
+  std::int32_t num_waiting() const override { return static_cast<std::int32_t>(waiting_.size()) + parked_.size(); }
   PoolState pool() const override { return {kv_.pool().total(), kv_.pool().num_free(), kv_.pool().num_free_keyed()}; }
   bool pool_consistent() const override { return kv_.pool().consistent(); }
   Limits limits() const override { return {config_.kv.max_model_len, config_.kv.block_size, kv_.usable_blocks()}; }
@@ -54,6 +60,10 @@ class VllmV1 final : public Builder {
   bool schedule_running(Batch& batch, std::int32_t& budget, Only only = Only::kAll);
   void schedule_waiting(Ps now, Batch& batch, std::int32_t& budget);
   bool admit(Ps now, RequestId request, std::int32_t budget, Batch& batch);
+  bool reserve(RequestId request);
+  bool admit_arrived(Ps now, RequestId request, Batch& batch);
+  std::int32_t blocks_still_needed() const;
+  std::int32_t spare_blocks() const { return running_.empty() ? 0 : config_.watermark_blocks; }
   std::int32_t tokens_wanted(RequestId request, std::int32_t budget) const;
   // Frees blocks until `request` can hold `tokens`; false when it had to preempt the request itself. `index` is the
   // request's place in the running list and moves when a victim stood before it.
@@ -71,6 +81,10 @@ class VllmV1 final : public Builder {
   RequestLog& log_;
   KvCache kv_;
   WaitingQueue waiting_;
+  ParkedQueue parked_;
+  std::vector<Reserved> reserved_;           // by the last build
+  std::vector<RequestId> partly_prefilled_;  // running, where some request's KV comes from another group
+  std::int32_t num_held_ = 0;
   std::vector<RequestId> running_;
   std::vector<BlockId> hits_;  // scratch
   BuilderCounters counters_;

@@ -1,0 +1,108 @@
+// Prefill/decode disaggregation: the KV of each prompt on its way from the group that computed it to the one that
+// decodes.
+//
+// Pull (vLLM's NIXL connector behind its proxy): a decode group is chosen and told when the prefill has ended. Its
+// scheduler reserves the blocks of the whole prompt, parks the request, and its ranks read what they lack.
+// Push (SGLang): both groups are chosen on arrival. The decode group reserves first, then the prompt is prefilled and
+// its KV written as it becomes known: when the prefill has ended, or layer by layer while it runs. Nobody ever holds
+// prefill blocks while waiting for decode blocks and the other way round, so neither way can deadlock.
+// Either way one message without payload goes from the decode group to the prefill group before any KV moves, the
+// prefill group keeps its blocks until the last byte has landed, and the decode group then computes the last token of
+// the prompt again, whose step gives the first token.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "fabric.h"
+#include "group.h"
+#include "routing/router.h"
+
+namespace llmsim {
+
+// KV that one decode rank needs of one prefill rank: of these layers, this much per token and layer.
+struct KvShare {
+  std::int32_t from_rank = 0, to_rank = 0;
+  std::int32_t first_layer = 0, end_layer = 0;
+  std::int64_t bytes_per_token_and_layer = 0;
+};
+
+// The shares of one pair of groups: `table` is an index into HandoverConfig::tables.
+struct KvRoute {
+  std::int32_t prefill_group = 0, decode_group = 0, table = 0;
+};
+
+struct HandoverConfig {
+  bool push = false, layerwise = false;      // layerwise needs push
+  std::vector<std::vector<PlaceId>> places;  // by group and rank
+  std::vector<std::vector<KvShare>> tables;
+  std::vector<KvRoute> routes;
+};
+
+// One request's hand-over; times are ps, kNever until they come.
+struct Handover {
+  std::int32_t prefill_group = -1, decode_group = -1;
+  std::int32_t cached = 0;  // tokens of the prompt that the decode group had
+  std::int32_t sent = 0;    // leading tokens that are under way, there, or need not go
+  std::int32_t in_flight = 0;
+  std::int64_t bytes = 0;
+  Ps prefilled = kNever, reserved = kNever, told = kNever, landed = kNever;
+};
+
+class Handovers final : public TransferOwner {
+ public:
+  // `sequences` and `log` are those of the decode side, `prompts` those of the prefill side. `wake` asks the loop to
+  // let an idle group act now. Throws std::invalid_argument for a configuration that does not fit the groups.
+  Handovers(HandoverConfig config, Fabric& fabric, std::span<const std::unique_ptr<Group>> groups,
+            std::unique_ptr<Router> router, SequenceTable& sequences, std::function<void(std::int32_t)> wake);
+
+  // A request was routed to a prefill group. False: no decode group can ever run it, or the prefill group cannot; it is
+  // then marked as rejected.
+  bool arrive(RequestId request, Group& prefill, Ps now);
+  // The prefill group has ended the request.
+  void prefilled(RequestId request, Ps now);
+  // The decode group holds blocks for the whole prompt, of which it had the first `cached` tokens.
+  void reserved(RequestId request, std::int32_t cached, Ps now);
+  // A prefill group starts a batch, now or later. Layer by layer, its KV begins to move; where stages or ranks wait for
+  // each other in between, when the step has ended.
+  void launched(const Group& prefill, const Batch& batch, const StepTimes& times, Ps now);
+  void landed(TransferId transfer, std::uint64_t token, Ps now) override;
+  // The client has its last token.
+  void finished(RequestId request) { router_->finished(request); }
+
+  Router& router() { return *router_; }
+  bool pushes() const { return config_.push; }
+  const Handover& of(RequestId request) const { return handovers_[static_cast<std::size_t>(request)]; }
+
+ private:
+  enum class Kind : std::uint8_t { kTold, kKv };
+  static constexpr std::uint64_t token(RequestId request, Kind kind) {
+    return (static_cast<std::uint64_t>(kind) << 32) | static_cast<std::uint32_t>(request);
+  }
+  const std::vector<KvShare>& shares_of(const Handover& handover) const;
+  PlaceId place(std::int32_t group, std::int32_t rank) const {
+    return config_.places[static_cast<std::size_t>(group)][static_cast<std::size_t>(rank)];
+  }
+  bool choose_decoder(RequestId request, Ps now);
+  void send(RequestId request, const KvShare& share, std::int64_t bytes, Ps at, Ps now);
+  void send_whole(RequestId request, Ps now);
+  void send_layers(RequestId request, std::int32_t tokens, const StepTimes& times, Ps now);
+  void end_if_done(RequestId request, Ps now);
+
+  HandoverConfig config_;
+  Fabric& fabric_;
+  std::span<const std::unique_ptr<Group>> groups_;
+  std::unique_ptr<Router> router_;  // of decode groups
+  SequenceTable& sequences_;
+  std::function<void(std::int32_t)> wake_;
+  std::vector<std::vector<Group*>> decoders_;      // by model
+  std::vector<std::vector<std::int32_t>> tables_;  // by prefill group and decode group; -1: no route
+  std::vector<Handover> handovers_;
+  std::vector<Group*> candidates_;  // scratch
+  std::vector<Ps> layer_ends_;      // scratch
+};
+
+}  // namespace llmsim

@@ -1,0 +1,132 @@
+"""Tiny disaggregated runs: groups of one device each, given step times, one link per device."""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from llmsim import _native
+
+MS = 10**9
+PS_PER_S = 10**12
+STEP, PER_TOKEN = 5 * MS, 10**7
+
+
+@dataclass
+class Cluster:
+    """`prefill` and `decode` are numbers of KV blocks, one entry per group; `both` groups do everything themselves."""
+
+    prefill: list[int]
+    decode: list[int]
+    both: list[int] = field(default_factory=list)
+    block_size: int = 16
+    max_seqs: int = 8
+    budget: int = 64
+    depth: int = 1
+    caching: bool = False
+    order: str = "FCFS"
+    watermark: int = 0
+    push: bool = False
+    layerwise: bool = False
+    sharing: str = "FAIR"
+    bytes_per_s: int = 10**9
+    latency_ps: int = 1000
+    layers: int = 4
+    bytes_per_token_and_layer: int = 1000
+    api_ps: int = 0
+    router: str = "LOAD"
+
+    @property
+    def bytes_per_token(self) -> int:
+        return self.layers * self.bytes_per_token_and_layer
+
+
+def program(budget: int, max_seqs: int, layers: int) -> Any:
+    """A step takes STEP, in equal layers, plus PER_TOKEN for each token at its end."""
+    tokens = np.arange(budget + 1, dtype=np.int64)
+    zero = np.zeros(1, np.int64)
+    layer = np.full(budget + 1, STEP // layers, np.int64)
+    operators = [
+        _native.Operator(name, kind, feature, part, repeat, ps, np.zeros(len(ps), np.uint8))
+        for name, kind, feature, part, repeat, ps in (
+            ("layer", _native.NodeKind.COMPUTE, _native.Feature.TOKENS, 1, layers, layer),
+            ("attention", _native.NodeKind.ATTENTION, _native.Feature.TOKENS, 1, layers, np.empty(0, np.int64)),
+            ("tail", _native.NodeKind.COMPUTE, _native.Feature.TOKENS, 2, 1, tokens * PER_TOKEN),
+            ("head", _native.NodeKind.COMPUTE, _native.Feature.SEQUENCES, 2, 1, np.zeros(max_seqs + 1, np.int64)),
+        )
+    ]
+    attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
+    return _native.Program(operators, attention, tokens.astype(np.int32), _native.LightFloor(), 0)
+
+
+def run(
+    requests: list[tuple[int, int, int]],
+    cluster: Cluster,
+    keys: list[list[int]] | None = None,
+    priority: list[int] | None = None,
+) -> Any:
+    """Runs (arrival in us, input, output) rows, in order of arrival, to the end."""
+    n = len(requests)
+    keys = keys or [[] for _ in range(n)]
+    columns = np.array(requests, np.int64).reshape(n, 3)
+    sim = _native.Simulation(
+        columns[:, 0] * 10**6, columns[:, 1].astype(np.int32), columns[:, 2].astype(np.int32), np.zeros(n, np.int16),
+        np.full(n, -1, np.int32), np.zeros(n, np.int64), np.array(priority or [], np.int32),
+        np.cumsum([0, *map(len, keys)]).astype(np.int64), np.array([k for row in keys for k in row], np.uint64),
+        cluster.block_size, 0,
+    )  # fmt: skip
+    roles = ["PREFILL"] * len(cluster.prefill) + ["DECODE"] * len(cluster.decode) + ["BOTH"] * len(cluster.both)
+    fabric = _native.FabricConfig(getattr(_native.Sharing, cluster.sharing))
+    places = []
+    for index, (role, blocks) in enumerate(zip(roles, cluster.prefill + cluster.decode + cluster.both, strict=True)):
+        group = _native.GroupConfig()
+        group.index, group.depth, group.api_latency_ps = index, cluster.depth, cluster.api_ps
+        group.role = getattr(_native.Role, role)
+        sim.add_group(
+            group, scheduler(cluster, role, blocks), program(cluster.budget, cluster.max_seqs, cluster.layers),
+            record_steps=True, record_schedule=True,
+        )  # fmt: skip
+        port = (fabric.add_link(cluster.bytes_per_s, cluster.latency_ps), fabric.add_link(cluster.bytes_per_s, 0))
+        places.append([fabric.add_place(0, port, port)])
+    sim.set_router(cluster.router)
+    if cluster.prefill:
+        sim.set_fabric(fabric)
+        sim.set_router(cluster.router, decode_side=True)
+        sim.set_handovers(handovers(cluster, places))
+    for _ in range(200):
+        if sim.run(10_000):
+            return sim
+    raise AssertionError(f"no end: {sim.num_finished} of {n} requests have finished")
+
+
+def scheduler(cluster: Cluster, role: str, blocks: int) -> Any:
+    config = _native.VllmV1Config()
+    config.max_num_seqs, config.max_num_scheduled_tokens = cluster.max_seqs, cluster.budget
+    config.async_scheduling = cluster.depth == 2
+    config.hands_over, config.takes_over = role == "PREFILL", role == "DECODE"
+    config.watermark_blocks = cluster.watermark
+    queue = _native.QueueConfig()
+    queue.order = getattr(_native.QueueOrder, cluster.order)
+    kv = _native.KvCacheConfig()
+    kv.num_blocks, kv.block_size, kv.max_model_len = blocks, cluster.block_size, 100_000
+    kv.prefix_caching = cluster.caching
+    config.kv, config.queue = kv, queue
+    return config
+
+
+def handovers(cluster: Cluster, places: list[list[int]]) -> Any:
+    config = _native.HandoverConfig(cluster.push, cluster.layerwise, places)
+    table = config.add_table([(0, 0, 0, cluster.layers, cluster.bytes_per_token_and_layer)])
+    for p in range(len(cluster.prefill)):
+        for d in range(len(cluster.decode)):
+            config.add_route(p, len(cluster.prefill) + d, table)
+    return config
+
+
+def schedule(sim: Any, group: int) -> list[list[tuple[int, int, int]]]:
+    """Per step of a group, (request, tokens scheduled, tokens computed before)."""
+    columns = sim.schedule(group)
+    names = ("request", "tokens", "computed")
+    items = list(zip(*(columns[f"item_{name}"].tolist() for name in names), strict=True))
+    return [items[a:b] for a, b in pairwise(columns["item_offsets"].tolist())]

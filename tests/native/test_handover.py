@@ -1,0 +1,197 @@
+"""Prefill and decode apart: exact bytes, no early decode, nothing lost, whatever the groups and the pressure."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pd import MS, PER_TOKEN, PS_PER_S, STEP, Cluster, run, schedule
+
+requests_strategy = st.lists(
+    st.tuples(st.integers(0, 200_000), st.integers(1, 200), st.integers(1, 30)), min_size=1, max_size=20
+).map(sorted)
+
+
+def needed_blocks(request: tuple[int, int, int], size: int, role: str) -> int:
+    """The last token's KV is never written; on the prefill side the only token is the last."""
+    _, prompt, output = request
+    return -(-(prompt if role == "PREFILL" else prompt + output - 1) // size)
+
+
+@st.composite
+def clusters(draw: Any, requests: list[tuple[int, int, int]]) -> Cluster:
+    size = draw(st.sampled_from([1, 4, 16]))
+
+    def pools(role: str) -> list[int]:
+        """From 5 % to 110 % of what all requests together need, and at least one for the largest prompt."""
+        total = sum(needed_blocks(request, size, role) for request in requests)
+        share = st.integers(5, 110).map(lambda percent: 2 + total * percent // 100)
+        most = max(needed_blocks(request, size, role) for request in requests)
+        sizes = draw(st.lists(share, min_size=1, max_size=3))
+        sizes[0] = max(sizes[0], most + 1 - draw(st.integers(0, 1)))  # sometimes one request fits nowhere
+        return sizes
+
+    push = draw(st.booleans())
+    return Cluster(
+        pools("PREFILL"),
+        pools("DECODE"),
+        block_size=size,
+        max_seqs=draw(st.integers(1, 8)),
+        budget=draw(st.sampled_from([16, 64, 256])),
+        depth=draw(st.sampled_from([1, 2])),
+        caching=draw(st.booleans()),
+        order=draw(st.sampled_from(["FCFS", "PRIORITY", "SHORTEST"])),
+        watermark=draw(st.integers(0, 3)),
+        push=push,
+        layerwise=push and draw(st.booleans()),
+        sharing=draw(st.sampled_from(["FAIR", "FIFO"])),
+        bytes_per_s=draw(st.sampled_from([10**6, 10**8, 10**11])),
+        latency_ps=draw(st.sampled_from([0, 10**6])),
+        layers=draw(st.integers(1, 5)),
+        api_ps=draw(st.sampled_from([0, 10**9])),
+        router=draw(st.sampled_from(["LOAD", "RR", "LOR", "PREFIX"])),
+    )
+
+
+def check(requests: list[tuple[int, int, int]], cluster: Cluster, sim: Any) -> None:
+    r, h, c = sim.requests(), sim.handovers(), sim.counters()
+    prompts, outputs = np.array([row[1] for row in requests]), np.array([row[2] for row in requests])
+    done = r["status"] == 3
+    assert (done | (r["status"] == 4)).all()
+    assert (r["emitted_tokens"] == np.where(done, outputs, 0)).all()
+    for counter in ("running", "waiting", "parked", "idle_with_work"):
+        assert not c[counter].any()
+    assert c["pool_consistent"].all() and (c["free_blocks"] == c["total_blocks"] - 1).all()
+    assert c["finished"].sum() == c["handed_over"].sum() == done.sum()
+    assert c["generation_tokens"].sum() == r["emitted_tokens"].sum()
+
+    tokens = prompts - h["decode_cached_tokens"]
+    assert (h["kv_transfer_bytes"] == np.where(done, tokens * cluster.bytes_per_token, 0)).all()
+    assert sim.fabric()["bytes"].sum() == 2 * h["kv_transfer_bytes"].sum()  # a link out and a link in
+    chain = (
+        r["arrival_ps"], r["queued_ps"], r["scheduled_ps"], h["prefill_end_ps"], h["decode_scheduled_ps"],
+        r["first_token_ps"], r["finish_ps"],
+    )  # fmt: skip
+    for early, late in pairwise(chain):
+        assert (early[done] <= late[done]).all()
+    assert (h["kv_landed_ps"][done] <= h["decode_scheduled_ps"][done]).all()
+    alone = -(-tokens * cluster.bytes_per_token_and_layer * PS_PER_S // cluster.bytes_per_s)
+    if not cluster.layerwise:
+        start = h["prefill_end_ps"] if cluster.push else h["kv_reserved_ps"]
+        assert (h["kv_landed_ps"] >= start + cluster.latency_ps + alone * cluster.layers - cluster.layers)[done].all()
+    parts = sum(sim.blame().values())
+    assert (parts[done] == (r["finish_ps"] - r["arrival_ps"])[done]).all()
+    assert all((part >= 0).all() for part in sim.blame().values())
+    first_steps(requests, cluster, sim, done)
+
+
+def first_steps(requests: list[tuple[int, int, int]], cluster: Cluster, sim: Any, done: np.ndarray) -> None:
+    """The decode side computes one token of each prompt, unless it lost the rest by a preemption."""
+    seen = set()
+    for group in range(len(cluster.prefill), len(cluster.prefill) + len(cluster.decode)):
+        for step in schedule(sim, group):
+            for request, tokens, computed in step:
+                if request not in seen:
+                    assert (tokens, computed) == (1, requests[request][1] - 1)
+                seen.add(request)
+    assert seen == set(np.flatnonzero(done).tolist())
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data(), requests_strategy)
+def test_nothing_is_lost_and_every_byte_is_counted(data: st.DataObject, requests: list[tuple[int, int, int]]) -> None:
+    cluster = data.draw(clusters(requests))
+    shared = data.draw(st.integers(0, 6))
+    keys = [list(range(1, 1 + min(shared, prompt // cluster.block_size))) for _, prompt, _ in requests]
+    priority = [data.draw(st.integers(-2, 2)) for _ in requests]
+    sim = run(requests, cluster, keys, priority)
+    check(requests, cluster, sim)
+    again = run(requests, cluster, keys, priority)
+    for name, column in sim.requests().items():
+        assert (again.requests()[name] == column).all()
+
+
+@pytest.mark.parametrize("push", [False, True])
+def test_one_request_by_hand(push: bool) -> None:
+    """Two steps of the prompt, its 400 kB at 1 GB/s, one step for the first token."""
+    sim = run([(0, 100, 3)], Cluster([50], [50], push=push))
+    h = sim.handovers()
+    prompt = 2 * STEP + 100 * PER_TOKEN
+    told = 1000  # one message on its way to the prefill group
+    assert h["prefill_end_ps"][0] == prompt + (told if push else 0)
+    landed = prompt + 2 * told + MS * 4 // 10
+    assert h["kv_landed_ps"][0] == landed
+    assert sim.requests()["first_token_ps"][0] == landed + STEP + PER_TOKEN
+    assert sim.requests()["finish_ps"][0] == landed + 3 * (STEP + PER_TOKEN)
+
+
+def test_layer_by_layer_only_the_last_layer_shows() -> None:
+    """Each layer takes 1.25 ms to compute and 0.1 ms to move; the last one leaves when its attention has run."""
+    sim = run([(0, 64, 1)], Cluster([50], [50], push=True, layerwise=True, bytes_per_s=640 * 10**6))
+    h = sim.handovers()
+    assert h["kv_landed_ps"][0] == 1000 + STEP + MS // 10 + 1000
+    assert h["decode_scheduled_ps"][0] == 1000 + STEP + 64 * PER_TOKEN  # not before the prefill has ended
+    slow = Cluster([50], [50], push=True, layerwise=True, bytes_per_s=64 * 10**5, sharing="FIFO")
+    h = run([(0, 64, 1)], slow).handovers()
+    assert h["kv_landed_ps"][0] == 1000 + STEP // 4 + 4 * 10 * MS + 1000  # one after the other
+
+
+def test_n_prompts_at_once_share_the_link() -> None:
+    """Equal prompts that end together and reserve together take n times as long as one."""
+    cluster = Cluster([2000], [2000], budget=1024, bytes_per_s=10**6)
+    alone = run([(0, 64, 1)], cluster).handovers()
+    for n in (2, 5, 8):
+        h = run([(0, 64, 1)] * n, cluster).handovers()
+        took = h["kv_landed_ps"] - h["kv_reserved_ps"] - 2000
+        assert len(set(h["kv_reserved_ps"].tolist())) == 1
+        expected = n * int(alone["kv_landed_ps"][0] - alone["kv_reserved_ps"][0] - 2000)
+        assert np.abs(took - expected).max() <= n  # integer rates
+
+
+def test_what_the_decode_side_has_does_not_move() -> None:
+    keys = [[1, 2, 3], [1, 2, 3]]
+    sim = run([(0, 64, 2), (100_000, 64, 2)], Cluster([50], [50], caching=True), keys)
+    h = sim.handovers()
+    assert h["decode_cached_tokens"].tolist() == [0, 48] and sim.requests()["cached_tokens"].tolist() == [0, 48]
+    assert h["kv_transfer_bytes"].tolist() == [64 * 4000, 16 * 4000]
+
+
+def test_prefill_keeps_its_blocks_until_they_are_read() -> None:
+    """Two prompts do not fit the prefill pool together: the second waits for the first one's transfer."""
+    sim = run([(0, 64, 1), (0, 64, 1)], Cluster([6], [50], bytes_per_s=10**6))
+    r, h = sim.requests(), sim.handovers()
+    assert h["kv_landed_ps"][0] > h["prefill_end_ps"][0] + 200 * MS
+    assert r["scheduled_ps"][1] == h["kv_landed_ps"][0]
+
+
+def test_decode_without_room_queues() -> None:
+    """The second prompt can be reserved when the first request has left; the transfer begins then."""
+    sim = run([(0, 64, 10), (0, 64, 10)], Cluster([50], [7]))
+    r, h = sim.requests(), sim.handovers()
+    assert h["kv_reserved_ps"][1] >= r["finish_ps"][0] > h["prefill_end_ps"][1]
+    assert sim.blame()["queue_ps"][1] > 0
+
+
+def test_a_preempted_request_is_computed_again_where_it_decodes() -> None:
+    sim = run([(0, 60, 60), (0, 60, 60)], Cluster([50], [11]))
+    r, h, c = sim.requests(), sim.handovers(), sim.counters()
+    assert r["preemptions"].sum() > 0 and c["preemptions"].tolist()[0] == 0
+    assert h["kv_transfer_bytes"].tolist() == [60 * 4000] * 2  # moved once
+    assert (sim.blame()["preemption_ps"] > 0).any()
+
+
+def test_what_fits_no_decode_group_is_refused_before_it_is_prefilled() -> None:
+    sim = run([(0, 64, 100), (0, 64, 2)], Cluster([50], [7, 6]))
+    assert sim.requests()["status"].tolist() == [4, 3]
+    assert sim.requests()["scheduled_ps"].tolist()[0] == -1
+
+
+def test_groups_that_do_everything_take_their_share() -> None:
+    sim = run([(1000 * i, 64, 4) for i in range(8)], Cluster([50], [50], both=[50], router="RR"))
+    assert sim.handovers()["prefill_group"].tolist() == [0, -1] * 4
+    assert sim.requests()["group"].tolist() == [1, 2] * 4
+    assert (sim.requests()["status"] == 3).all()
+    parts = sum(sim.blame().values())
+    assert (parts == sim.requests()["finish_ps"] - sim.requests()["arrival_ps"]).all()
