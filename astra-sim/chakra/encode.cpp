@@ -6,9 +6,7 @@
 
 namespace astra_sim::chakra {
 
-namespace {
-
-void put_number(std::string& out, Encoding encoding, std::uint64_t bits) {
+void encode_number(std::string& out, Encoding encoding, std::uint64_t bits) {
     switch (encoding) {
         case Encoding::f64:
         case Encoding::fixed64:
@@ -30,6 +28,8 @@ void put_number(std::string& out, Encoding encoding, std::uint64_t bits) {
             put_varint(out, bits);
     }
 }
+
+namespace {
 
 WireType single_wire_type(Encoding encoding) {
     switch (encoding) {
@@ -58,7 +58,7 @@ std::string encode_attribute(const Attribute& attribute) {
         put_bytes(out, field, attribute.payload);
     } else {
         put_tag(out, field, single_wire_type(attribute.encoding));
-        put_number(out, attribute.encoding, attribute.bits);
+        encode_number(out, attribute.encoding, attribute.bits);
     }
     return out;
 }

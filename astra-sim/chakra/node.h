@@ -64,4 +64,7 @@ void decode_metadata(std::string_view record, Metadata& metadata);
 void encode_node(const Node& node, std::string& out);
 void encode_metadata(const Metadata& metadata, std::string& out);
 
+// One number of a list, as `bits` of an Attribute.
+void encode_number(std::string& out, Encoding encoding, std::uint64_t bits);
+
 }  // namespace astra_sim::chakra

@@ -1,4 +1,4 @@
-// Writes a Chakra file: metadata, then nodes in the order given.
+// Writes a Chakra file, plain or gzip: metadata, then nodes in the order given.
 #pragma once
 
 #include <cstdio>
@@ -11,7 +11,7 @@ namespace astra_sim::chakra {
 class Writer {
 public:
     // Throws model::InputError where the file cannot be made.
-    Writer(const std::string& path, const Metadata& metadata);
+    Writer(const std::string& path, const Metadata& metadata, bool gzip = false);
     ~Writer();
     Writer(const Writer&) = delete;
     Writer& operator=(const Writer&) = delete;
@@ -23,7 +23,8 @@ private:
     void flush();
 
     std::string path_;
-    std::FILE* file_;
+    std::FILE* file_ = nullptr;
+    void* gzip_ = nullptr;
     std::string pending_;
 };
 

@@ -7,9 +7,10 @@
 
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/runs.h"
+#include "cli/timeline.h"
 #include "cli/tools.h"
 #include "model/input_error.h"
-#include "strict/simulation.h"
 
 namespace astra_sim::cli {
 
@@ -28,33 +29,28 @@ void write_file(const std::string& path, const std::string& text) {
     if (file == nullptr || std::fclose(file) != 0 || !written) throw model::InputError("cannot write " + path);
 }
 
-strict::Inputs read_inputs(const CommandLine& line) {
-    strict::Inputs inputs;
-    inputs.system = config::read_system(line.system);
-    inputs.network = config::read_network(line.network);
-    inputs.memory = config::read_memory(line.memory);
-    inputs.groups = config::read_groups(line.groups, inputs.network.npus());
-    return inputs;
+Files read_files(const CommandLine& line) {
+    Files files;
+    files.system = config::read_system(line.system);
+    files.network = config::read_network(line.network);
+    files.memory = config::read_memory(line.memory);
+    files.groups = config::read_groups(line.groups, files.network.npus());
+    return files;
 }
 
 int run(const CommandLine& line) {
-    if (line.rules == "default") {
-        throw model::InputError("--rules default does not run files yet; --rules strict gives ASTRA-sim's results");
-    }
-    const strict::Inputs inputs = read_inputs(line);
-    for (const auto* notes : {&line.notes, &inputs.system.notes, &inputs.network.notes, &inputs.memory.notes}) {
+    const Files files = read_files(line);
+    for (const auto* notes : {&line.notes, &files.system.notes, &files.network.notes, &files.memory.notes}) {
         print_notes(*notes);
     }
-    strict::Options options;
-    options.workload = line.workload;
-    options.aware = line.backend == "congestion-aware";
-    options.rendezvous = line.rendezvous;
-    options.queues_per_dimension = line.queues_per_dimension;
-    options.injection_scale = line.injection_scale;
-    const strict::Outcome outcome = strict::simulate(options, inputs);
-    const std::string text = line.json ? as_json(outcome, inputs.system) : as_lines(outcome, inputs.system);
+    std::vector<std::string> notes;
+    const Report outcome = line.rules == "strict" ? run_strict(line, files) : run_default(line, files, notes);
+    print_notes(notes);
+    const std::string text = line.json ? as_json(outcome, files.system) : as_lines(outcome, files.system);
     std::fwrite(text.data(), 1, text.size(), stdout);
     if (!line.node_times.empty()) write_file(line.node_times, as_node_times(outcome));
+    if (!line.link_counters.empty()) write_file(line.link_counters, as_link_table(outcome));
+    if (!line.timeline.empty()) write_timeline(line.timeline, outcome, line.workload);
     if (outcome.unfinished_nodes == 0) return 0;
     std::fprintf(stderr, "error: %llu node(s) never end:\n", static_cast<unsigned long long>(outcome.unfinished_nodes));
     for (const std::string& sentence : outcome.unfinished) std::fprintf(stderr, "  %s\n", sentence.c_str());

@@ -15,7 +15,7 @@ namespace {
 
 using model::InputError;
 
-constexpr std::array<std::string_view, 19> kOptions = {"workload-configuration",
+constexpr std::array<std::string_view, 20> kOptions = {"workload-configuration",
                                                        "system-configuration",
                                                        "network-configuration",
                                                        "remote-memory-configuration",
@@ -30,10 +30,11 @@ constexpr std::array<std::string_view, 19> kOptions = {"workload-configuration",
                                                        "network-backend",
                                                        "rules",
                                                        "node-times",
+                                                       "link-counters",
+                                                       "timeline",
                                                        "json",
                                                        "help",
-                                                       "version",
-                                                       "timeline"};
+                                                       "version"};
 
 [[noreturn]] void wrong(const std::string& name, const std::string& value, const std::string& expected) {
     throw InputError("--" + name + " is \"" + value + "\"; " + expected + " was expected");
@@ -70,6 +71,8 @@ std::string* text_option(CommandLine& line, const std::string& name) {
     if (name == "network-backend") return &line.backend;
     if (name == "rules") return &line.rules;
     if (name == "node-times") return &line.node_times;
+    if (name == "link-counters") return &line.link_counters;
+    if (name == "timeline") return &line.timeline;
     return nullptr;
 }
 
@@ -86,15 +89,19 @@ void apply(CommandLine& line, const std::string& name, const std::string& value)
         if (real(name, value) != 1) line.notes.push_back("--" + name + " has no effect, as upstream");
     } else if (name == "logging-configuration" || name == "logging-folder") {
         line.notes.push_back("--" + name + " is accepted; no log is written");
-    } else if (name == "timeline") {
-        throw InputError("--timeline is not there yet; --node-times gives the same times as CSV");
     } else {
         line.notes.push_back("--" + name + " is not an option and is ignored, as upstream does" +
-                             config::nearest(name, std::span(kOptions).first(16)));
+                             config::nearest(name, kOptions));
     }
 }
 
 bool is_flag(const std::string& name) { return name == "json" || name == "help"; }
+
+void check_outputs(const CommandLine& line) {
+    if (line.rules == "strict" && !line.link_counters.empty()) {
+        throw InputError("--link-counters needs --rules default; strict rules count nothing per link");
+    }
+}
 
 void check(const CommandLine& line) {
     const std::array<std::pair<const char*, const std::string*>, 4> required = {
@@ -106,9 +113,12 @@ void check(const CommandLine& line) {
         if (value->empty()) throw InputError("--" + std::string(name) + " is missing; --help lists the options");
     }
     if (line.rules != "strict" && line.rules != "default") wrong("rules", line.rules, "strict or default");
-    if (line.backend != "congestion-unaware" && line.backend != "congestion-aware") {
-        wrong("network-backend", line.backend, "congestion-unaware or congestion-aware");
-    }
+    const bool strict = line.rules == "strict";
+    const bool upstream = line.backend == "congestion-unaware" || line.backend == "congestion-aware";
+    if (upstream || (!strict && line.backend == "fair-share")) return check_outputs(line);
+    wrong("network-backend", line.backend,
+          strict ? "congestion-unaware or congestion-aware (fair-share needs --rules default)"
+                 : "congestion-unaware, congestion-aware or fair-share");
 }
 
 }  // namespace
@@ -145,16 +155,21 @@ std::string usage() {
            "\n"
            "  --workload-configuration=PREFIX     reads PREFIX.<npu>.et (Chakra; gzip too) for every NPU\n"
            "  --system-configuration=FILE         JSON: collectives, chunks, endpoint and memory costs\n"
-           "  --network-configuration=FILE        YAML: topology, npus_count, bandwidth, latency\n"
+           "  --network-configuration=FILE        YAML: topology, npus_count, bandwidth, latency; or a topology\n"
+           "                                      file of ours, named *.json (default rules)\n"
            "  --remote-memory-configuration=FILE  JSON: memory-type and its costs\n"
            "  --comm-group-configuration=FILE     JSON: group id -> NPUs (default: empty)\n"
-           "  --network-backend=NAME              congestion-unaware (default) or congestion-aware\n"
-           "  --rules=NAME                        strict: ASTRA-sim's results, cycle for cycle\n"
+           "  --network-backend=NAME              congestion-unaware (default), congestion-aware, fair-share\n"
+           "  --rules=NAME                        default: sound rules of our own, in picoseconds; strict: "
+           "ASTRA-sim's\n"
+           "                                      results, cycle for cycle (not with fair-share)\n"
            "  --num-queues-per-dim=N              queues of a dimension (1)\n"
            "  --injection-scale=X                 scales endpoint-delay (1.0)\n"
            "  --rendezvous-protocol=BOOL          a control message before each message (false)\n"
            "  --json                              results as one JSON object instead of lines\n"
-           "  --node-times=FILE                   CSV: npu,node,issue_ns,done_ns\n"
+           "  --node-times=FILE                   CSV: npu,node,issue_ns,done_ns (default rules: _ps)\n"
+           "  --link-counters=FILE                CSV: bytes, messages, busy and waiting time by link (default rules)\n"
+           "  --timeline=FILE                     every node as JSON for ui.perfetto.dev\n"
            "\n"
            "Exit code 0 only when every node finished; 2: a wrong option or file; 3: nodes wait for ever.\n";
 }

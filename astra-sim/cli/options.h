@@ -11,7 +11,9 @@ struct CommandLine {
     std::string groups = "empty";
     std::string backend = "congestion-unaware";
     std::string rules = "default";
-    std::string node_times;  // file for the times of every node, or ""
+    std::string node_times;     // file for the times of every node, or ""
+    std::string link_counters;  // file for what every link carried, or ""
+    std::string timeline;       // file for Perfetto, or ""
     double injection_scale = 1.0;
     unsigned queues_per_dimension = 1;
     bool rendezvous = false;

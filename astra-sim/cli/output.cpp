@@ -2,14 +2,12 @@
 
 #include <cstdio>
 
+#include "cli/statistics.h"
 #include "config/json.h"
-#include "strict/statistics.h"
 
 namespace astra_sim::cli {
 
 namespace {
-
-using strict::Statistics;
 
 std::string fixed3(double value) {
     char text[64];
@@ -17,15 +15,16 @@ std::string fixed3(double value) {
     return text;
 }
 
-// Every figure of an NPU with upstream's name; those that it does not print are left out.
+// Every figure of an NPU with upstream's name; those that it does not print are left out. Spans are whole ns.
 template <class Put>
-void each_figure(const Statistics& one, Put put) {
-    if (one.wall_ns >= 0) put("Wall time", std::to_string(one.wall_ns));
-    if (one.computes) put("GPU time", std::to_string(one.gpu_ns));
-    if (one.uses_cpu) put("CPU time", std::to_string(one.cpu_ns));
-    if (one.communicates) put("Comm time", std::to_string(one.comm_ns));
-    if (one.uses_memory) put("Remote mem time", std::to_string(one.remote_memory_ns));
-    if (one.overlap_ns > 0) put("Total compute-communication overlap", std::to_string(one.overlap_ns));
+void each_figure(const Report& report, const Statistics& one, Put put) {
+    const auto span = [&](const char* label, std::int64_t ticks) { put(label, std::to_string(report.as_ns(ticks))); };
+    if (one.wall >= 0) span("Wall time", one.wall);
+    if (one.computes) span("GPU time", one.gpu);
+    if (one.uses_cpu) span("CPU time", one.cpu);
+    if (one.communicates) span("Comm time", one.comm);
+    if (one.uses_memory) span("Remote mem time", one.remote_memory);
+    if (one.overlap > 0) span("Total compute-communication overlap", one.overlap);
     if (!one.roofline) return;
     put("Compute bound percentage", fixed3(one.roofline->compute_bound * 100) + "%");
     put("Average compute utilization", fixed3(one.roofline->compute_utilisation * 100) + "%");
@@ -33,57 +32,81 @@ void each_figure(const Statistics& one, Put put) {
     put("Average operation intensity", fixed3(one.roofline->operation_intensity));
 }
 
+std::string number_or_null(bool known, std::int64_t value) { return known ? std::to_string(value) : "null"; }
+
+std::string json_of_npu(const Report& report, std::uint32_t npu, const config::SystemConfig& system) {
+    const Statistics one = statistics(report, npu, system);
+    const bool finished = one.wall >= 0;
+    std::string text = "{\"npu\": " + std::to_string(npu) + ", \"finished\": " + (finished ? "true" : "false") +
+                       ", \"finish_ns\": " + number_or_null(finished, report.as_ns(one.wall)) +
+                       ", \"exposed_comm_ns\": " + number_or_null(finished, report.as_ns(one.exposed_comm));
+    if (report.ticks_per_ns != 1) {
+        text += ", \"finish_ps\": " + number_or_null(finished, one.wall) +
+                ", \"exposed_comm_ps\": " + number_or_null(finished, one.exposed_comm);
+    }
+    text += ", \"statistics\": {";
+    bool first = true;
+    each_figure(report, one, [&](const char* label, const std::string& value) {
+        text.append(first ? "\"" : ", \"").append(label).append("\": \"").append(value).append("\"");
+        first = false;
+    });
+    return text + "}}";
+}
+
 }  // namespace
 
-std::string as_lines(const strict::Outcome& outcome, const config::SystemConfig& system) {
+std::string as_lines(const Report& report, const config::SystemConfig& system) {
     std::string finished, figures;
-    for (std::uint32_t npu = 0; npu < outcome.finish_ns.size(); ++npu) {
-        const Statistics one = strict::statistics(outcome.trace, npu, outcome.finish_ns[npu], system);
+    for (std::uint32_t npu = 0; npu < report.finish.size(); ++npu) {
+        const Statistics one = statistics(report, npu, system);
         const std::string name = "sys[" + std::to_string(npu) + "]";
-        if (one.wall_ns < 0) continue;
-        finished += "[workload] [info] " + name + " finished, " + std::to_string(one.wall_ns) +
-                    " cycles, exposed communication " + std::to_string(one.exposed_comm_ns) + " cycles.\n";
-        each_figure(one, [&](const char* label, const std::string& value) {
+        if (one.wall < 0) continue;
+        finished += "[workload] [info] " + name + " finished, " + std::to_string(report.as_ns(one.wall)) +
+                    " cycles, exposed communication " + std::to_string(report.as_ns(one.exposed_comm)) + " cycles.\n";
+        each_figure(report, one, [&](const char* label, const std::string& value) {
             figures += "[statistics] [info] " + name + ", " + label + ": " + value + "\n";
         });
     }
     return finished + figures;
 }
 
-std::string as_json(const strict::Outcome& outcome, const config::SystemConfig& system) {
+std::string as_json(const Report& report, const config::SystemConfig& system) {
     std::string npus;
-    for (std::uint32_t npu = 0; npu < outcome.finish_ns.size(); ++npu) {
-        const Statistics one = strict::statistics(outcome.trace, npu, outcome.finish_ns[npu], system);
-        npus += npu == 0 ? "\n" : ",\n";
-        npus += "  {\"npu\": " + std::to_string(npu) + ", \"finished\": " + (one.wall_ns < 0 ? "false" : "true") +
-                ", \"finish_ns\": " + (one.wall_ns < 0 ? "null" : std::to_string(one.wall_ns)) +
-                ", \"exposed_comm_ns\": " + (one.wall_ns < 0 ? "null" : std::to_string(one.exposed_comm_ns)) +
-                ", \"statistics\": {";
-        bool first = true;
-        each_figure(one, [&](const char* label, const std::string& value) {
-            npus.append(first ? "\"" : ", \"").append(label).append("\": \"").append(value).append("\"");
-            first = false;
-        });
-        npus += "}}";
+    for (std::uint32_t npu = 0; npu < report.finish.size(); ++npu) {
+        npus += (npu == 0 ? "\n  " : ",\n  ") + json_of_npu(report, npu, system);
     }
     std::string waiting;
-    for (const std::string& sentence : outcome.unfinished) {
+    for (const std::string& sentence : report.unfinished) {
         waiting.append(waiting.empty() ? "" : ", ").append(config::quoted(sentence));
     }
-    return "{\"rules\": \"strict\", \"time_unit\": \"ns\", \"events\": " + std::to_string(outcome.events) +
-           ", \"unfinished_nodes\": " + std::to_string(outcome.unfinished_nodes) + ", \"waiting\": [" + waiting +
+    return "{\"rules\": \"" + report.rules + "\", \"time_unit\": \"" + report.unit() +
+           "\", \"events\": " + std::to_string(report.events) +
+           ", \"unfinished_nodes\": " + std::to_string(report.unfinished_nodes) + ", \"waiting\": [" + waiting +
            "],\n \"npus\": [" + npus + "]}\n";
 }
 
-std::string as_node_times(const strict::Outcome& outcome) {
-    std::string csv = "npu,node,issue_ns,done_ns\n";
-    for (std::size_t npu = 0; npu + 1 < outcome.trace.first.size(); ++npu) {
-        for (std::uint32_t at = outcome.trace.first[npu]; at < outcome.trace.first[npu + 1]; ++at) {
-            const strict::TraceNode& node = outcome.trace.nodes[at];
-            if (node.done_ns < 0) continue;
-            csv += std::to_string(npu) + ',' + std::to_string(node.id) + ',' + std::to_string(node.issued_ns) + ',' +
-                   std::to_string(node.done_ns) + '\n';
+std::string as_node_times(const Report& report) {
+    const std::string unit = report.unit();
+    std::string csv = "npu,node,issue_" + unit + ",done_" + unit + "\n";
+    for (std::size_t npu = 0; npu + 1 < report.first.size(); ++npu) {
+        for (std::uint32_t at = report.first[npu]; at < report.first[npu + 1]; ++at) {
+            const NodeRecord& node = report.nodes[at];
+            if (node.done < 0) continue;
+            csv += std::to_string(npu) + ',' + std::to_string(node.id) + ',' + std::to_string(node.issued) + ',' +
+                   std::to_string(node.done) + '\n';
         }
+    }
+    return csv;
+}
+
+std::string as_link_table(const Report& report) {
+    std::string csv = "from,to,bytes,messages,busy_ps,queue_ps,peak_queue_ps\n";
+    for (const LinkRecord& link : report.links) {
+        csv += std::to_string(link.from) + ',' + std::to_string(link.to);
+        for (const std::int64_t value : {link.bytes, link.messages, link.busy_ps, link.queue_ps, link.peak_queue_ps}) {
+            csv += ',' + std::to_string(value);
+        }
+        csv += '\n';
     }
     return csv;
 }

@@ -7,6 +7,7 @@
 
 #include "config/json.h"
 #include "config/nearest.h"
+#include "config/topology_file.h"
 #include "config/yaml.h"
 #include "model/input_error.h"
 
@@ -87,7 +88,26 @@ std::uint32_t NetworkConfig::npus() const {
     return total;
 }
 
+namespace {
+
+NetworkConfig from_topology_file(const std::string& path) {
+    NetworkConfig config;
+    const auto file = std::make_shared<TopologyFile>(read_topology_file(path));
+    config.file = file;
+    std::uint64_t total = 1;
+    for (const TopologyDimension& one : file->dimensions) {
+        config.dimensions.push_back({one.shape, one.size, one.gb_per_s, one.latency_ns});
+        total *= one.size;
+        if (total > kMaxNpus) throw InputError(path + ": dimensions make more than 2^24 NPUs");
+    }
+    if (file->dimensions.empty()) config.dimensions.push_back({NetworkShape::switched, file->devices, 1, 0});
+    return config;
+}
+
+}  // namespace
+
 NetworkConfig read_network(const std::string& path) {
+    if (path.ends_with(".json")) return from_topology_file(path);
     NetworkConfig config;
     const std::vector<YamlEntry> entries = parse_yaml(read_text(path, "a network file in YAML"), path);
     const auto found = find_keys(path, entries, config.notes);

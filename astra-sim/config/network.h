@@ -1,7 +1,9 @@
-// The network file (YAML): one entry per dimension, the first varies fastest in the number of an NPU.
+// The network file: upstream's YAML, one entry per dimension, the first varying fastest in the number of an NPU; or our
+// JSON (topology_file.h), told by its name.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,8 +18,12 @@ struct NetworkDimension {
     double latency_ns;          // per hop
 };
 
+struct TopologyFile;
+
 struct NetworkConfig {
     std::vector<NetworkDimension> dimensions;
+    // Where the file is one of ours: then the dimensions are its own, or one that stands for all its devices.
+    std::shared_ptr<const TopologyFile> file;
     std::vector<std::string> notes;
 
     std::uint32_t npus() const;

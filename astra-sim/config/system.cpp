@@ -132,7 +132,9 @@ SystemConfig read_system(const std::string& path) {
     constexpr std::array<std::string_view, 3> policies = {"LIFO", "FIFO", "EXPLICIT"};
     constexpr std::array<std::string_view, 2> optimizations = {"baseline", "localBWAware"};
     config.scheduling = static_cast<Scheduling>(fields.choice("scheduling-policy", policies).value_or(0));
-    config.local_bandwidth_aware = fields.choice("collective-optimization", optimizations).value_or(0) == 1;
+    const auto optimization = fields.choice("collective-optimization", optimizations);
+    config.local_bandwidth_aware = optimization == 1u;
+    config.baseline = optimization == 0u;
     config.dataset_splits = fields.integer("preferred-dataset-splits", 1).value_or(0);
     config.active_chunks = fields.integer("active-chunks-per-dimension", 1).value_or(1);
     read_costs(fields, config);

@@ -27,8 +27,9 @@ enum class Scheduling : std::uint8_t { lifo, fifo, explicit_priority };
 
 struct SystemConfig {
     Scheduling scheduling = Scheduling::lifo;
-    bool local_bandwidth_aware = false;
-    std::int64_t dataset_splits = 0;  // 0: not given
+    bool local_bandwidth_aware = false;  // collective-optimization
+    bool baseline = false;               // the same, said explicitly
+    std::int64_t dataset_splits = 0;     // 0: not given
     std::int64_t active_chunks = 1;
     std::int64_t endpoint_delay_ns = 10;
     double local_memory_gb_per_s = 0;  // GB = 10^9; 0: not given

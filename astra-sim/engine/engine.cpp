@@ -178,8 +178,8 @@ void Engine::start_if_ready(Run& run, std::uint32_t index) {
     if (!lane.at_head || lane.busy) return;
     const model::Lane& place = run.graph->lanes[index];
     if (lane.cursor == place.count) return;
-    const NodeIndex node = run.graph->lane_nodes[place.first + lane.cursor];
-    if (run.open_parents[node] != 0) return;
+    const NodeIndex node = run.take(index);
+    if (node == model::kNone) return;
     lane.busy = true;
     start(run, node);
 }
@@ -230,6 +230,7 @@ void Engine::finish(Run& run, NodeIndex node) {
         if (run.graph->lane[child] == model::kNone) {
             start(run, child);
         } else {
+            if (run.graph->by_readiness) run.make_ready(child);
             start_if_ready(run, run.graph->lane[child]);
         }
     }

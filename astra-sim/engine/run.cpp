@@ -1,6 +1,8 @@
 // Readies a Run for its next graph.
 #include "engine/run.h"
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 
 namespace astra_sim::engine {
@@ -25,6 +27,30 @@ void Run::reset(std::shared_ptr<const model::ExecutionGraph> next, std::span<con
     waits.clear();
     call_of.clear();
     arrived.assign(graph->has_recv ? n : 0, 0);
+    if (!graph->by_readiness) return;
+    ready.assign(lanes.size(), {});
+    for (const model::NodeIndex node : graph->lane_nodes) {
+        if (open_parents[node] == 0) make_ready(node);
+    }
+}
+
+void Run::make_ready(model::NodeIndex node) {
+    std::vector<model::NodeIndex>& heap = ready[graph->lane[node]];
+    heap.push_back(node);
+    std::push_heap(heap.begin(), heap.end(), std::greater<>());
+}
+
+model::NodeIndex Run::take(std::uint32_t lane) {
+    if (!graph->by_readiness) {
+        const model::NodeIndex node = graph->lane_nodes[graph->lanes[lane].first + lanes[lane].cursor];
+        return open_parents[node] == 0 ? node : model::kNone;
+    }
+    std::vector<model::NodeIndex>& heap = ready[lane];
+    if (heap.empty()) return model::kNone;
+    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+    const model::NodeIndex node = heap.back();
+    heap.pop_back();
+    return node;
 }
 
 }  // namespace astra_sim::engine

@@ -63,6 +63,7 @@ struct Run {
     std::vector<Ps> start_ps;  // -1: not yet
     std::vector<Ps> end_ps;
     std::vector<LaneState> lanes;
+    std::vector<std::vector<model::NodeIndex>> ready;  // by lane, a heap; only of graphs served by readiness
     std::vector<RankState> ranks;
     std::vector<CallState> calls;
     std::vector<std::uint32_t> waits;    // scheduled calls that have started: what each item still waits for
@@ -71,6 +72,10 @@ struct Run {
 
     // Readies the buffers for a submission; `amounts` empty: the graph's own.
     void reset(std::shared_ptr<const model::ExecutionGraph> next, std::span<const std::int64_t> amounts);
+
+    // The node that a lane runs next, taken from it; kNone while it has to wait.
+    model::NodeIndex take(std::uint32_t lane);
+    void make_ready(model::NodeIndex node);  // only of graphs served by readiness
 };
 
 }  // namespace astra_sim::engine

@@ -35,6 +35,8 @@ const char* name_of(Stream stream) {
             return "copy_out";
         case Stream::pim:
             return "pim";
+        case Stream::host:
+            return "host";
         case Stream::none:
             return "none";
     }

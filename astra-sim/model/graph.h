@@ -24,9 +24,10 @@ enum class NodeKind : std::uint8_t {
 };
 
 // Nodes of one stream of one device run one at a time, in the order of their index in the graph, and graphs in the
-// order of their submission, as on a GPU. A node on `none` waits for its dependencies only.
-enum class Stream : std::uint8_t { compute, comm, copy_in, copy_out, pim, none };
-inline constexpr std::uint32_t kNumStreams = 6;
+// order of their submission, as on a GPU; or, in a graph served by readiness, the lowest index that is ready. A node on
+// `none` waits for its dependencies only.
+enum class Stream : std::uint8_t { compute, comm, copy_in, copy_out, pim, host, none };
+inline constexpr std::uint32_t kNumStreams = 7;
 inline constexpr std::uint32_t kNumPowerClasses = 16;
 
 const char* name_of(NodeKind kind);
@@ -91,6 +92,7 @@ public:
     std::vector<RankSlot> rank_slots;
     std::uint32_t num_devices = 0;
     bool has_recv = false;
+    bool by_readiness = false;      // what a stream runs next: the lowest node that is ready, not the next one
     NodeIndex memory_node = kNone;  // one that needs a memory tier, if any
 
 private:

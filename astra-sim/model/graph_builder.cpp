@@ -67,11 +67,13 @@ void GraphBuilder::clear() {
     plans_.clear();
     group_begin_.assign(1, 0);
     group_device_.clear();
+    by_readiness_ = false;
 }
 
 std::shared_ptr<const ExecutionGraph> GraphBuilder::build() {
     std::shared_ptr<Graph> graph(new Graph);
     graph->num_devices = num_devices_;
+    graph->by_readiness = by_readiness_;
     graph->kind = kind_;
     graph->stream = stream_;
     graph->power_class = power_class_;

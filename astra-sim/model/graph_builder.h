@@ -31,6 +31,9 @@ public:
     // Gives the caller's numbers of all nodes, in order; parents then mean these.
     void with_ids(std::span<const std::uint64_t> ids);
 
+    // A free stream takes its lowest node that is ready, instead of waiting for the next in line.
+    void serve_by_readiness() { by_readiness_ = true; }
+
     // Throws InvalidGraph naming the node: bad device, group, plan, amount or class, duplicate id, missing parent, a
     // collective call that lacks a rank or whose ranks disagree, a send without recv, a cycle (stream order included).
     std::shared_ptr<const ExecutionGraph> build();
@@ -65,6 +68,7 @@ private:
     std::vector<CollectivePlan> plans_;
     std::vector<std::uint32_t> group_begin_;
     std::vector<DeviceId> group_device_;
+    bool by_readiness_ = false;
 };
 
 }  // namespace astra_sim::model

@@ -122,7 +122,7 @@ void GraphBuilder::check_acyclic(const Graph& graph) const {
     std::vector<NodeIndex> after(n, kNone);
     std::vector<std::uint32_t> open(graph.num_parents);
     for (const Lane& lane : graph.lanes) {
-        for (std::uint32_t at = lane.first + 1; at < lane.first + lane.count; ++at) {
+        for (std::uint32_t at = lane.first + 1; !graph.by_readiness && at < lane.first + lane.count; ++at) {
             order.before[graph.lane_nodes[at]] = graph.lane_nodes[at - 1];
             after[graph.lane_nodes[at - 1]] = graph.lane_nodes[at];
             ++open[graph.lane_nodes[at]];

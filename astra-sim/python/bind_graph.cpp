@@ -100,6 +100,7 @@ void bind_enums(nb::module_& module) {
         .value("COPY_IN", Stream::copy_in)
         .value("COPY_OUT", Stream::copy_out)
         .value("PIM", Stream::pim)
+        .value("HOST", Stream::host)
         .value("NONE", Stream::none);
 }
 

@@ -9,7 +9,7 @@ namespace astra_sim::strict {
 const Trace& CustomCollectives::trace(const std::string& prefix, std::uint32_t rank, std::uint32_t ranks) {
     std::unique_ptr<Trace>& found = traces_[{prefix, rank}];
     if (found == nullptr) {
-        TraceRules rules;
+        chakra::FieldRules rules;
         rules.custom = true;
         rules.npus = ranks;
         auto loaded = std::make_unique<Trace>();

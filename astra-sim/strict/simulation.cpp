@@ -121,7 +121,7 @@ private:
 
 namespace {
 
-void load_all(const std::string& prefix, const TraceRules& rules, Trace& trace) {
+void load_all(const std::string& prefix, const chakra::FieldRules& rules, Trace& trace) {
     constexpr std::size_t kMostReserved = std::size_t{1} << 20;
     for (std::uint32_t npu = 0; npu < rules.npus; ++npu) {
         load_trace(prefix + "." + std::to_string(npu) + ".et", npu, rules, trace);
@@ -135,12 +135,15 @@ void load_all(const std::string& prefix, const TraceRules& rules, Trace& trace) 
 }  // namespace
 
 Outcome simulate(const Options& options, const Inputs& inputs) {
+    if (inputs.network.file != nullptr) {
+        throw model::InputError("topology files run under --rules default; strict rules read upstream's network YAML");
+    }
     if (inputs.system.shared_bus) {
         throw model::InputError(inputs.system.path +
                                 ": model-shared-bus is not supported; 0 gives fixed endpoint delays");
     }
     Outcome outcome;
-    TraceRules rules;
+    chakra::FieldRules rules;
     rules.replay_only = inputs.system.replay_only;
     rules.roofline = inputs.system.roofline;
     rules.npus = inputs.network.npus();

@@ -4,7 +4,6 @@
 
 #include "chakra/reader.h"
 #include "model/input_error.h"
-#include "strict/node_fields.h"
 
 namespace astra_sim::strict {
 
@@ -19,16 +18,32 @@ struct Staging {
     std::vector<std::uint32_t> first_parent;
 };
 
+TraceNode trace_node(const chakra::NodeFields& fields) {
+    TraceNode node;
+    node.id = fields.id;
+    node.duration_ns = fields.duration_micros == 0 ? 1 : static_cast<Ns>(fields.duration_micros) * 1000;
+    node.bytes = fields.bytes;
+    node.operations = fields.operations;
+    node.peer = fields.peer;
+    node.tag = fields.tag;
+    node.group = fields.group;
+    node.dimensions = fields.dimensions;
+    node.type = fields.type;
+    node.collective = fields.collective;
+    node.on_cpu = fields.on_cpu;
+    return node;
+}
+
 class Loader {
 public:
     Loader(const std::string& path, Trace& trace)
         : path_(path), trace_(trace), base_(static_cast<std::uint32_t>(trace.nodes.size())) {}
 
-    void read(std::uint32_t rank, const TraceRules& rules) {
+    void read(std::uint32_t rank, const chakra::FieldRules& rules) {
         chakra::Reader reader(path_);
         chakra::Node node;
         while (reader.next(node)) {
-            staging_.nodes.push_back(read_node(node, path_, rank, rules));
+            staging_.nodes.push_back(trace_node(chakra::read_fields(node, path_, rank, rules)));
             staging_.first_parent.push_back(static_cast<std::uint32_t>(staging_.parents.size()));
             const std::size_t first = staging_.parents.size();
             staging_.parents.insert(staging_.parents.end(), node.data_deps.begin(), node.data_deps.end());
@@ -127,7 +142,7 @@ private:
 
 }  // namespace
 
-void load_trace(const std::string& path, std::uint32_t rank, const TraceRules& rules, Trace& trace) {
+void load_trace(const std::string& path, std::uint32_t rank, const chakra::FieldRules& rules, Trace& trace) {
     if (trace.first.empty()) trace.first.push_back(0);
     Loader loader(path, trace);
     loader.read(rank, rules);

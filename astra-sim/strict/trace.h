@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "chakra/node.h"
+#include "chakra/node_fields.h"
 #include "strict/events.h"
 
 namespace astra_sim::strict {
@@ -32,14 +32,6 @@ struct TraceNode {
     NodeState state = NodeState::waiting;
 };
 
-// What the rules need of a node; the rest of its attributes may be missing or of any type.
-struct TraceRules {
-    bool replay_only = false;  // durations only
-    bool roofline = false;
-    bool custom = false;     // a custom collective: peers are ranks, and only sends, receives and compute
-    std::uint32_t npus = 0;  // peers are below it
-};
-
 struct Trace {
     std::vector<TraceNode> nodes;         // by ascending id within each file
     std::vector<std::uint32_t> children;  // indexes into nodes
@@ -48,6 +40,6 @@ struct Trace {
 
 // Appends one file to a trace. `rank` is the NPU (or the rank within a custom collective) that the file belongs to.
 // Throws model::InputError naming file and node: a parent that is absent, no node without parents, a wrong attribute.
-void load_trace(const std::string& path, std::uint32_t rank, const TraceRules& rules, Trace& trace);
+void load_trace(const std::string& path, std::uint32_t rank, const chakra::FieldRules& rules, Trace& trace);
 
 }  // namespace astra_sim::strict

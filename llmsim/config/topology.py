@@ -1,4 +1,4 @@
-"""Reads topology files (JSON, format in docs of `TopologyFile`) and hands devices, switches and links to the engine.
+"""Reads topology files (JSON, see `TopologyFile` and docs/engine.md), hands them to the engine, and writes them out.
 
 A file has one of three forms:
 
@@ -10,6 +10,7 @@ A file has one of three forms:
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal
@@ -101,6 +102,47 @@ class TopologySpec:
             return builder.build()
         except engine.EngineError as error:
             raise InputError(f"{self.name}: {error}") from None
+
+    def num_devices(self) -> int:
+        """Devices of the network."""
+        return self.network.num_devices if self.network else prod(size for _, size, *_ in self.dimensions)
+
+    def as_file(self) -> dict[str, Any]:
+        """The network link by link (or by dimensions), as a topology file that the command `astra-sim` reads."""
+        head = {"name": self.name, "source": self.source}
+        if self.network is None:
+            keys = ("kind", "size", "bandwidth_gb_per_s", "latency_ns", "bisection_gb_per_s")
+            return head | {
+                "dimensions": [
+                    dict(zip(keys, (kind, size, rate / 1e9, latency / 1e3, limit / 1e9), strict=True))
+                    for kind, size, rate, latency, limit in self.dimensions
+                ]
+            }
+        devices = self.network.num_devices
+        names = [str(i) for i in range(devices)] + [f"switch{i}" for i in range(len(self.network.switches))]
+        links: dict[tuple[int, int, int, int], int] = {}
+        for link in self.network.links:
+            links[link] = links.get(link, 0) + 1
+        return head | {
+            "devices": devices,
+            "devices_relay": self.network.devices_relay,
+            "switches": [
+                {"name": names[devices + i], "bisection_gb_per_s": limit / 1e9, "spread": spread}
+                for i, (limit, spread) in enumerate(self.network.switches)
+            ],
+            "links": [
+                {
+                    "a": names[a],
+                    "b": names[b],
+                    "bandwidth_gb_per_s": rate / 1e9,
+                    "latency_ns": latency / 1e3,
+                    "count": count,
+                }
+                for (a, b, rate, latency), count in links.items()
+            ],
+            "routes": [[names[vertex] for vertex in route] for route in self.network.routes],
+            "groups": {name: [names[device] for device in members] for name, members in self.groups.items()},
+        }
 
 
 def load_topology(path_or_preset: str | Path) -> TopologySpec:

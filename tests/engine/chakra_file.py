@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 METADATA, LOAD, STORE, COMP, SEND, RECV, COLL = 1, 2, 3, 4, 5, 6, 7
-ALL_REDUCE, REDUCE, ALL_GATHER, BROADCAST, ALL_TO_ALL, REDUCE_SCATTER = 0, 1, 2, 5, 6, 7
+ALL_REDUCE, REDUCE, ALL_GATHER, GATHER, SCATTER, BROADCAST, ALL_TO_ALL, REDUCE_SCATTER = range(8)
+REDUCE_SCATTER_BLOCK, BARRIER = 8, 9
 
 
 def varint(value: int) -> bytes:
@@ -31,7 +32,7 @@ def attribute(name: str, value: int | str | bool | list[bool]) -> bytes:
     if isinstance(value, bool):
         return head + field(27, int(value))
     if isinstance(value, int):
-        return head + field(9, value)
+        return head + field(9, value % 2**64)
     if isinstance(value, str):
         return head + field(29, value.encode())
     return head + field(28, field(1, bytes(value)))

@@ -50,6 +50,16 @@ class Result:
         assert self.report is not None, self.errors
         return [npu["finish_ns"] for npu in self.report["npus"]]
 
+    def finish_ps(self) -> list[int | None]:
+        """Only of default rules."""
+        assert self.report is not None, self.errors
+        return [npu["finish_ps"] for npu in self.report["npus"]]
+
+    def times(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """(NPU, node) -> issue and end, in ns (strict rules) or ps (default rules)."""
+        rows = (tuple(map(int, line.split(","))) for line in self.node_times)
+        return {(npu, node): (issue, done) for npu, node, issue, done in rows}
+
 
 def run_case(
     executable: Path,
@@ -58,15 +68,16 @@ def run_case(
     backend: str = "unaware",
     flags: tuple[str, ...] = (),
     in_case: bool = False,
+    rules: str = "strict",
 ) -> Result:
-    """Runs a folder with the corpus's file names under strict rules."""
+    """Runs a folder with the corpus's file names; `backend` is unaware, aware or fair-share."""
     times = scratch / "node_times.csv"
     times.unlink(missing_ok=True)
     groups = case / "comm_group.json"
     command = [
         str(executable),
-        "--rules=strict",
-        f"--network-backend=congestion-{backend}",
+        f"--rules={rules}",
+        f"--network-backend={backend if backend == 'fair-share' else f'congestion-{backend}'}",
         f"--workload-configuration={case}/workload",
         f"--system-configuration={case}/system.json",
         f"--network-configuration={case}/network.yml",

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <optional>
 
+#include "cli/report.h"
 #include "config/system.h"
-#include "strict/trace.h"
 
-namespace astra_sim::strict {
+namespace astra_sim::cli {
 
 struct RooflineAverages {            // weighted by the time of each node
     double compute_bound = 0;        // share of the time
@@ -16,18 +16,19 @@ struct RooflineAverages {            // weighted by the time of each node
     double operation_intensity = 0;  // operations per byte
 };
 
+// Spans in the report's ticks.
 struct Statistics {
-    Ns wall_ns = 0;  // -1: the NPU did not finish
-    Ns gpu_ns = 0;
-    Ns cpu_ns = 0;
-    Ns comm_ns = 0;
-    Ns remote_memory_ns = 0;
-    Ns overlap_ns = 0;       // compute and communication at once
-    Ns exposed_comm_ns = 0;  // wall less the sum of the GPU's compute nodes
+    std::int64_t wall = 0;  // -1: the NPU did not finish
+    std::int64_t gpu = 0;
+    std::int64_t cpu = 0;
+    std::int64_t comm = 0;
+    std::int64_t remote_memory = 0;
+    std::int64_t overlap = 0;       // compute and communication at once
+    std::int64_t exposed_comm = 0;  // wall less the sum of the GPU's compute nodes
     bool computes = false, uses_cpu = false, communicates = false, uses_memory = false;
     std::optional<RooflineAverages> roofline;
 };
 
-Statistics statistics(const Trace& trace, std::uint32_t npu, Ns finish_ns, const config::SystemConfig& system);
+Statistics statistics(const Report& report, std::uint32_t npu, const config::SystemConfig& system);
 
-}  // namespace astra_sim::strict
+}  // namespace astra_sim::cli

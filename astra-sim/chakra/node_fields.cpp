@@ -1,4 +1,4 @@
-#include "strict/node_fields.h"
+#include "chakra/node_fields.h"
 
 #include <charconv>
 #include <limits>
@@ -7,12 +7,10 @@
 #include "chakra/wire.h"
 #include "model/input_error.h"
 
-namespace astra_sim::strict {
+namespace astra_sim::chakra {
 
 namespace {
 
-using chakra::Attribute;
-using chakra::NodeType;
 using model::InputError;
 
 constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 60;
@@ -31,10 +29,12 @@ struct Found {
     const Attribute* comm_tag = nullptr;
     const Attribute* pg_name = nullptr;
     const Attribute* involved_dim = nullptr;
+    const Attribute* duration_ps = nullptr;
+    const Attribute* root_rank = nullptr;
 };
 
 // Names are told apart by their lengths first: there are many attributes, and few that matter.
-Found find_all(const chakra::Node& node) {
+Found find_all(const Node& node) {
     Found found;
     for (const Attribute& attribute : node.attributes) {
         const auto keep = [&](std::string_view name, const Attribute*& slot) {
@@ -54,9 +54,11 @@ Found find_all(const chakra::Node& node) {
                 keep("is_cpu_op", found.is_cpu_op);
                 keep("comm_size", found.comm_size);
                 keep("comm_type", found.comm_type);
+                keep("root_rank", found.root_rank);
                 break;
             case 11:
                 keep("tensor_size", found.tensor_size);
+                keep("duration_ps", found.duration_ps);
                 break;
             case 12:
                 keep("involved_dim", found.involved_dim);
@@ -70,15 +72,18 @@ Found find_all(const chakra::Node& node) {
 
 class Converter {
 public:
-    Converter(const chakra::Node& node, const std::string& path, std::uint32_t rank, const TraceRules& rules)
+    Converter(const Node& node, const std::string& path, std::uint32_t rank, const FieldRules& rules)
         : node_(node), path_(path), rank_(rank), rules_(rules), found_(find_all(node)) {}
 
-    TraceNode convert() {
+    NodeFields convert() {
         out_.id = node_.id;
         out_.type = node_.type;
         if (node_.duration_micros > kMaxMicros)
             fail("duration_micros is " + std::to_string(node_.duration_micros) + "; too long");
-        out_.duration_ns = node_.duration_micros == 0 ? 1 : static_cast<Ns>(node_.duration_micros) * 1000;
+        out_.duration_micros = node_.duration_micros;
+        if (!rules_.upstream && found_.duration_ps != nullptr) {
+            out_.duration_ps = bytes(found_.duration_ps, "duration_ps", "ps");
+        }
         if (found_.is_cpu_op != nullptr) out_.on_cpu = number(found_.is_cpu_op, "is_cpu_op") != 0;
         const bool communicates = node_.type >= NodeType::comm_send;
         if (out_.on_cpu && communicates) fail("it communicates but is_cpu_op is set; only compute runs on the CPU");
@@ -91,27 +96,22 @@ public:
     }
 
 private:
-    [[noreturn]] void fail(const std::string& what) const {
-        const auto type = chakra::kNodeTypeNames[static_cast<std::size_t>(node_.type)];
-        throw InputError(path_ + ": node " + std::to_string(node_.id) + " (" + std::string(type) + " \"" +
-                         std::string(node_.name) + "\"): " + what);
-    }
+    [[noreturn]] void fail(const std::string& what) const { throw InputError(place_of(node_, path_) + what); }
 
     std::uint64_t number(const Attribute* attribute, const char* name) const {
         if (attribute == nullptr) fail(std::string(name) + " is missing");
         const auto value = attribute->unsigned_value();
         if (!value) {
-            fail(std::string(name) + " is a " +
-                 std::string(chakra::encoding_name(attribute->encoding, attribute->list)) +
+            fail(std::string(name) + " is a " + std::string(encoding_name(attribute->encoding, attribute->list)) +
                  (attribute->is_integer() ? " below 0" : "") + "; a whole number was expected");
         }
         return *value;
     }
 
-    std::int64_t bytes(const Attribute* attribute, const char* name) const {
+    std::int64_t bytes(const Attribute* attribute, const char* name, const char* unit = "bytes") const {
         const std::uint64_t value = number(attribute, name);
         if (value > kMaxBytes)
-            fail(std::string(name) + " is " + std::to_string(value) + "; at most 2^60 bytes were expected");
+            fail(std::string(name) + " is " + std::to_string(value) + "; at most 2^60 " + unit + " were expected");
         return static_cast<std::int64_t>(value);
     }
 
@@ -142,14 +142,17 @@ private:
 
     void read_message(const Attribute* other, const char* other_name, const Attribute* own, const char* own_name) {
         out_.bytes = bytes(found_.comm_size, "comm_size");
-        if (out_.bytes == 0) fail("comm_size is 0; a message has one byte at least");
+        if (out_.bytes == 0 && rules_.upstream) fail("comm_size is 0; a message has one byte at least");
         const std::uint64_t peer = number(other, other_name);
         if (peer >= rules_.npus) {
             fail(std::string(other_name) + " is " + std::to_string(peer) + "; NPUs are 0 to " +
                  std::to_string(rules_.npus - 1));
         }
-        if (peer == rank_)
+        if (rules_.any_rank) {
+            own = nullptr;
+        } else if (peer == rank_) {
             fail(std::string(other_name) + " is " + std::to_string(peer) + ", the NPU of the file itself");
+        }
         if (own != nullptr && number(own, own_name) != rank_) {
             fail(std::string(own_name) + " is " + std::to_string(number(own, own_name)) + " in the file of " +
                  std::to_string(rank_));
@@ -160,17 +163,18 @@ private:
 
     void read_collective() {
         const std::uint64_t kind = number(found_.comm_type, "comm_type");
-        if (kind >= chakra::kCollectiveNames.size())
-            fail("comm_type is " + std::to_string(kind) + "; 0 to 9 was expected");
-        out_.collective = static_cast<chakra::CollectiveKind>(kind);
-        using Kind = chakra::CollectiveKind;
-        if (out_.collective != Kind::all_reduce && out_.collective != Kind::all_gather &&
+        if (kind >= kCollectiveNames.size()) fail("comm_type is " + std::to_string(kind) + "; 0 to 9 was expected");
+        out_.collective = static_cast<CollectiveKind>(kind);
+        using Kind = CollectiveKind;
+        if (rules_.upstream && out_.collective != Kind::all_reduce && out_.collective != Kind::all_gather &&
             out_.collective != Kind::broadcast && out_.collective != Kind::all_to_all &&
             out_.collective != Kind::reduce_scatter) {
-            fail("strict rules have no " + std::string(chakra::kCollectiveNames[kind]) +
+            fail("strict rules have no " + std::string(kCollectiveNames[kind]) +
                  ", as upstream; ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL and BROADCAST run");
         }
-        out_.bytes = bytes(found_.comm_size, "comm_size");
+        const bool sized = rules_.upstream || out_.collective != Kind::barrier || found_.comm_size != nullptr;
+        if (sized) out_.bytes = bytes(found_.comm_size, "comm_size");
+        if (!rules_.upstream && found_.root_rank != nullptr) out_.root = root();
         if (found_.pg_name != nullptr) out_.group = group();
         if (found_.involved_dim != nullptr) out_.dimensions = involved();
     }
@@ -187,11 +191,17 @@ private:
         return id;
     }
 
+    std::uint32_t root() const {
+        const std::uint64_t rank = number(found_.root_rank, "root_rank");
+        if (rank >= rules_.npus) fail("root_rank is " + std::to_string(rank) + "; a place in the group was expected");
+        return static_cast<std::uint32_t>(rank);
+    }
+
     std::uint32_t involved() const {
         std::optional<std::vector<std::uint64_t>> flags;
         try {
             flags = found_.involved_dim->number_list();
-        } catch (const chakra::WireError& error) {
+        } catch (const WireError& error) {
             fail(std::string("involved_dim: ") + error.what());
         }
         if (!flags) fail("involved_dim is no list of true and false");
@@ -200,18 +210,24 @@ private:
         return bits;
     }
 
-    const chakra::Node& node_;
+    const Node& node_;
     const std::string& path_;
     std::uint32_t rank_;
-    const TraceRules& rules_;
+    const FieldRules& rules_;
     Found found_;
-    TraceNode out_;
+    NodeFields out_;
 };
 
 }  // namespace
 
-TraceNode read_node(const chakra::Node& node, const std::string& path, std::uint32_t rank, const TraceRules& rules) {
+std::string place_of(const Node& node, const std::string& path) {
+    const auto type = kNodeTypeNames[static_cast<std::size_t>(node.type)];
+    return path + ": node " + std::to_string(node.id) + " (" + std::string(type) + " \"" + std::string(node.name) +
+           "\"): ";
+}
+
+NodeFields read_fields(const Node& node, const std::string& path, std::uint32_t rank, const FieldRules& rules) {
     return Converter(node, path, rank, rules).convert();
 }
 
-}  // namespace astra_sim::strict
+}  // namespace astra_sim::chakra

@@ -1,14 +1,15 @@
-#include "strict/statistics.h"
+#include "cli/statistics.h"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-namespace astra_sim::strict {
+namespace astra_sim::cli {
 
 namespace {
 
-using Span = std::pair<Ns, Ns>;
+using Ticks = std::int64_t;
+using Span = std::pair<Ticks, Ticks>;
 
 // Sorted, disjoint spans that cover the same instants.
 std::vector<Span> united(std::vector<Span> spans) {
@@ -24,16 +25,16 @@ std::vector<Span> united(std::vector<Span> spans) {
     return merged;
 }
 
-Ns total(const std::vector<Span>& spans) {
-    Ns sum = 0;
+Ticks total(const std::vector<Span>& spans) {
+    Ticks sum = 0;
     for (const Span& span : spans) sum += span.second - span.first;
     return sum;
 }
 
-Ns common(const std::vector<Span>& a, const std::vector<Span>& b) {
-    Ns sum = 0;
+Ticks common(const std::vector<Span>& a, const std::vector<Span>& b) {
+    Ticks sum = 0;
     for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-        sum += std::max<Ns>(0, std::min(a[i].second, b[j].second) - std::max(a[i].first, b[j].first));
+        sum += std::max<Ticks>(0, std::min(a[i].second, b[j].second) - std::max(a[i].first, b[j].first));
         (a[i].second < b[j].second ? i : j) += 1;
     }
     return sum;
@@ -44,8 +45,8 @@ struct RooflineSums {
     double time = 0;
     RooflineAverages weighted;
 
-    void add(const TraceNode& node, double peak, double bandwidth) {
-        const auto span = static_cast<double>(node.done_ns - node.issued_ns);
+    void add(const NodeRecord& node, double peak, double bandwidth) {
+        const auto span = static_cast<double>(node.done - node.issued);
         if (span <= 0 || node.bytes == 0) return;
         const double intensity = static_cast<double>(node.operations) / static_cast<double>(node.bytes);
         const double rate = std::min(bandwidth * intensity, peak);
@@ -57,8 +58,8 @@ struct RooflineSums {
     }
 
     // Upstream divides by one nanosecond more than the sum of the times.
-    RooflineAverages averages() const {
-        const double sum = time + 1;
+    RooflineAverages averages(Ticks per_ns) const {
+        const double sum = time + static_cast<double>(per_ns);
         return {weighted.compute_bound / sum, weighted.compute_utilisation / sum, weighted.memory_utilisation / sum,
                 weighted.operation_intensity / sum};
     }
@@ -66,14 +67,14 @@ struct RooflineSums {
 
 }  // namespace
 
-Statistics statistics(const Trace& trace, std::uint32_t npu, Ns finish_ns, const config::SystemConfig& system) {
+Statistics statistics(const Report& report, std::uint32_t npu, const config::SystemConfig& system) {
     std::vector<Span> gpu, cpu, comm, memory;
     RooflineSums roofline;
-    Ns compute_sum = 0;
-    for (std::uint32_t at = trace.first[npu]; at < trace.first[npu + 1]; ++at) {
-        const TraceNode& node = trace.nodes[at];
-        if (node.state != NodeState::done) continue;
-        const Span span{node.issued_ns, node.done_ns};
+    Ticks compute_sum = 0;
+    for (std::uint32_t at = report.first[npu]; at < report.first[npu + 1]; ++at) {
+        const NodeRecord& node = report.nodes[at];
+        if (node.done < 0) continue;
+        const Span span{node.issued, node.done};
         // Replayed nodes all count as compute in the exposed time, whatever their type.
         const bool counts = node.type == chakra::NodeType::comp || system.replay_only;
         if (counts && !node.on_cpu) compute_sum += span.second - span.first;
@@ -95,15 +96,16 @@ Statistics statistics(const Trace& trace, std::uint32_t npu, Ns finish_ns, const
     result.uses_memory = !memory.empty();
     gpu = united(std::move(gpu));
     comm = united(std::move(comm));
-    result.wall_ns = finish_ns;
-    result.gpu_ns = total(gpu);
-    result.cpu_ns = total(united(std::move(cpu)));
-    result.comm_ns = total(comm);
-    result.remote_memory_ns = total(united(std::move(memory)));
-    result.overlap_ns = common(gpu, comm);
-    result.exposed_comm_ns = finish_ns < 0 ? 0 : finish_ns - compute_sum;
-    if (system.roofline && result.computes) result.roofline = roofline.averages();
+    const Ticks finish = report.finish[npu];
+    result.wall = finish;
+    result.gpu = total(gpu);
+    result.cpu = total(united(std::move(cpu)));
+    result.comm = total(comm);
+    result.remote_memory = total(united(std::move(memory)));
+    result.overlap = common(gpu, comm);
+    result.exposed_comm = finish < 0 ? 0 : finish - compute_sum;
+    if (system.roofline && result.computes) result.roofline = roofline.averages(report.ticks_per_ns);
     return result;
 }
 
-}  // namespace astra_sim::strict
+}  // namespace astra_sim::cli

@@ -1,0 +1,49 @@
+// What a run gave, whatever its rules: the times of every node, and why some never ended.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "chakra/node.h"
+
+namespace astra_sim::cli {
+
+struct NodeRecord {
+    std::uint64_t id = 0;
+    chakra::NodeType type = chakra::NodeType::invalid;
+    bool on_cpu = false;
+    std::int64_t bytes = 0;
+    std::int64_t operations = 0;
+    std::int64_t issued = -1;  // ticks
+    std::int64_t done = -1;    // ticks; -1: never
+};
+
+// Bytes and times of one direction of a link (default rules only).
+struct LinkRecord {
+    std::uint32_t from;
+    std::uint32_t to;
+    std::int64_t bytes;
+    std::int64_t messages;
+    std::int64_t busy_ps;
+    std::int64_t queue_ps;
+    std::int64_t peak_queue_ps;
+};
+
+struct Report {
+    std::string rules;
+    std::int64_t ticks_per_ns = 1;  // 1: times are ns, 1000: ps
+    std::vector<NodeRecord> nodes;  // of NPU i: [first[i], first[i + 1])
+    std::vector<std::uint32_t> first{0};
+    std::vector<std::int64_t> finish;  // ticks by NPU; -1: never
+    std::vector<std::string> unfinished;
+    std::uint64_t unfinished_nodes = 0;
+    std::uint64_t events = 0;
+    std::vector<LinkRecord> links;
+
+    // Whole nanoseconds; what is not whole is rounded up.
+    std::int64_t as_ns(std::int64_t ticks) const { return (ticks + ticks_per_ns - 1) / ticks_per_ns; }
+    const char* unit() const { return ticks_per_ns == 1 ? "ns" : "ps"; }
+};
+
+}  // namespace astra_sim::cli

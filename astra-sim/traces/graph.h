@@ -1,0 +1,29 @@
+// A workload as one graph of the engine, and where each node of the workload is in it.
+#pragma once
+
+#include <memory>
+
+#include "config/memory.h"
+#include "config/system.h"
+#include "model/graph.h"
+#include "traces/matching.h"
+#include "traces/recipes.h"
+#include "traces/workload.h"
+
+namespace astra_sim::traces {
+
+struct Translation {
+    std::shared_ptr<const model::ExecutionGraph> graph;
+    std::vector<model::NodeIndex> begin;  // by node of the workload: its first node of the graph, or kNone
+    std::vector<model::NodeIndex> end;    // its last one
+};
+
+struct Costs {
+    const config::SystemConfig& system;
+    const config::MemoryConfig& memory;
+};
+
+// Nodes that never end are left out. Throws model::InputError naming the node.
+Translation translate(const Workload& workload, const Matching& matching, Recipes& recipes, const Costs& costs);
+
+}  // namespace astra_sim::traces

@@ -1,0 +1,35 @@
+"""`llmsim topology`: the bundled networks, and networks as files that the command `astra-sim` reads."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+LIST_HELP = "List the bundled networks."
+EXPORT_HELP = "Write a network link by link, for `astra-sim --network-configuration`."
+
+Source = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A bundled network, or a topology file.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to write; without it: standard output.")]
+
+
+def list_presets() -> None:
+    from llmsim.config.topology import load_topology, preset_names
+
+    for name in preset_names():
+        spec = load_topology(name)
+        print(f"{name}: {spec.name}, {spec.num_devices()} devices. {spec.source}")
+
+
+def export(source: Source, output: Output = None) -> None:
+    from llmsim.config.errors import InputError
+    from llmsim.config.topology import load_topology
+
+    text = json.dumps(load_topology(source).as_file(), indent=1) + "\n"
+    if output is None:
+        print(text, end="")
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{output} cannot be written ({error.strerror})") from None
