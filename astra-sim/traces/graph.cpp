@@ -148,6 +148,7 @@ private:
         model::CollectivePlan plan{stage.kind, stage.algorithm, 0, nullptr, {}, nullptr};
         plan.shape.dims = stage.dims;
         plan.shape.algorithms = stage.algorithms;
+        plan.shape.windows = stage.windows;
         plan.shape.root = root;
         const bool cut = ranks > 1 && stage.kind != model::CollectiveKind::barrier && costs_.system.dataset_splits > 1;
         if (cut) plan.shape.pieces = pieces();

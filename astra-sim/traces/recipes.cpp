@@ -174,27 +174,33 @@ std::vector<Stage> Recipes::stages(const chakra::NodeFields& node, ScopeId id, s
     const model::CollectiveKind kind = engine_kind(node.collective);
     const auto* given = choices(node.collective);
     // The others: binomial trees, and a barrier's dissemination.
-    if (given == nullptr) return {{id, kind, Algorithm::halving_doubling, {}, {}}};
+    if (given == nullptr) return {{id, kind, Algorithm::halving_doubling, {}, {}, {}}};
+    const auto flat = [&](ScopeId members, const AlgorithmChoice& choice) {
+        Stage stage{members, kind, engine_algorithm(choice), {}, {}, {}};
+        if (choice.window != 0) stage.windows.push_back(choice.window);
+        return stage;
+    };
     const bool fits = !scope.axes.empty() && scope.axes.back() < given->size() && !(*given)[0].flat;
     if (!fits || (given->size() == 1 && scope.group != 0)) {
         const bool same = std::all_of(given->begin(), given->end(), [&](const AlgorithmChoice& choice) {
-            return choice.algorithm == given->front().algorithm;
+            return choice.algorithm == given->front().algorithm && choice.window == given->front().window;
         });
-        return {{id, kind, same ? engine_algorithm(given->front()) : Algorithm::ring, {}, {}}};
+        return {flat(id, same ? given->front() : AlgorithmChoice{})};
     }
-    if (scope.axes.size() == 1) return {{id, kind, engine_algorithm((*given)[scope.axes[0]]), {}, {}}};
+    if (scope.axes.size() == 1) return {flat(id, (*given)[scope.axes[0]])};
     std::vector<Stage> stages;
     if (kind == model::CollectiveKind::all_reduce && system_.baseline) {
-        for (const std::uint32_t axis : scope.axes) {
-            stages.push_back({line_of(npu, {axis}), kind, engine_algorithm((*given)[axis]), {}, {}});
-        }
+        for (const std::uint32_t axis : scope.axes) stages.push_back(flat(line_of(npu, {axis}), (*given)[axis]));
         return stages;
     }
-    Stage stage{id, kind, engine_algorithm((*given)[scope.axes.back()]), {}, {}};
+    Stage stage{id, kind, engine_algorithm((*given)[scope.axes.back()]), {}, {}, {}};
     for (const std::uint32_t axis : scope.axes) {
         stage.dims.push_back(network_.dimensions[axis].npus);
         stage.algorithms.push_back(engine_algorithm((*given)[axis]));
+        stage.windows.push_back((*given)[axis].window);
     }
+    const auto limited = [](std::uint32_t window) { return window != 0; };
+    if (std::none_of(stage.windows.begin(), stage.windows.end(), limited)) stage.windows.clear();
     return {stage};
 }
 

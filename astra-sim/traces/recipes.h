@@ -32,6 +32,7 @@ struct Stage {
     model::Algorithm algorithm;
     std::vector<std::uint32_t> dims;  // as in model::CollectiveShape
     std::vector<model::Algorithm> algorithms;
+    std::vector<std::uint32_t> windows;
 };
 
 class Recipes {

@@ -109,13 +109,6 @@ std::vector<std::string> notes(const Options& options, const Inputs& inputs) {
     if (inputs.system.scheduling == config::Scheduling::explicit_priority) {
         without_effect("scheduling-policy EXPLICIT", "collectives of the same NPUs run in their order");
     }
-    for (const auto& choices : inputs.system.algorithms) {
-        for (const config::AlgorithmChoice& choice : choices) {
-            if (choice.window == 0) continue;
-            without_effect("the window of direct" + std::to_string(choice.window), "links order the messages");
-            return out;
-        }
-    }
     return out;
 }
 

@@ -2,7 +2,7 @@
 
 import typer
 
-from llmsim.cli import calibrate, conformance, cost, run, schema, topology, trace, validate
+from llmsim.cli import calibrate, conformance, cost, graph, run, schema, topology, trace, validate
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
@@ -32,6 +32,9 @@ _trace = _new("Looks into traces and converts them.")
 _trace.command("inspect", help=trace.INSPECT_HELP)(trace.inspect)
 _trace.command("convert", help=trace.CONVERT_HELP)(trace.convert)
 app.add_typer(_trace, name="trace")
+_graph = _new("Execution graphs of models, for the command astra-sim.")
+_graph.command("generate", help=graph.GENERATE_HELP)(graph.generate)
+app.add_typer(_graph, name="graph")
 _topology = _new("The bundled networks, and networks as files.")
 _topology.command("list", help=topology.LIST_HELP)(topology.list_presets)
 _topology.command("export", help=topology.EXPORT_HELP)(topology.export)

@@ -104,8 +104,10 @@ def test_what_has_no_effect_is_noted(command: Path, case: Path) -> None:
 
 
 def test_options_are_checked(command: Path, case: Path) -> None:
-    assert "--rules strict" in _stderr(command, case)
-    assert "congestion-unaware or congestion-aware" in _stderr(command, case, "--network-backend=ns3")
+    assert "strict or default was expected" in _stderr(command, case, "--rules=sloppy")
+    assert "congestion-aware or fair-share was expected" in _stderr(command, case, "--network-backend=ns3")
+    strict = _stderr(command, case, "--network-backend=fair-share", "--rules=strict")
+    assert "fair-share needs --rules default" in strict
     assert "--injection-scale is" in _stderr(command, case, "--injection-scale=-1")
     done = subprocess.run([str(command)], capture_output=True, text=True, check=False, timeout=20)
     assert (done.returncode, done.stderr) == (
@@ -134,7 +136,8 @@ def test_strict_and_engine_do_not_include_each_other() -> None:
         "chakra": {"model", "chakra", "config"},
         "config": {"model", "config"},
         "strict": {"model", "chakra", "config", "strict"},
-        "cli": {"model", "chakra", "config", "strict", "engine", "cli"},
+        "traces": {"model", "chakra", "config", "engine", "traces"},
+        "cli": {"model", "chakra", "config", "strict", "engine", "traces", "cli"},
     }
     for part, others in allowed.items():
         for path in (REPOSITORY / "astra-sim" / part).glob("*.[ch]*"):

@@ -1,0 +1,165 @@
+"""Iterations of models as traces: valid, runnable under both rules, and with the operations that the layout implies."""
+
+import gzip
+import json
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from engine import chakra_file as ck
+from engine.test_chakra import _framed, _random_file, messages
+from llmsim.cli import main
+from llmsim.export.chakra import COLLECTIVES, TraceNode, read_trace, to_networkx, write_trace
+from llmsim.model import load_model, model_names
+
+__all__ = ["messages"]
+DENSE, MOE = "meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B"
+
+
+def generate(folder: Path, model: str, *options: str) -> list[list[TraceNode]]:
+    assert main(["graph", "generate", model, "--output", str(folder), *options]) == 0
+    ranks = len(list(folder.glob("trace.*.et")))
+    return [list(read_trace(folder / f"trace.{rank}.et")) for rank in range(ranks)]
+
+
+def run(command: Path, folder: Path, rules: str, backend: str) -> list[int]:
+    network = next(folder.glob("network.*"))
+    arguments = {
+        "rules": rules,
+        "network-backend": backend,
+        "workload-configuration": folder / "trace",
+        "system-configuration": folder / "system.json",
+        "network-configuration": network,
+        "remote-memory-configuration": folder / "memory.json",
+        "comm-group-configuration": folder / "comm_group.json",
+    }
+    options = [f"--{name}={value}" for name, value in arguments.items()]
+    done = subprocess.run([str(command), *options, "--json"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return [npu["finish_ns"] for npu in json.loads(done.stdout)["npus"]]
+
+
+LAYOUTS = [
+    (DENSE, 1, 1, 1, 1),
+    (DENSE, 4, 1, 1, 1),
+    (DENSE, 2, 2, 2, 1),
+    (MOE, 4, 1, 1, 4),
+    (MOE, 2, 1, 2, 4),
+    (MOE, 1, 2, 4, 4),
+]
+
+
+@pytest.mark.parametrize(("model", "tp", "pp", "dp", "ep"), LAYOUTS)
+def test_layouts(command: Path, tmp_path: Path, model: str, tp: int, pp: int, dp: int, ep: int) -> None:
+    sizes = [f"--{name}={value}" for name, value in (("tp", tp), ("pp", pp), ("dp", dp), ("ep", ep))]
+    traces = generate(tmp_path, model, *sizes, "--tokens=64", "--sequences=4", "--micro-batches=2")
+    assert len(traces) == tp * pp * dp
+    paths = [str(path) for path in tmp_path.glob("trace.*.et")]
+    assert subprocess.run([str(command), "validate", *paths], capture_output=True, check=False).returncode == 0
+    config = load_model(model)
+    kinds = [[n.attributes.get("comm_type") for n in trace if n.type == "COMM_COLL"] for trace in traces]
+    exchanged = config.num_moe_layers * (ep > tp)
+    for trace in traces:
+        names = [node.name.split(".")[-1] for node in trace]
+        assert names.count("qkv_proj") == 2 * config.num_layers // pp  # two micro-batches
+    total = sum(row.count(COLLECTIVES.index("ALL_TO_ALL")) for row in kinds)
+    assert total == 2 * 2 * exchanged * tp * dp
+    reduces = sum(row.count(COLLECTIVES.index("ALL_REDUCE")) for row in kinds)
+    per_batch = 1 + 2 * config.num_layers - exchanged if tp > 1 else 0
+    assert reduces == 2 * per_batch * tp * dp
+    ends = run(command, tmp_path, "default", "congestion-unaware")
+    fair = run(command, tmp_path, "default", "fair-share")
+    assert all(slow >= fast for slow, fast in zip(fair, ends, strict=True))
+    if len(traces) > 1:  # upstream's network file has two NPUs at least
+        assert min(run(command, tmp_path, "strict", "congestion-unaware")) > 0
+    # A rank cannot end before the kernels of its own chain.
+    for trace, end in zip(traces, ends, strict=True):
+        busy = sum(int(node.attributes["duration_ps"]) for node in trace if node.type == "COMP")
+        assert end * 1000 >= busy
+
+
+def test_work_is_split_not_lost(tmp_path: Path) -> None:
+    """The ranks' operations add up to about those of one device, and tensor parallelism repeats only small ones."""
+    one = generate(tmp_path / "one", DENSE, "--tokens=64")
+    two = generate(tmp_path / "two", DENSE, "--tokens=64", "--tp=2")
+    staged = generate(tmp_path / "staged", DENSE, "--tokens=64", "--pp=4")
+
+    def operations(traces: list[list[TraceNode]]) -> int:
+        return sum(int(node.attributes.get("num_ops", 0)) for trace in traces for node in trace)
+
+    assert operations(staged) == operations(one)
+    assert operations(one) <= operations(two) <= 1.02 * operations(one)
+
+
+@pytest.mark.parametrize("model", model_names())
+def test_every_preset(tmp_path: Path, model: str) -> None:
+    (trace,) = generate(tmp_path, model, "--tokens=8")
+    assert len({node.id for node in trace}) == len(trace)
+    assert sum(node.type == "COMP" for node in trace) > 3 * load_model(model).num_layers
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (["--tp=3"], "tp 3"),
+        (["--ep=2"], "ep"),
+        (["--pp=99"], "pp is 99"),
+        (["--tokens=5", "--micro-batches=2"], "do not come out even"),
+        (["--hardware=H1000"], 'data sheet of "H1000"'),
+        (["--tp=0"], "tp is 0"),
+    ],
+)
+def test_layouts_that_cannot_be(
+    tmp_path: Path, options: list[str], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["graph", "generate", DENSE, "--output", str(tmp_path), *options]) != 0
+    assert part in capsys.readouterr().err
+
+
+def test_traces_there_and_back(tmp_path: Path, messages: dict[str, object]) -> None:
+    nodes = [
+        TraceNode(0, "a", "COMP", 7, [], [], {"is_cpu_op": False, "num_ops": 2**40}),
+        TraceNode(300, "b", "COMM_COLL", 0, [0], [0], {"pg_name": "3", "involved_dim": (True, False)}),
+    ]
+    path = tmp_path / "a.et"
+    write_trace(path, nodes)
+    assert list(read_trace(path)) == nodes
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    assert list(read_trace(path)) == nodes
+    for seed in range(20):  # protobuf's own files, all encodings
+        records = _random_file(random.Random(seed), messages)
+        path.write_bytes(_framed(records))
+        for record, node in zip(records[1:], read_trace(path), strict=True):
+            assert (node.id, node.name, node.duration_micros) == (record.id, record.name, record.duration_micros)
+            assert node.data_deps == list(record.data_deps)
+            for attribute in record.attr:
+                which = attribute.WhichOneof("value") or ""
+                first = next(a for a in record.attr if a.name == attribute.name)
+                whole = which == "bool_val" or "int" in which or "fixed" in which
+                if first is attribute and whole and which.endswith("_val"):
+                    assert node.attributes[attribute.name] == getattr(attribute, which), which
+
+
+def test_networkx(tmp_path: Path) -> None:
+    networkx = pytest.importorskip("networkx")
+    path = tmp_path / "a.et"
+    path.write_bytes(ck.trace([ck.node(1, ck.COMP), ck.node(2, ck.COLL, [1], comm_type=0, comm_size=8)]))
+    graph = to_networkx(read_trace(path))
+    assert networkx.is_directed_acyclic_graph(graph)
+    assert list(graph.edges(data="kind")) == [(1, 2, "data")]
+    assert graph.nodes[2]["comm_size"] == 8
+
+
+def test_damaged_files_end_in_a_sentence(tmp_path: Path) -> None:
+    from llmsim.config.errors import InputError
+
+    raw = ck.trace([ck.node(1, ck.COMP, micros=3), ck.node(2, ck.COLL, [1], comm_type=0, involved_dim=[True])])
+    path = tmp_path / "a.et"
+    for cut in range(len(raw)):
+        path.write_bytes(raw[:cut])
+        try:
+            assert len(list(read_trace(path))) <= 2
+        except InputError as error:
+            assert "a.et" in str(error)
