@@ -57,6 +57,20 @@ class GraphRule:
 
 
 @dataclass(frozen=True)
+class MemoryRules:
+    """What the engine's memory profile charges besides what follows from shapes, bytes; origins are in the JSON."""
+
+    kernel_bytes: int
+    """Outside torch's allocator: loaded kernels and their workspaces."""
+    first_capture_bytes: int
+    """Allocated once by the first capture of a CUDA graph and kept."""
+    graphs_charged: bool
+    """Whether an estimate of the graphs' memory comes off the KV cache (vLLM: by default since 0.21)."""
+    bytes_per_graph: int
+    """Least that the estimate counts for each further graph."""
+
+
+@dataclass(frozen=True)
 class EngineProfile:
     """One engine version; immutable."""
 
@@ -65,6 +79,7 @@ class EngineProfile:
     defaults: Mapping[str, Any]
     device_classes: tuple[DeviceClass, ...]
     cuda_graphs: GraphRule
+    memory: MemoryRules
 
     def device_class(self, hardware: str, memory_bytes: int) -> DeviceClass:
         """The batch defaults of a device.
@@ -100,6 +115,7 @@ def load_profile(name: str) -> EngineProfile:
             ranges=tuple(range(entry["first"], entry["below"], entry["step"]) for entry in graphs["ranges"]),
             captures_token_budget=graphs["captures_token_budget"],
         ),
+        memory=MemoryRules(**data["memory"]),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
+from llmsim.config.engine_profile import load_profile
 from llmsim.config.errors import InputError, LlmsimError
 from llmsim.core import GroupInfo
 from llmsim.costs import CompiledCosts, CostRequest, OpCost, compile_costs
@@ -19,6 +20,7 @@ from llmsim.lowering.capped import clock_ppm, costs_at_clock
 from llmsim.lowering.collectives import expanded_config, group_topology, link_collective_costs
 from llmsim.lowering.program import build_program, padded_tokens
 from llmsim.model import (
+    DEFAULT_NUM_SMS,
     Dtypes,
     Hardware,
     Layout,
@@ -190,6 +192,9 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
         max_num_batched_tokens=engine.max_num_batched_tokens,
         block_size=engine.block_size,
         num_gpu_blocks_override=engine.num_gpu_blocks_override,
+        rules=load_profile(engine.engine_profile).memory,
+        cuda_graph_sizes=engine.cuda_graph_sizes,
+        num_sms=DEFAULT_NUM_SMS if hardware is None else hardware.num_sms,
     )
     request = CostRequest(
         model=model,

@@ -7,6 +7,7 @@ from llmsim.model.layout import RankShape, layout_problem, padded_vocab_size, ra
 from llmsim.model.memory import MemoryLedger, memory_ledger
 from llmsim.model.operators import operators
 from llmsim.model.presets import load_model, model_names
+from llmsim.model.profile_run import DEFAULT_NUM_SMS
 from llmsim.model.sizes import (  # fmt: skip
     KvGroup,
     kv_bytes_per_token,
@@ -28,6 +29,7 @@ from llmsim.model.types import (
 )
 
 __all__ = [
+    "DEFAULT_NUM_SMS",
     "DTYPES",
     "Dtypes",
     "Hardware",

@@ -4,24 +4,14 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from llmsim.config.engine_profile import DEFAULT_PROFILE, MemoryRules, load_profile
 from llmsim.config.errors import InfeasibleError
-from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import layout_problem
+from llmsim.model.profile_run import DEFAULT_NUM_SMS, ProfileRun
 from llmsim.model.sizes import kv_bytes_per_token, kv_groups, state_bytes_per_sequence, weight_bytes
 from llmsim.model.types import Dtypes, Layout, ModelConfig
 
 GIB = 1 << 30
-
-WEIGHT_OVERHEAD_PER_MILLE = 2
-"""Loaded weights occupy 14.989 GiB where their elements need 14.957 (vLLM's log for Llama-3.1-8B): alignment."""
-
-SAMPLER_BYTES_PER_LOGIT = 16
-"""vLLM's profile run samples max_num_seqs rows: logits 2 B, in fp32 4 B, probabilities 4 B, noise 4 B, top-k/p 2 B."""
-
-OTHER_BYTES = GIB * 6 // 10
-"""Modules, kernel workspaces, allocator slack, autotuning: what is left over on the one device where vLLM's own block
-count is known (24 GB, Llama-3.1-8B, 2588 blocks). Uncertain by +-0.3 GiB: +-6 % of the KV cache there, under 0.5 % on a
-96 GB card; give num_gpu_blocks_override where it matters."""
 
 NCCL_BYTES = {1: 0, 2: 358_612_992}
 NCCL_BYTES_LARGER = 411_041_792
@@ -69,15 +59,23 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
     max_num_batched_tokens: int,
     block_size: int,
     num_gpu_blocks_override: int | None = None,
+    rules: MemoryRules | None = None,
+    cuda_graph_sizes: tuple[int, ...] = (),
+    num_sms: int = DEFAULT_NUM_SMS,
 ) -> MemoryLedger:
     """The ledger of one device of a group.
 
     blocks = floor((utilization x device_bytes - reserves) / block_bytes); the reserves and their reasons are in
-    `_Demand.reserves`. Layers that see a window are counted by the better of two bounds (`_Demand.windows_apart`).
+    `_Demand.reserves` and `ProfileRun`; `rules` are the engine version's (None: the default profile's). Layers that see
+    a window are counted by the better of two bounds (`_Demand.windows_apart`).
     With `num_gpu_blocks_override` the number is taken as given, as long as the device can hold it.
     Raises InfeasibleError with the arithmetic and what would fit; InputError if the layout does not split the model.
     """
-    demand = _Demand(model, layout, dtypes, device_bytes, utilization, max_num_seqs, max_num_batched_tokens, block_size)
+    rules = rules or load_profile(DEFAULT_PROFILE).memory
+    demand = _Demand(
+        model, layout, dtypes, device_bytes, utilization, max_num_seqs, max_num_batched_tokens, block_size, rules,
+        cuda_graph_sizes, num_sms,
+    )  # fmt: skip
     if demand.window_bytes and demand.windows_apart.fitting_blocks >= demand.fitting_blocks:
         demand = demand.windows_apart
     blocks, origin = demand.fitting_blocks, ""
@@ -111,6 +109,9 @@ class _Demand:
     max_num_seqs: int
     max_num_batched_tokens: int
     block_size: int
+    rules: MemoryRules
+    cuda_graph_sizes: tuple[int, ...]
+    num_sms: int
     apart: bool = False
     """The windows of sliding layers are reserved, and blocks hold the other layers alone."""
 
@@ -178,21 +179,13 @@ class _Demand:
 
     @cached_property
     def reserves(self) -> tuple[tuple[str, int], ...]:
-        """What vLLM holds besides KV, from first principles but for `OTHER_BYTES`; (label, bytes)."""
-        seqs, tokens, vocab = self.max_num_seqs, self.max_num_batched_tokens, self.model.vocab_size
-        hidden_bytes = self.model.hidden_size * int(dtype_bytes(self.dtypes.activation))
-        lines = [
-            ("weights", self.weights),
-            ("weights, alignment (0.2 %)", -(-self.weights * WEIGHT_OVERHEAD_PER_MILLE // 1000)),
-            # The sampler sets the peak of the profile run, not the layers: all ranks gather the whole vocabulary.
-            (
-                f"sampler, {seqs} sequences x {vocab} x 16 B",
-                seqs * vocab * SAMPLER_BYTES_PER_LOGIT,
-            ),
-            # Hidden states and residual of one full batch stay alive beside the sampler's peak.
-            (f"activations, {tokens} tokens", 2 * tokens * hidden_bytes),
-            ("modules, workspaces, allocator (0.6 GiB +- 0.3)", OTHER_BYTES),
-        ]
+        """What vLLM holds besides KV; (label, bytes)."""
+        seqs = self.max_num_seqs
+        run = ProfileRun(
+            self.model, self.layout, self.dtypes, seqs, self.max_num_batched_tokens, self.rules, self.cuda_graph_sizes,
+            self.num_sms,
+        )  # fmt: skip
+        lines = [("weights", self.weights), *run.lines]
         state = state_bytes_per_sequence(self.model, self.layout, self.dtypes)
         if state:
             lines.append((f"linear-attention state, {seqs} sequences x {state} B", seqs * state))

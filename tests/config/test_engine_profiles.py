@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from llmsim.config import EngineArgs, EngineOverrides, load_profile, profile_names, resolve, with_model_limits
 from llmsim.config.errors import InputError
 
-PROFILES = ("vllm-0.19", "vllm-0.24")
+PROFILES = ("vllm-0.19", "vllm-0.24", "vllm-0.33")
 
 
 def engine(hardware: str = "H100", mem_size: float = 80, **overrides: Any) -> EngineArgs:
