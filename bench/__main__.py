@@ -44,11 +44,12 @@ def many_groups(count: int) -> str:
     return str(path)
 
 
-def routed(router: str, budget_s: float) -> Benchmark:
+def routed(router: str, budget_s: float, more: tuple[str, ...] = ()) -> Benchmark:
     """100,000 requests, half of them with one of 500 prefixes, over 128 groups."""
     arguments = ("--dataset", synthetic(100_000, 640, ",prefixes=500:tokens=128:share=0.5"))
-    name = f"128x_{router.rpartition(':')[2]}"
-    return Benchmark(name, ("--cluster-config", "128 groups", *arguments, "--request-routing-policy", router), budget_s)
+    name = "_".join(("128x", router.rpartition(":")[2], *(text.rpartition(":")[2] for text in more[1::2])))
+    arguments = (*arguments, "--request-routing-policy", router, *more)
+    return Benchmark(name, ("--cluster-config", "128 groups", *arguments), budget_s)
 
 
 BENCHMARKS = (
@@ -66,6 +67,8 @@ BENCHMARKS = (
     routed("LOR", 5),
     routed("PREFIX", 5),  # and less than twice RR
     routed("bench.routers:Python", 0),  # LOR's twin in Python: at most twice LOR
+    routed("LOR", 0, ("--scheduling-policy", "sjf")),
+    routed("bench.routers:Python", 0, ("--queue-order", "bench.routers:Shortest")),  # at most twice the line above
 )
 
 

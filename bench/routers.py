@@ -1,8 +1,9 @@
-"""Routers in Python that the benchmarks compare with their native twins."""
+"""Policies in Python that the benchmarks compare with their native twins."""
 
 from collections.abc import Sequence
 
 from llmsim.routing import GroupView, RequestView
+from llmsim.scheduling.base import SequenceView
 
 
 class Python:
@@ -10,3 +11,10 @@ class Python:
 
     def route(self, request: RequestView, groups: Sequence[GroupView]) -> int:
         return min(groups, key=lambda group: group.waiting + group.running).index
+
+
+class Shortest:
+    """The order of `--scheduling-policy sjf`."""
+
+    def key(self, request: SequenceView) -> int:
+        return request.tokens

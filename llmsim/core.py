@@ -35,6 +35,8 @@ class Status(IntEnum):
     """Its client gave up; or a session's call that never came, because the client gave up before."""
     PARKED = 6
     """Disaggregated: its decode group holds blocks for it, and waits for its KV."""
+    REFUSED = 7
+    """Turned away by the admission policy; or a later call of a session of which one was."""
 
 
 class Provenance(IntEnum):

@@ -8,9 +8,10 @@ import numpy as np
 from llmsim import _native
 from llmsim.config.errors import InfeasibleError, InputError, InvariantError
 from llmsim.core import PS_PER_S, Clients, RequestColumns, Results, Status, TimeShare, Workload
-from llmsim.lowering import LoweredDeployment
+from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.results.invariants import check_invariants
 from llmsim.routing import RouterSpec
+from llmsim.scheduling.policies import PolicySpecs
 
 EVENTS_PER_CALL = 100_000
 """Events between two looks at the keyboard and the progress bar: some tens of milliseconds."""
@@ -26,6 +27,7 @@ class SimulationOptions:
     seed: int = 0
     series_interval_ps: int = PS_PER_S
     record_steps: bool = False
+    policies: PolicySpecs = field(default_factory=PolicySpecs)
     clients: Clients | None = None
     """None: an open loop."""
 
@@ -58,6 +60,8 @@ def simulate(
         ) from None
     except _native.Stalled as error:
         raise InvariantError(f"invariant 7 (nobody waits for nothing) is violated: {error}") from None
+    except _native.BadPolicy as error:
+        raise InputError(options.policies.named(str(error))) from None
     except _native.BadRoute as error:
         raise InputError(f"router {options.router.name} {error}") from None
     return _results(deployment, workload, simulation, interrupted, options.series_interval_ps)
@@ -80,9 +84,7 @@ def _native_simulation(
         series_interval_ps=options.series_interval_ps,
     )
     for group in deployment.groups:
-        simulation.add_group(
-            group.native, group.scheduler, group.program, group.expanded, record_steps=options.record_steps
-        )
+        _add_group(simulation, group, workload, options)
     if workload.timeout_ps is not None or workload.cancel_after_tokens is not None:
         never, any_number = np.empty(0, np.int64), np.empty(0, np.int32)
         simulation.set_patience(
@@ -93,8 +95,22 @@ def _native_simulation(
         simulation.set_closed_loop(options.clients.count, options.clients.think_ps)
     if deployment.accounting.power is not None:
         simulation.record_shares()
+    options.policies.install_admission(simulation, deployment.models, workload)
     options.router.install(simulation, options.seed, deployment.models, workload)
     return simulation
+
+
+def _add_group(
+    simulation: "_native.Simulation", group: LoweredGroup, workload: Workload, options: SimulationOptions
+) -> None:
+    steps = options.policies.steps(group.scheduler, workload)
+    if steps is None:
+        scheduler = options.policies.applied(group.scheduler)
+        simulation.add_group(group.native, scheduler, group.program, group.expanded, record_steps=options.record_steps)
+        return
+    simulation.add_python_group(
+        group.native, steps, group.scheduler.kv, group.program, group.expanded, record_steps=options.record_steps
+    )
 
 
 def _model_indices(deployment: LoweredDeployment, workload: Workload) -> "np.ndarray[tuple[int], np.dtype[np.int16]]":

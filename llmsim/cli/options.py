@@ -85,7 +85,26 @@ Watermark = Annotated[
     float | None, _option(_ENGINE, "--watermark", text="Share of KV blocks that admission keeps free.")
 ]
 Scheduler = Annotated[
-    str | None, _option(_ENGINE, "--scheduler", text="vllm_v1, sarathi, orca, static, sglang or mlfq.")
+    str | None,
+    _option(
+        _ENGINE,
+        "--scheduler",
+        text="vllm_v1, sarathi, orca, static, sglang, mlfq, or module:Class.",
+    ),
+]
+QueueOrder = Annotated[
+    str | None,
+    _option(_ENGINE, "--queue-order", text="module:Class that orders the waiting queue."),
+]
+PreemptionVictim = Annotated[
+    str | None, _option(_ENGINE, "--preemption-victim", text="module:Class that chooses whom vllm_v1 preempts.")
+]
+CacheEviction = Annotated[
+    str | None, _option(_ENGINE, "--cache-eviction", text="module:Class that chooses which cached blocks to drop.")
+]
+Admission = Annotated[
+    str | None,
+    _option(_ENGINE, "--admission", text="QUEUE_LIMIT:requests=N, or module:Class, which may turn requests away."),
 ]
 Policy = Annotated[
     str | None,

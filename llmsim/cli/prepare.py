@@ -35,6 +35,7 @@ def prepare(options: RunOptions) -> Prepared:
     """Reads and lowers what the options name; raises what the parts raise (InputError, InfeasibleError)."""
     from llmsim.config import EngineOverrides, load_cluster, resolve
     from llmsim.lowering import LoweringOptions, lower
+    from llmsim.scheduling.policies import PolicySpecs
     from llmsim.simulate import SimulationOptions
     from llmsim.workload import load_dataset
     from llmsim.workload.clients import ClientOptions, with_clients
@@ -69,6 +70,7 @@ def prepare(options: RunOptions) -> Prepared:
         series_interval_ps=options.log_interval_ps,
         record_steps=options.run_dir is not None or options.timeline is not None,
         clients=clients,
+        policies=options.policies or PolicySpecs(),
     )
     return Prepared(deployment, lowered, workload, simulation)
 

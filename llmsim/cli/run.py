@@ -14,6 +14,7 @@ from llmsim.config.errors import InputError
 if TYPE_CHECKING:
     from llmsim.lowering import Calibration
     from llmsim.routing import RouterSpec
+    from llmsim.scheduling.policies import PolicySpecs
 
 HELP = "Simulate a cluster (JSON) serving a trace (JSONL) and report what every request and the cluster would see."
 
@@ -50,6 +51,7 @@ class RunOptions:
     arrivals: Path | None = None
     """A recorded log whose true arrivals replace the trace's."""
     timeline: Path | None = None
+    policies: "PolicySpecs | None" = None
     max_concurrency: int = 0
     think_time: str | None = None
     timeout_s: float | None = None
@@ -84,6 +86,10 @@ def command(
     watermark: o.Watermark = None,
     scheduler: o.Scheduler = None,
     scheduling_policy: o.Policy = None,
+    queue_order: o.QueueOrder = None,
+    preemption_victim: o.PreemptionVictim = None,
+    cache_eviction: o.CacheEviction = None,
+    admission: o.Admission = None,
     ttft_target_ns: o.TtftTarget = None,
     request_routing_policy: o.Routing = "LOAD",
     expert_routing_policy: o.ExpertRouting = "BALANCED",
@@ -148,6 +154,7 @@ def command(
         "prioritize_prefill": prioritize_prefill or None,
         "skip_prefill": gen or skip_prefill or None,
     }
+    policies = _policies(engine, queue_order, preemption_victim, cache_eviction, admission)
     act = context.obj or run
     code: int = act(
         RunOptions(
@@ -171,6 +178,7 @@ def command(
             log_interval_ps=_interval_ps(log_interval),
             log_level=_one_of("--log-level", log_level.upper(), LOG_LEVELS),
             arrivals=arrivals,
+            policies=policies,
             max_concurrency=_at_least("--max-concurrency", max_concurrency, 0),
             think_time=think_time,
             timeout_s=request_timeout,
@@ -219,6 +227,31 @@ def _router(text: str) -> "RouterSpec":
     from llmsim.routing import parse_router
 
     return parse_router(text)
+
+
+def _policies(
+    engine: dict[str, Any], queue_order: str | None, victim: str | None, eviction: str | None, admission: str | None
+) -> "PolicySpecs | None":
+    """The policies that are classes or limits; a scheduler that is a class is taken out of the engine's options."""
+    scheduler = engine["scheduler"] if ":" in (engine["scheduler"] or "") else None
+    if (queue_order, victim, eviction, admission, scheduler) == (None,) * 5:
+        return None
+    from llmsim.scheduling.policies import parse_policies
+
+    if scheduler is not None:
+        engine["scheduler"] = None
+        others = {"--queue-order": queue_order, "--preemption-victim": victim, "--cache-eviction": eviction}
+        for option, value in others.items():
+            if value is not None:
+                raise InputError(f"{option} {value}: the scheduler {scheduler} decides that itself; remove one of them")
+        if engine["async_scheduling"]:
+            raise InputError(f"--async-scheduling: the scheduler {scheduler} has one batch in flight; remove it")
+        engine["async_scheduling"] = False
+    if queue_order is not None and engine["scheduling_policy"] is not None:
+        raise InputError(f"--queue-order {queue_order} and --scheduling-policy both order the queue; give one of them")
+    return parse_policies(
+        queue_order=queue_order, victim=victim, eviction=eviction, admission=admission, scheduler=scheduler
+    )
 
 
 def _one_of(option: str, value: str, known: tuple[str, ...]) -> str:

@@ -40,6 +40,28 @@ Sight sight_of(std::int64_t window, bool chunked) {
   return {chunked ? Sight::Kind::kChunk : Sight::Kind::kWindow, window};
 }
 
+template <typename Config>
+Config with_policies(const Config& config, const Policies& policies) {
+  Config changed = config;
+  if (policies.queue_key) {
+    changed.queue.order = QueueOrder::kKeyed;
+    changed.queue.key = policies.queue_key;
+    changed.queue.preempted_first = policies.preempted_first;
+  }
+  if (policies.eviction) changed.kv.eviction = policies.eviction;
+  if constexpr (requires { changed.scheduler; }) {
+    if (policies.queue_key && changed.scheduler == "mlfq")
+      throw std::invalid_argument("the scheduler mlfq orders by its levels, not by a queue order");
+  }
+  if constexpr (requires { changed.victim; }) {
+    changed.victim = policies.victim;
+  } else if (policies.victim) {
+    throw std::invalid_argument("a preemption victim is chosen for the scheduler vllm_v1 only, not for " +
+                                changed.scheduler);
+  }
+  return changed;
+}
+
 // Handed to Program, which takes it over: usable once.
 struct AttentionHandle {
   std::unique_ptr<AttentionCost> cost;
@@ -175,7 +197,8 @@ void bind_configs(nb::module_& m) {
       .def_rw("num_speculative_tokens", &VllmV1Config::num_speculative_tokens)
       .def_rw("num_lookahead_tokens", &VllmV1Config::num_lookahead_tokens)
       .def_rw("accepted_draft_tokens", &VllmV1Config::accepted_draft_tokens)
-      .def_rw("kv", &VllmV1Config::kv);
+      .def_rw("kv", &VllmV1Config::kv)
+      .def("with_policies", &with_policies<VllmV1Config>, "policies"_a, "The same, but for these decisions.");
   nb::class_<BatchingConfig>(m, "BatchingConfig", "Options of a scheduler other than vLLM's, by its name.")
       .def(nb::init<>())
       .def_rw("scheduler", &BatchingConfig::scheduler)
@@ -185,6 +208,7 @@ void bind_configs(nb::module_& m) {
       .def_rw("decode_only", &BatchingConfig::decode_only)
       .def_rw("queue", &BatchingConfig::queue)
       .def_rw("kv", &BatchingConfig::kv)
+      .def("with_policies", &with_policies<BatchingConfig>, "policies"_a, "The same, but for these decisions.")
       .def_rw("sglang_new_tokens", &BatchingConfig::sglang_new_tokens)
       .def_rw("mlfq_levels", &BatchingConfig::mlfq_levels)
       .def_rw("mlfq_tokens_per_iteration", &BatchingConfig::mlfq_tokens_per_iteration)

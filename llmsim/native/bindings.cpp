@@ -82,6 +82,7 @@ void bind_simulation(nb::module_& m) {
   nb::exception<Stalled>(m, "Stalled", PyExc_RuntimeError);
   nb::class_<Simulation> simulation(m, "Simulation");
   bind_set_router(simulation);
+  bind_set_admission(simulation);
   simulation
       .def(
           "__init__",
@@ -193,5 +194,6 @@ NB_MODULE(_native, m) {
   llmsim::bind_expanded(m);
   llmsim::bind_fabric(m);
   llmsim::bind_routing(m);
+  llmsim::bind_policies(m);
   llmsim::bind_simulation(m);
 }

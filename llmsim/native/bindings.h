@@ -38,6 +38,9 @@ void bind_configs(nb::module_& m);
 void bind_expanded(nb::module_& m);
 void bind_fabric(nb::module_& m);
 void bind_routing(nb::module_& m);
+void bind_policies(nb::module_& m);
+// Methods that choose the admission policy of a simulation.
+void bind_set_admission(nb::class_<Simulation>& simulation);
 void bind_simulation(nb::module_& m);
 // Methods that choose the router of a simulation.
 void bind_set_router(nb::class_<Simulation>& simulation);

@@ -1,9 +1,51 @@
 #include "block_pool.h"
 
+#include <algorithm>
+#include <string>
+#include <utility>
+
 namespace llmsim {
 
-BlockPool::BlockPool(std::int32_t num_blocks, FreeOrder order)
-    : total_(num_blocks), num_free_(num_blocks - 1), order_(order), blocks_(1) {}
+namespace {
+constexpr std::int32_t kVictimsAtOnce = 64;  // so that a policy is not asked for every block
+}
+
+BlockPool::BlockPool(std::int32_t num_blocks, FreeOrder order, std::shared_ptr<Eviction> eviction)
+    : total_(num_blocks),
+      num_free_(num_blocks - 1),
+      order_(eviction == nullptr ? order : FreeOrder::kUnkeyedFirst),
+      blocks_(1),
+      eviction_(std::move(eviction)) {}
+
+void BlockPool::tell_policy() {
+  if (!freed_.empty()) eviction_->freed(freed_);
+  if (!reused_.empty()) eviction_->reused(reused_);
+  freed_.clear();
+  reused_.clear();
+}
+
+BlockId BlockPool::next_victim() {
+  if (victims_.empty()) {
+    tell_policy();
+    chosen_.clear();
+    const std::int32_t count = std::min(kVictimsAtOnce, num_free_keyed_);
+    eviction_->evict(count, chosen_);
+    if (static_cast<std::int32_t>(chosen_.size()) != count)
+      throw BadPolicy("cache eviction chose " + std::to_string(chosen_.size()) + " blocks; " + std::to_string(count) +
+                      " are needed");
+    for (const BlockId id : chosen_) {
+      const bool known = id > 0 && id < virgin_;
+      if (!known || blocks_[id].references != 0 || blocks_[id].key == 0 ||
+          std::find(victims_.begin(), victims_.end(), id) != victims_.end())
+        throw BadPolicy("cache eviction chose block " + std::to_string(id) +
+                        ", which is not a cached block that nobody holds, or twice");
+      victims_.push_back(id);
+    }
+  }
+  const BlockId victim = victims_.front();
+  victims_.pop_front();
+  return victim;
+}
 
 BlockId BlockPool::allocate() {
   BlockId block;
@@ -14,7 +56,7 @@ BlockId BlockPool::allocate() {
     block = virgin_++;
     blocks_.emplace_back();
   } else {
-    block = back_.head;
+    block = eviction_ == nullptr ? back_.head : next_victim();
     unlink(block);
   }
   if (blocks_[block].key != 0) {
@@ -31,6 +73,7 @@ void BlockPool::release(BlockId id) {
   if (--block.references > 0) return;
   ++num_free_;
   if (block.key != 0) ++num_free_keyed_;
+  if (eviction_ != nullptr && block.key != 0) freed_.push_back(id);
   if (order_ == FreeOrder::kUnkeyedFirst && block.key == 0) {
     link_front(id);
   } else {
@@ -42,6 +85,10 @@ void BlockPool::touch(BlockId id) {
   Block& block = blocks_[id];
   if (block.references++ > 0) return;
   unlink(id);
+  if (eviction_ != nullptr) {
+    reused_.push_back(id);
+    std::erase(victims_, id);
+  }
   --num_free_;
   --num_free_keyed_;
 }

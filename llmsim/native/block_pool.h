@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <vector>
 
 #include "block_map.h"
 #include "routing/key_log.h"
+#include "scheduling/policies.h"
 #include "types.h"
 
 namespace llmsim {
@@ -18,7 +21,7 @@ enum class FreeOrder : std::uint8_t { kAppend, kUnkeyedFirst };
 // A block is referenced (by `references` sequences) or free; a free block keeps its key until it is handed out again.
 class BlockPool {
  public:
-  BlockPool(std::int32_t num_blocks, FreeOrder order);
+  BlockPool(std::int32_t num_blocks, FreeOrder order, std::shared_ptr<Eviction> eviction = nullptr);
 
   std::int32_t total() const { return total_; }
   std::int32_t num_free() const { return num_free_; }
@@ -31,6 +34,11 @@ class BlockPool {
   void release(BlockId block);
   // Adds a reference to a block found by `find`, taking it out of the free order when it was free.
   void touch(BlockId block);
+
+  // Tells the eviction policy, if there is one, what was given back and taken again since the last call.
+  void tell() {
+    if (eviction_ != nullptr) tell_policy();
+  }
 
   bool keyed(BlockId block) const { return blocks_[block].key != 0; }
   Key key(BlockId block) const { return blocks_[block].key; }
@@ -60,6 +68,9 @@ class BlockPool {
     BlockId head = 0, tail = 0;
   };
 
+  void tell_policy();
+  BlockId next_victim();
+
   void link_front(BlockId block);
   void link_back(BlockId block);
   void unlink(BlockId block);
@@ -72,6 +83,9 @@ class BlockPool {
   std::vector<Block> blocks_;  // grows with use, so an untouched pool costs nothing
   BlockMap index_;
   KeyLog* key_log_ = nullptr;
+  std::shared_ptr<Eviction> eviction_;  // with one, only blocks without a key leave by the lists
+  std::deque<BlockId> victims_;         // chosen by it, not evicted yet
+  std::vector<BlockId> freed_, reused_, chosen_;
 };
 
 }  // namespace llmsim

@@ -49,6 +49,7 @@ void KvCache::allocate(RequestId request, std::int32_t tokens, const std::vector
     pool_.touch(block);
     sequence.blocks.push_back(block);
   }
+  pool_.tell();
   sequence.num_keyed_blocks = static_cast<std::int32_t>(hits.size());
   const std::int32_t needed = blocks_for(std::min(tokens, config_.max_model_len));
   while (static_cast<std::int32_t>(sequence.blocks.size()) < needed) sequence.blocks.push_back(pool_.allocate());
@@ -74,6 +75,7 @@ void KvCache::release(RequestId request, bool preempted) {
     for (std::int32_t i = 0; i < sequence.num_keyed_blocks; ++i) pool_.make_findable(sequence.blocks[i]);
   }
   for (auto block = sequence.blocks.rbegin(); block != sequence.blocks.rend(); ++block) pool_.release(*block);
+  pool_.tell();
   sequence.blocks.clear();
   if (!preempted) sequence.blocks.shrink_to_fit();
   sequence.num_keyed_blocks = 0;

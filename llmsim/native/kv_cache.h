@@ -16,12 +16,13 @@ struct KvCacheConfig {
   std::int32_t max_model_len = 0;
   bool prefix_caching = true;
   FreeOrder free_order = FreeOrder::kUnkeyedFirst;
+  std::shared_ptr<Eviction> eviction = nullptr;  // null: least recently used
 };
 
 class KvCache {
  public:
   KvCache(const KvCacheConfig& config, SequenceTable& sequences)
-      : config_(config), sequences_(sequences), pool_(config.num_blocks, config.free_order) {}
+      : config_(config), sequences_(sequences), pool_(config.num_blocks, config.free_order, config.eviction) {}
 
   // Cached leading blocks of the sequence, at most (num_tokens - 1) / block_size of them, so that at least one token
   // is computed. Nothing is changed; the blocks are valid until the next allocation.

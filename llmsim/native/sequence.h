@@ -9,7 +9,7 @@
 namespace llmsim {
 
 // kParked: between the two groups of a disaggregated request, or holding blocks whose content is on its way.
-enum class Status : std::uint8_t { kPending, kWaiting, kRunning, kFinished, kRejected, kCancelled, kParked };
+enum class Status : std::uint8_t { kPending, kWaiting, kRunning, kFinished, kRejected, kCancelled, kParked, kRefused };
 
 // Changed by the builder of the group that the request was routed to, and by nobody else. `output_tokens` is the
 // oracle of how long the answer will be: only `SequenceTable::stops` may read it (invariant 8).

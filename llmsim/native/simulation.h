@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <queue>
 #include <stdexcept>
@@ -52,6 +53,9 @@ class Simulation {
   void add_wave(std::unique_ptr<Wave> wave);
   // Needed where a model has several groups; before the first call of run.
   void set_router(std::unique_ptr<Router> router) { router_ = std::move(router); }
+  // Whether a request that has been routed to a group is taken in; before the first call of run. None: always.
+  using Admission = std::function<bool(RequestId, Ps, const Group&)>;
+  void set_admission(Admission admission) { admission_ = std::move(admission); }
   // The network that groups and memories share; before the first call of run.
   void set_fabric(const FabricConfig& config);
   Fabric* fabric() { return fabric_.get(); }  // null: none was given
@@ -138,6 +142,7 @@ class Simulation {
   std::vector<std::unique_ptr<Group>> groups_;
   std::vector<std::vector<Group*>> groups_of_model_;
   std::unique_ptr<Router> router_;
+  Admission admission_;
   bool started_ = false;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::unique_ptr<Prompts> prompts_;

@@ -83,7 +83,7 @@ def _rich(summary: Mapping[str, Any]) -> str:
 
 
 def _facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    gone = f"{summary['cancelled']} cancelled, " if summary["cancelled"] else ""
+    gone = "".join(f"{summary[name]} {name}, " for name in ("cancelled", "refused") if summary[name])
     requests = (
         f"{summary['completed']} completed, {summary['rejected']} rejected, {gone}{summary['unfinished']} unfinished"
     )

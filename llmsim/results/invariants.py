@@ -44,7 +44,7 @@ def _conservation(results: Results) -> str:
     dropped = int(np.count_nonzero((status == Status.CANCELLED) & (results.requests.queued_ps >= 0)))
     if dropped != int(counters["cancelled"].sum()):
         return f"{dropped} requests were cancelled, the groups count {int(counters['cancelled'].sum())}"
-    left = len(status) - int(counted[[Status.FINISHED, Status.REJECTED, Status.CANCELLED]].sum())
+    left = len(status) - int(counted[[Status.FINISHED, Status.REJECTED, Status.CANCELLED, Status.REFUSED]].sum())
     if not results.interrupted and left:
         return f"{left} requests neither finished nor left"
     return OK

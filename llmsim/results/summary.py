@@ -52,6 +52,7 @@ def _throughput(results: Results) -> dict[str, Any]:
     status = results.requests.status
     rejected = int(np.count_nonzero(status == Status.REJECTED))
     cancelled = status == Status.CANCELLED
+    refused = int(np.count_nonzero(status == Status.REFUSED))
     input_tokens = int(results.workload.input_tokens[rows].sum(dtype=np.int64))
     output_tokens = int(results.requests.emitted_tokens[rows].sum(dtype=np.int64))
     duration_ps = makespan_ps(results)
@@ -61,7 +62,8 @@ def _throughput(results: Results) -> dict[str, Any]:
         "rejected": rejected,
         "cancelled": int(np.count_nonzero(cancelled)),
         "cancelled_output_tokens": int(results.requests.emitted_tokens[cancelled].sum(dtype=np.int64)),
-        "unfinished": len(status) - len(rows) - rejected - int(np.count_nonzero(cancelled)),
+        "refused": refused,
+        "unfinished": len(status) - len(rows) - rejected - refused - int(np.count_nonzero(cancelled)),
         "duration": _rounded(None if duration_ps is None else duration_ps / PS_PER_S),
         "total_input_tokens": input_tokens,
         "total_output_tokens": output_tokens,

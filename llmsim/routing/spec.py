@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.plugins import split_options
 from llmsim.core import Int32, Workload
 from llmsim.routing.base import Router
 
@@ -48,7 +49,7 @@ def parse_router(text: str) -> RouterSpec:
     Names of native routers are not case-sensitive. A name with a colon is a class, any other that is not native an
     entry point of the group "llmsim.routers".
     """
-    name, given = _split(text)
+    name, given = split_options(OPTION, text, "PREFIX:weight=8,delay_ms=50")
     if ":" not in name and (spec := _native_router(text, name.upper(), given)) is not None:
         return spec
     if name.upper() == "CUSTOM":
@@ -66,22 +67,6 @@ def parse_router(text: str) -> RouterSpec:
     make = partial(create, name, given)
     make()  # what is wrong with it is found before the run
     return RouterSpec(text=text, name=name, python=make)
-
-
-def _split(text: str) -> tuple[str, dict[str, str]]:
-    """The name, and the key=value pairs behind its last colon."""
-    name, colon, tail = text.rpartition(":")
-    if not colon or "=" not in tail:
-        return text, {}
-    given: dict[str, str] = {}
-    for part in tail.split(","):
-        key, equals, value = part.partition("=")
-        if not (key and equals and value):
-            raise InputError(f'{OPTION} {text}: "{part}" is not key=value; an example is PREFIX:weight=8,delay_ms=50')
-        if key in given:
-            raise InputError(f'{OPTION} {text}: "{key}" is given twice')
-        given[key] = value
-    return name, given
 
 
 def native_names() -> list[str]:

@@ -1,7 +1,10 @@
-"""What a whole scheduler written in Python has to offer to run behind the loop."""
+"""What policies of a scheduler written in Python have to offer, and what they see; docs/extending.md shows each."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
+
+from llmsim.routing.base import GroupView, RequestView
 
 ScheduledItem = tuple[int, int, int, int, bool]
 """(request, tokens scheduled, tokens computed before, speculative tokens among them, whether a token is sampled)."""
@@ -30,3 +33,106 @@ class Scheduler(Protocol):
 
     def gauges(self) -> tuple[int, int, int]:
         """(requests running, requests waiting, free KV blocks) after the last call."""
+
+
+class SequenceView(Protocol):
+    """A request of the policy's group; a copy, true for the moment of the call."""
+
+    @property
+    def row(self) -> int:
+        """Its row in the workload, from 0 in order of arrival."""
+
+    @property
+    def tokens(self) -> int:
+        """Length of its prompt. The length of the answer is nobody's to know."""
+
+    @property
+    def received(self) -> int:
+        """Tokens of the answer so far."""
+
+    @property
+    def computed(self) -> int:
+        """Tokens whose KV is computed, or will be when the batches in flight have ended."""
+
+    @property
+    def blocks(self) -> int:
+        """KV blocks that it holds."""
+
+    @property
+    def priority(self) -> int:
+        """The trace's; a lower number is more urgent."""
+
+    @property
+    def arrival_ps(self) -> int:
+        """When the client sent it."""
+
+
+class Admission(Protocol):
+    """Takes requests in or turns them away; called once per arrival, after the router. One object per run."""
+
+    def admit(self, request: RequestView, group: GroupView) -> bool:
+        """Whether the group takes the request."""
+
+
+class QueueOrder(Protocol):
+    """Orders a group's waiting queue; one object per group.
+
+    With a class attribute `preempted_first = False` a preempted request gets a new key; else it goes in front.
+    """
+
+    def key(self, request: SequenceView) -> int:
+        """Lower starts sooner, ties by arrival. Asked once when the request joins the queue."""
+
+
+class Victim(Protocol):
+    """Chooses whom the scheduler `vllm_v1` preempts when KV runs out; called at each preemption."""
+
+    def choose(self, running: Sequence[SequenceView], needy: SequenceView) -> int:
+        """An index into `running`, which is in order of admission; `needy`, one of them, is short of a block."""
+
+
+class Eviction(Protocol):
+    """Chooses which cached blocks lose their content; one object per group, called per request and per 64 evictions."""
+
+    def freed(self, blocks: Sequence[int]) -> None:
+        """Cached blocks that nobody holds from now on, in the order in which they were given back."""
+
+    def reused(self, blocks: Sequence[int]) -> None:
+        """A request holds these again: they are no longer to be chosen, nor evicted if they were."""
+
+    def evict(self, count: int) -> Sequence[int]:
+        """`count` of the blocks that were freed and neither reused nor chosen since, the first to go first."""
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """What a group's engine allows."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    block_size: int
+    num_blocks: int
+    """That requests can hold."""
+
+
+class StepPolicy(Protocol):
+    """A whole scheduler for `--scheduler module:Class`: made with the group's EngineLimits, one object per group.
+
+    One batch is in flight at a time. The loop keeps count of tokens and blocks, and refuses what does not fit.
+    """
+
+    def add(self, request: int, tokens: int) -> None:
+        """The engine sees the request, whose prompt has so many tokens."""
+
+    def build(self, now_ps: int) -> tuple[Sequence[tuple[int, int]], Sequence[int]]:
+        """([(request, tokens to compute), ...], [requests to preempt first, ...]).
+
+        A preempted request loses its blocks and starts again, its answer so far included.
+        """
+
+    def complete(self, received: Sequence[tuple[int, int, bool]]) -> None:
+        """The step is over: (request, tokens that it received, whether it is finished) of all that it ran."""
+
+    def abort(self, request: int) -> None:
+        """The client of an unfinished request has gone."""

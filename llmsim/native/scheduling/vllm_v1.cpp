@@ -68,7 +68,7 @@ bool VllmV1::schedule_running(Batch& batch, std::int32_t& budget, Only only) {
 
 bool VllmV1::make_room(RequestId request, std::int32_t tokens, Batch& batch, std::int32_t& budget, std::size_t& index) {
   do {
-    const std::size_t victim_index = choose_victim();
+    const std::size_t victim_index = choose_victim(request);
     const RequestId victim = running_[victim_index];
     running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(victim_index));
     if (unschedule(victim, batch, budget)) --index;  // like vLLM, which moves on from its place only for such a victim
@@ -91,7 +91,15 @@ bool VllmV1::unschedule(RequestId request, Batch& batch, std::int32_t& budget) {
   return true;
 }
 
-std::size_t VllmV1::choose_victim() const {
+std::size_t VllmV1::choose_victim(RequestId needy) const {
+  if (config_.victim) {
+    std::vector<SequenceView> running;
+    for (const RequestId request : running_) running.push_back(view_of(sequences_, request));
+    const std::int64_t chosen = config_.victim(running, view_of(sequences_, needy));
+    if (chosen >= 0 && chosen < static_cast<std::int64_t>(running.size())) return static_cast<std::size_t>(chosen);
+    throw BadPolicy("preemption victim answered " + std::to_string(chosen) + "; an index from 0 to " +
+                    std::to_string(running.size() - 1) + " is needed");
+  }
   if (config_.queue.order != QueueOrder::kPriority) return running_.size() - 1;
   std::size_t worst = 0;
   for (std::size_t i = 1; i < running_.size(); ++i) {

@@ -28,6 +28,7 @@ struct VllmV1Config {
   std::int32_t num_lookahead_tokens = 0;
   std::int32_t accepted_draft_tokens = 0;
   KvCacheConfig kv;
+  std::function<std::int64_t(std::span<const SequenceView>, const SequenceView&)> victim = nullptr;  // Policies::victim
 };
 
 // There is no prefill or decode phase: every request has computed tokens and wanted tokens, and a step closes the gap
@@ -69,7 +70,7 @@ class VllmV1 final : public Builder {
   // request's place in the running list and moves when a victim stood before it.
   bool make_room(RequestId request, std::int32_t tokens, Batch& batch, std::int32_t& budget, std::size_t& index);
   bool unschedule(RequestId request, Batch& batch, std::int32_t& budget);
-  std::size_t choose_victim() const;
+  std::size_t choose_victim(RequestId needy) const;
   void preempt(RequestId request);
   void schedule(RequestId request, std::int32_t tokens, Batch& batch);
   void receive(const Item& item, std::vector<RequestId>& finished);

@@ -1,4 +1,4 @@
-// The waiting queue of a group, in one of four orders.
+// The waiting queue of a group, in one of four orders or in one that somebody else decides.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,9 @@
 #include <deque>
 #include <set>
 #include <tuple>
+#include <unordered_map>
 
+#include "scheduling/policies.h"
 #include "sequence_table.h"
 
 namespace llmsim {
@@ -19,13 +21,22 @@ namespace llmsim {
 //            target if the prompt ran now and alone. Requests that can no longer make it wait behind all that can, the
 //            oldest first, so that one late request does not make the next ones late (least laxity first,
 //            A. Mok, 1983, with the overload rule of best-effort scheduling, C. D. Locke, 1986).
-enum class QueueOrder : std::uint8_t { kFcfs, kPriority, kShortest, kSlack };
+// kKeyed     by a key from outside (Policies::queue_key), then arrival.
+enum class QueueOrder : std::uint8_t { kFcfs, kPriority, kShortest, kSlack, kKeyed };
 
 struct QueueConfig {
   QueueOrder order = QueueOrder::kFcfs;
-  Ps ttft_target = 0;           // kSlack: from arrival to first token
-  Ps prefill_ps_per_token = 0;  // kSlack: how long a prompt takes alone
+  Ps ttft_target = 0;                                              // kSlack: from arrival to first token
+  Ps prefill_ps_per_token = 0;                                     // kSlack: how long a prompt takes alone
+  std::function<std::int64_t(const SequenceView&)> key = nullptr;  // kKeyed
+  bool preempted_first = true;                                     // kKeyed: else a preempted request gets a new key
 };
+
+inline SequenceView view_of(const SequenceTable& sequences, RequestId request) {
+  const Sequence& s = sequences[request];
+  return {request,    s.prompt_tokens, s.emitted(), s.num_computed, static_cast<std::int32_t>(s.blocks.size()),
+          s.priority, s.arrival};
+}
 
 // A preempted request goes in front of all others, except by priority, where it takes its old place as in vLLM.
 class WaitingQueue {
@@ -42,6 +53,7 @@ class WaitingQueue {
     return std::get<2>(sorted_.empty() ? *late_.begin() : *sorted_.begin());
   }
   void push_back(RequestId request) {
+    if (config_.order == QueueOrder::kKeyed) keys_[request] = config_.key(view_of(sequences_, request));
     if (config_.order == QueueOrder::kFcfs) {
       listed_.push_back(request);
     } else {
@@ -49,7 +61,9 @@ class WaitingQueue {
     }
   }
   void push_front(RequestId request) {
-    if (config_.order == QueueOrder::kPriority) {
+    if (config_.order == QueueOrder::kKeyed && !config_.preempted_first) {
+      push_back(request);
+    } else if (config_.order == QueueOrder::kPriority) {
       sorted_.insert(entry(request));
     } else {
       listed_.push_front(request);
@@ -84,6 +98,8 @@ class WaitingQueue {
         return {s.prompt_tokens, s.arrival, request};
       case QueueOrder::kSlack:  // the latest start that makes the target: slack, without the `now` that all share
         return {s.arrival + config_.ttft_target - s.prompt_tokens * config_.prefill_ps_per_token, s.arrival, request};
+      case QueueOrder::kKeyed:
+        return {keys_.at(request), s.arrival, request};
       default:
         return {s.priority, s.arrival, request};
     }
@@ -102,6 +118,7 @@ class WaitingQueue {
   const SequenceTable& sequences_;
   std::deque<RequestId> listed_;  // first come first served; else, what was put back in front
   std::set<Entry> sorted_, late_;
+  std::unordered_map<RequestId, std::int64_t> keys_;  // kKeyed: the last key of each request; looked up, never walked
 };
 
 }  // namespace llmsim

@@ -1,0 +1,51 @@
+// Decisions of a scheduler that somebody else may take: called on change, never per iteration or per block.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+#include "types.h"
+
+namespace llmsim {
+
+// A policy answered something that it cannot have meant; the text begins with its kind.
+class BadPolicy : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// What policies see of a request of their group: a copy, true for the moment of the call.
+struct SequenceView {
+  RequestId row = 0;
+  std::int32_t tokens = 0, received = 0, computed = 0, blocks = 0, priority = 0;
+  Ps arrival = 0;
+};
+
+// Which cached blocks that nobody holds lose their content first.
+class Eviction {
+ public:
+  virtual ~Eviction() = default;
+  // Cached blocks that nobody holds from now on, in the order in which they were given back.
+  virtual void freed(std::span<const BlockId> blocks) = 0;
+  // A request takes these again.
+  virtual void reused(std::span<const BlockId> blocks) = 0;
+  // Appends `count` of those that were freed and neither reused nor chosen since, the first to go first. They are all
+  // chosen now; one that is reused before its turn is spared.
+  virtual void evict(std::int32_t count, std::vector<BlockId>& victims) = 0;
+};
+
+// Empty: the scheduler's own decision. One set belongs to one group.
+struct Policies {
+  // Lower is sooner; asked once when a request joins the queue, ties by arrival, then row.
+  std::function<std::int64_t(const SequenceView&)> queue_key;
+  bool preempted_first = true;  // in front of all others; else by a key of its own
+  // Index into the running requests (in order of admission) of the one to preempt for `needy`.
+  std::function<std::int64_t(std::span<const SequenceView> running, const SequenceView& needy)> victim;
+  std::shared_ptr<Eviction> eviction;
+};
+
+}  // namespace llmsim
