@@ -17,18 +17,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The `llmsim` command; returns the exit code."""
     from llmsim.cli.app import app
 
-    return _guarded(lambda: app(arguments, standalone_mode=False))
+    return guarded(lambda: app(arguments, standalone_mode=False))
 
 
 def run_main(arguments: Sequence[str] | None = None) -> int:
     """`main.py`: the `run` verb alone; returns the exit code."""
     from llmsim.cli.app import run_app
 
-    return _guarded(lambda: run_app(arguments, standalone_mode=False))
+    return guarded(lambda: run_app(arguments, standalone_mode=False))
 
 
-def _guarded(command: Callable[[], object]) -> int:
-    """Runs a command; every error becomes one sentence on stderr and an exit code."""
+def guarded(command: Callable[[], object], program: str = "llmsim") -> int:
+    """Runs a command of `program`; every error becomes one sentence on stderr and an exit code."""
     import typer
 
     # Newer releases of typer carry click inside, older ones import it: this is the base of its errors in both.
@@ -39,22 +39,22 @@ def _guarded(command: Callable[[], object]) -> int:
         if code == INTERRUPTED:  # how typer reports an interrupt that reached it
             raise KeyboardInterrupt
     except LlmsimError as error:
-        return _fail(str(error), error.exit_code)
+        return _fail(program, str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted before anything was computed", INTERRUPTED)
+        return _fail(program, "interrupted before anything was computed", INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone: nothing to say and nobody to say it to
         return 1
     except MemoryError:
-        return _fail("out of memory; simulate fewer requests, or record fewer tables", 3)
+        return _fail(program, "out of memory; simulate fewer requests, or record fewer tables", 3)
     except OSError as error:
-        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}", 2)
+        return _fail(program, f"{error.filename or 'a file'}: {error.strerror or error}", 2)
     except Exception as error:
         if isinstance(error, parser_error):
-            return _usage(error)
+            return _usage(program, error)
         if os.environ.get("LLMSIM_DEBUG"):
             raise
-        return _fail(f"internal error: {error!r}; this is a defect of llmsim, LLMSIM_DEBUG=1 shows where", 1)
+        return _fail(program, f"internal error: {error!r}; this is a defect of llmsim, LLMSIM_DEBUG=1 shows where", 1)
     return code if isinstance(code, int) else 0
 
 
@@ -65,14 +65,14 @@ def _open_missing_streams() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for the process's life
 
 
-def _usage(error: Exception) -> int:
+def _usage(program: str, error: Exception) -> int:
     message = error.format_message()  # type: ignore[attr-defined]
     if type(error).__name__ == "NoArgsIsHelpError":
         print(message)
         return 2
-    return _fail(f"{message.rstrip('.')}; --help lists the options", 2)
+    return _fail(program, f"{message.rstrip('.')}; --help lists the options", 2)
 
 
-def _fail(sentence: str, code: int) -> int:
-    print(f"llmsim: error: {sentence}", file=sys.stderr)
+def _fail(program: str, sentence: str, code: int) -> int:
+    print(f"{program}: error: {sentence}", file=sys.stderr)
     return code

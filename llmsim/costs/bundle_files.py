@@ -92,7 +92,8 @@ def _in_model_folder(root: Path, model: Path, request: CostRequest) -> tuple[Bun
             f'the profile bundle "{folder}" lacks {", ".join(missing)}; profile again, or give another folder'
         )
     tp1 = base / "tp1"
-    return BundleFiles(root, folder, tp1 if (tp1 / "dense.csv").is_file() else None), ""
+    shared = any((tp1 / name).is_file() for name in ("dense.csv", "moe.csv"))
+    return BundleFiles(root, folder, tp1 if shared else None), ""
 
 
 def _degrees(folder: Path) -> list[int]:

@@ -37,6 +37,11 @@ def load_model(name_or_path: str) -> ModelConfig:
     return replace(model, source=str(fields.get("_source", model.source)), notes=notes)
 
 
+def config_path(name_or_path: str) -> Path:
+    """The config.json behind a model's name or path, as `load_model` finds it; raises InputError as that does."""
+    return _local_file(name_or_path) or _find_preset(name_or_path)[1]
+
+
 def read_object(path: Path) -> Mapping[str, Any]:
     """The JSON object in a file; InputError with line and column if there is none."""
     try:

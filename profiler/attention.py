@@ -1,0 +1,117 @@
+"""Attention of one layer over a mixed batch, in each kernel that the machine has, checked before it is timed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from profiler.attention_kernels import KERNELS, Buffers
+
+Work = Callable[[], object]
+TOLERANCE = 3e-2
+"""Largest relative error of a kernel against float32 math; half-precision results lie between 1e-3 and 1e-2."""
+CHECKED = ((5, 9), (1, 33), (1, 17))
+"""The batch that every kernel must get right: (new tokens, cached tokens) of each sequence."""
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """One rank's heads."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+class Attention:
+    """Makes the work of one attention call for a batch of (new, cached) tokens per sequence."""
+
+    def __init__(
+        self, torch: Any, device: Any, dtype: Any, shape: HeadShape, kernel: str, *,
+        layers: int, cache_bytes: int, layer_share: int,
+    ) -> None:  # fmt: skip
+        """`layers` caches are rotated as a step does, as far as they exceed the last-level cache of `cache_bytes`.
+
+        `layer_share`: work that the kernel's engine does once a step (the packed kernel's mask) counts 1/layer_share.
+        """
+        self._torch = torch
+        self._device = device
+        self._dtype = dtype
+        self.shape = shape
+        self.kernel = kernel
+        self._layers = layers
+        self._cache_bytes = cache_bytes
+        self._share = layer_share
+
+    def bytes_of(self, batch: Sequence[tuple[int, int]]) -> int:
+        """K and V of a batch, bytes."""
+        size = self._torch.empty(0, dtype=self._dtype).element_size()
+        return sum(q + k for q, k in batch) * 2 * self.shape.kv_heads * self.shape.head_dim * int(size)
+
+    def work(self, batch: Sequence[tuple[int, int]]) -> tuple[Work, Work | None]:
+        """(one layer's call, what happens once a step or None)."""
+        copies = max(1, min(self._layers, 16, 1 + 2 * self._cache_bytes // max(self.bytes_of(batch), 1)))
+        if self._device.type == "cpu":
+            copies = min(copies, 4)
+        buffers = [Buffers(self._torch, self._device, self._dtype, self.shape, batch) for _ in range(copies)]
+        kernel = KERNELS[self.kernel]
+        calls = [kernel.call(self._torch, each) for each in buffers]
+        state = {"next": 0}
+
+        def run() -> object:
+            index = state["next"]
+            state["next"] = (index + 1) % len(calls)
+            return calls[index]()
+
+        return run, kernel.once(self._torch, buffers[0]) if kernel.once is not None else None
+
+    def layer_us(self, call_us: float, once_us: float) -> float:
+        """Microseconds of one layer, with its share of what happens once a step."""
+        return call_us + once_us / self._share
+
+
+def usable_kernels(torch: Any, device: Any, dtype: Any, shape: HeadShape) -> tuple[list[str], dict[str, str]]:
+    """Kernels that run here and are right, best first, and why each other one is not used."""
+    good, reasons = [], {}
+    for name, kernel in KERNELS.items():
+        problem = kernel.missing(torch, device, dtype)
+        if not problem:
+            problem = _check(torch, device, dtype, shape, name)
+        if problem:
+            reasons[name] = problem
+        else:
+            good.append(name)
+    return good, reasons
+
+
+def _check(torch: Any, device: Any, dtype: Any, shape: HeadShape, name: str) -> str:
+    """Why a kernel cannot be trusted, or ""; whatever it raises is its reason."""
+    try:
+        buffers = Buffers(torch, device, dtype, shape, CHECKED)
+        once = KERNELS[name].once
+        if once is not None:
+            once(torch, buffers)()
+        found = KERNELS[name].call(torch, buffers)().float()
+        wanted = reference(torch, buffers)
+        error = float((found - wanted).norm() / wanted.norm())
+    except Exception as problem:  # a kernel of another package may fail in any way: it is then not used
+        return f"it failed on a small batch: {type(problem).__name__}: {str(problem).splitlines()[0][:120]}"
+    if not error < TOLERANCE:
+        return f"its result is wrong by {error:.2g} on a small batch"
+    return ""
+
+
+def reference(torch: Any, buffers: Buffers) -> Any:
+    """Plain float32 attention, sequence by sequence; shape (tokens, heads, head_dim)."""
+    group = buffers.shape.heads // buffers.shape.kv_heads
+    rows = []
+    for index, (new, cached) in enumerate(buffers.batch):
+        q = buffers.query_of(index).float().transpose(0, 1)
+        k, v = (part.float().transpose(0, 1).repeat_interleave(group, 0) for part in buffers.keys_values_of(index))
+        scores = q @ k.transpose(1, 2) / math.sqrt(buffers.shape.head_dim)
+        allowed = torch.ones(new, new + cached, dtype=torch.bool, device=q.device).tril(cached)
+        weights = scores.masked_fill(~allowed, float("-inf")).softmax(-1)
+        rows.append((weights @ v).transpose(0, 1))
+    return torch.cat(rows)

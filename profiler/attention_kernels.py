@@ -1,0 +1,236 @@
+"""The attention kernels: FlashAttention, Triton, SDPA per sequence, and SDPA over the packed batch.
+
+Each entry of `KERNELS` says why it cannot run here, prepares one call over `Buffers`, and what happens once a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from profiler.attention import HeadShape
+
+Work = Callable[[], Any]
+BLOCK = 16
+UPSTREAM_BLOCK = 256
+"""The flash_attn package reads pages of multiples of 256 tokens; vLLM's build of it reads pages of 16."""
+
+
+class Buffers:
+    """Queries, new keys and values, and a paged cache whose pages are shuffled, for one batch."""
+
+    def __init__(self, torch: Any, device: Any, dtype: Any, shape: HeadShape, batch: Sequence[tuple[int, int]]) -> None:
+        self.shape, self.batch = shape, tuple(batch)
+        make = {"device": device, "dtype": dtype}
+        new = [q for q, _ in batch]
+        self.lengths = [q + k for q, k in batch]
+        self.starts = [0, *accumulate(new)]
+        self.query = torch.randn(sum(new), shape.heads, shape.head_dim, **make)
+        self.new_kv = [torch.randn(sum(new), shape.kv_heads, shape.head_dim, **make) for _ in range(2)]
+        self.packed_mask: Any = None
+        self.block = UPSTREAM_BLOCK if max(self.lengths) > UPSTREAM_BLOCK else BLOCK
+        self._paged(torch, device, make)
+
+    def _paged(self, torch: Any, device: Any, make: dict[str, Any]) -> None:
+        pages = [-(-length // self.block) for length in self.lengths]
+        order = torch.randperm(sum(pages), device=device)
+        table = torch.zeros(len(pages), max(pages), dtype=torch.int32, device=device)
+        slots, write = [], []
+        for index, (first, count) in enumerate(zip([0, *accumulate(pages)], pages, strict=False)):
+            mine = order[first : first + count]
+            table[index, :count] = mine.to(torch.int32)
+            positions = torch.arange(self.lengths[index], device=device)
+            slot = mine[positions // self.block] * self.block + positions % self.block
+            slots.append(slot)
+            write.append(slot[self.lengths[index] - self.batch[index][0] :])
+        self.table = table
+        self.read_index, self.write_index = torch.cat(slots), torch.cat(write)
+        self.slots = slots
+        shape = (sum(pages), self.block, self.shape.kv_heads, self.shape.head_dim)
+        self.cache = [torch.randn(*shape, **make) for _ in range(2)]
+        self.flat = [part.view(-1, self.shape.kv_heads, self.shape.head_dim) for part in self.cache]
+        for flat, new in zip(self.flat, self.new_kv, strict=True):
+            flat.index_copy_(0, self.write_index, new)
+        integers = {"dtype": torch.int32, "device": device}
+        self.cu_q = torch.tensor(self.starts, **integers)
+        self.cu_k = torch.tensor([0, *accumulate(self.lengths)], **integers)
+        self.used_k = torch.tensor(self.lengths, **integers)
+
+    @property
+    def scale(self) -> float:
+        """Of the scores."""
+        return 1.0 / math.sqrt(self.shape.head_dim)
+
+    def write(self) -> None:
+        """Stores the new keys and values, as every layer does."""
+        for flat, new in zip(self.flat, self.new_kv, strict=True):
+            flat.index_copy_(0, self.write_index, new)
+
+    def query_of(self, index: int) -> Any:
+        """Queries of one sequence, (new, heads, head_dim)."""
+        return self.query[self.starts[index] : self.starts[index + 1]]
+
+    def keys_values_of(self, index: int) -> list[Any]:
+        """All keys and values of one sequence, (tokens, kv_heads, head_dim) each."""
+        return [flat[self.slots[index]] for flat in self.flat]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """How one implementation is found, called, and prepared once a step."""
+
+    missing: Callable[[Any, Any, Any], str]
+    call: Callable[[Any, Buffers], Work]
+    once: Callable[[Any, Buffers], Work] | None = None
+
+
+def _needs_cuda(torch: Any, device: Any, dtype: Any, package: str) -> str:
+    if device.type != "cuda":
+        return "it needs a CUDA device"
+    if dtype == torch.float32:
+        return "it computes in 16 bit only"
+    from importlib.util import find_spec
+
+    return "" if find_spec(package) is not None else f"the package {package} is not installed"
+
+
+def _flash_missing(torch: Any, device: Any, dtype: Any) -> str:
+    reasons = [_needs_cuda(torch, device, dtype, package) for package in ("vllm", "flash_attn")]
+    return "" if "" in reasons else reasons[0]
+
+
+def _flash_call(torch: Any, buffers: Buffers) -> Work:
+    common: dict[str, Any] = {
+        "q": buffers.query, "k": buffers.cache[0], "v": buffers.cache[1], "cu_seqlens_q": buffers.cu_q,
+        "max_seqlen_q": max(q for q, _ in buffers.batch), "max_seqlen_k": max(buffers.lengths),
+        "softmax_scale": buffers.scale, "causal": True, "block_table": buffers.table,
+    }  # fmt: skip
+    try:
+        from vllm.vllm_flash_attn import flash_attn_varlen_func
+
+        common["seqused_k"] = buffers.used_k
+    except ImportError:
+        from flash_attn import flash_attn_varlen_func
+
+        common["cu_seqlens_k"] = buffers.cu_k
+
+    def run() -> Any:
+        buffers.write()
+        return flash_attn_varlen_func(**common)
+
+    return run
+
+
+def _triton_call(torch: Any, buffers: Buffers) -> Work:
+    from vllm.v1.attention.ops.triton_unified_attention import unified_attention
+
+    out = torch.empty_like(buffers.query)
+
+    def run() -> Any:
+        buffers.write()
+        unified_attention(
+            q=buffers.query, k=buffers.cache[0], v=buffers.cache[1], out=out, cu_seqlens_q=buffers.cu_q,
+            max_seqlen_q=max(q for q, _ in buffers.batch), seqused_k=buffers.used_k, max_seqlen_k=max(buffers.lengths),
+            softmax_scale=buffers.scale, causal=True, window_size=(-1, -1), block_table=buffers.table, softcap=0.0,
+            q_descale=None, k_descale=None, v_descale=None,
+        )  # fmt: skip
+        return out
+
+    return run
+
+
+def _sdpa_call(torch: Any, buffers: Buffers) -> Work:
+    """Sequences of equal sizes in one call each; keys and values gathered from their pages."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for index, sizes in enumerate(buffers.batch):
+        groups.setdefault(sizes, []).append(index)
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    gqa = buffers.shape.heads != buffers.shape.kv_heads
+    device = buffers.query.device
+    plans = []
+    for (new, cached), members in groups.items():
+        rows = torch.cat([torch.arange(buffers.starts[i], buffers.starts[i + 1], device=device) for i in members])
+        slots = torch.cat([buffers.slots[i] for i in members])
+        mask = None if new == 1 else torch.ones(new, new + cached, dtype=torch.bool, device=device).tril(cached)
+        plans.append((rows, slots, mask, len(members)))
+    out = torch.empty_like(buffers.query)
+
+    def run() -> Any:
+        buffers.write()
+        for rows, slots, mask, count in plans:
+            q = buffers.query[rows].unflatten(0, (count, -1)).transpose(1, 2)
+            k, v = (flat[slots].unflatten(0, (count, -1)).transpose(1, 2) for flat in buffers.flat)
+            y = sdpa(q, k, v, attn_mask=mask, scale=buffers.scale, enable_gqa=gqa)
+            out[rows] = y.transpose(1, 2).flatten(0, 1)
+        return out
+
+    return run
+
+
+def _mask(torch: Any, buffers: Buffers) -> Any:
+    if buffers.packed_mask is None:
+        shape = (1, 1, len(buffers.query), sum(buffers.lengths))
+        buffers.packed_mask = torch.empty(shape, dtype=buffers.query.dtype, device=buffers.query.device)
+        _fill(torch, buffers)()
+    return buffers.packed_mask
+
+
+def _fill(torch: Any, buffers: Buffers) -> Work:
+    """transformers' mask of a step: everything forbidden, then one causal block per sequence."""
+    mask = buffers.packed_mask
+    least = torch.finfo(mask.dtype).min
+    keys = [0, *accumulate(buffers.lengths)]
+
+    def run() -> Any:
+        mask.fill_(least)
+        for index, (_, cached) in enumerate(buffers.batch):
+            rows = slice(buffers.starts[index], buffers.starts[index + 1])
+            block = mask[..., rows, keys[index] : keys[index + 1]]
+            block.fill_(least)
+            block.triu_(cached + 1)
+        return mask
+
+    return run
+
+
+def _packed_once(torch: Any, buffers: Buffers) -> Work:
+    _mask(torch, buffers)
+    return _fill(torch, buffers)
+
+
+def _packed_call(torch: Any, buffers: Buffers) -> Work:
+    """All queries against all keys of the batch under one mask; KV heads are repeated, as on a CPU."""
+    mask = _mask(torch, buffers)
+    group = buffers.shape.heads // buffers.shape.kv_heads
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    reads = any(cached for _, cached in buffers.batch)
+
+    def run() -> Any:
+        buffers.write()
+        parts = [flat.index_select(0, buffers.read_index) for flat in buffers.flat] if reads else buffers.new_kv
+        q = buffers.query.transpose(0, 1).unsqueeze(0)
+        k, v = (part.transpose(0, 1).unsqueeze(0) for part in parts)
+        if group > 1 and q.shape[2] == 1:
+            q = q.reshape(1, buffers.shape.kv_heads, group, buffers.shape.head_dim)
+        elif group > 1:
+            k, v = (x[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for x in (k, v))
+        y = sdpa(q, k, v, attn_mask=mask, scale=buffers.scale)
+        return y.reshape(1, buffers.shape.heads, -1, buffers.shape.head_dim).transpose(1, 2)[0].contiguous()
+
+    return run
+
+
+KERNELS: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "flash": Kernel(_flash_missing, _flash_call),
+        "triton": Kernel(lambda torch, device, dtype: _needs_cuda(torch, device, dtype, "vllm"), _triton_call),
+        "sdpa": Kernel(lambda torch, device, dtype: "", _sdpa_call),
+        "packed": Kernel(lambda torch, device, dtype: "", _packed_call, _packed_once),
+    }
+)
+"""In order of preference; `packed` is only for comparison with transformers' continuous batching."""

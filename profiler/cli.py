@@ -1,0 +1,127 @@
+"""The command line of the profiler: `measure`, `serve-log`, `import`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmsim.cli import guarded
+from llmsim.config.errors import InputError
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+app = typer.Typer(
+    help="Measures operators and serving engines on your device, and imports what others measured.",
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    context_settings=SETTINGS,
+)  # fmt: skip
+
+
+@app.callback()
+def _several_commands() -> None:
+    pass
+
+
+Model = Annotated[str, typer.Argument(help="Model preset, or the path of a config.json.", show_default=False)]
+Hardware = Annotated[str, typer.Option("--hardware", help="Name of the device in cluster files and folders.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+Threads = Annotated[int, typer.Option("--threads", min=0, help="CPU threads; 0: PyTorch's choice.")]
+Dtype = Annotated[str | None, typer.Option("--dtype", help="bf16, fp16 or fp32; the model's by default.")]
+
+
+@app.command("measure", help="Time the operators of a model and write a profile bundle; continues where it stopped.")
+def measure_command(
+    model: Model,
+    hardware: Hardware,
+    tp: Annotated[str, typer.Option("--tp", help="Tensor-parallel degrees, comma-separated.")] = "1",
+    out_root: Annotated[Path, typer.Option("--out-root", help="Profile directory to write below.")] = Path(
+        "profiler/perf"
+    ),
+    dtype: Dtype = None,
+    device: Device = "auto",
+    threads: Threads = 0,
+    max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the largest step.")] = 2048,
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="Sequences of the largest step.")] = 256,
+    attention_max_kv: Annotated[int, typer.Option(min=16, help="Longest context.")] = 16384,
+    attention_chunk_factor: Annotated[float, typer.Option(min=1.1, help="Ratio of neighbouring chunk sizes.")] = 2.0,
+    attention_kv_factor: Annotated[float, typer.Option(min=1.1, help="Ratio of neighbouring contexts.")] = 2.0,
+    style: Annotated[str, typer.Option(help="fused (vLLM's shapes) or eager (transformers').")] = "fused",
+    attention: Annotated[str, typer.Option(help="auto, flash, triton, sdpa, or packed (transformers').")] = "auto",
+    mode: Annotated[str | None, typer.Option(help="graph or eager; graph on CUDA by default.")] = None,
+    clock: Annotated[str, typer.Option(help="wall, or cpu: processor time, for a busy machine.")] = "wall",
+    budget: Annotated[float | None, typer.Option("--budget", min=0.01, help="Minutes; the rest by another call.")] = (
+        None
+    ),
+    skew: Annotated[bool, typer.Option(help="Measure batches of unequal lengths too.")] = True,
+    force: Annotated[bool, typer.Option("--force", help="Add rows even to another measurement's folder.")] = False,
+) -> int:
+    from profiler.measure import MeasureOptions, measure
+    from profiler.plan import Limits
+
+    limits = Limits(max_num_batched_tokens, max_num_seqs, attention_max_kv, attention_chunk_factor, attention_kv_factor)
+    folder = measure(
+        MeasureOptions(
+            model=model, hardware=hardware, out_root=out_root, degrees=_degrees(tp), limits=limits, dtype=dtype,
+            device=device, style=_one_of("--style", style, ("fused", "eager")),  # type: ignore[arg-type]
+            attention=attention, mode=_one_of("--mode", mode, ("graph", "eager")) if mode else None,  # type: ignore[arg-type]
+            budget_minutes=budget, threads=threads, force=force, skew=skew,
+            clock=_one_of("--clock", clock, ("wall", "cpu")),  # type: ignore[arg-type]
+        )
+    )  # fmt: skip
+    print(f"{folder}: llmsim run --profile-dir {out_root} uses it for hardware {hardware}")
+    return 0
+
+
+@app.command("serve-log", help="Run a trace on a real serving engine with dummy weights and record what it did.")
+def serve_log_command(
+    model: Model,
+    dataset: Annotated[str, typer.Option("--dataset", help="Trace, in any form that llmsim run takes.")],
+    output: Annotated[Path, typer.Option("--output", help="Folder of the logs.")],
+    engine: Annotated[str, typer.Option(help="auto, vllm or transformers.")] = "auto",
+    device: Device = "auto",
+    dtype: Dtype = None,
+    threads: Threads = 0,
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="Requests of the largest step.")] = 128,
+    max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the largest step.")] = 2048,
+    max_model_len: Annotated[int | None, typer.Option(min=1, help="Longest context.")] = None,
+    kv_tokens: Annotated[int | None, typer.Option(min=512, help="Tokens that the KV cache holds.")] = None,
+    gpu_memory_utilization: Annotated[float, typer.Option(min=0.05, max=1.0, help="vLLM's share of the memory.")] = 0.9,
+    tensor_parallel_size: Annotated[int, typer.Option(min=1, help="Devices of the engine.")] = 1,
+    num_reqs: Annotated[int, typer.Option(min=0, help="Requests to replay; 0: all.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the made-up prompts.")] = 0,
+    clock: Annotated[str, typer.Option(help="wall, or cpu: processor time (transformers on a busy CPU).")] = "wall",
+) -> int:
+    from profiler.serve_log import ServeOptions, serve_log, summary_of
+
+    options = ServeOptions(
+        model=model, dataset=dataset, output=output, device=device, dtype=dtype, threads=threads,
+        engine=_one_of("--engine", engine, ("auto", "vllm", "transformers")),  # type: ignore[arg-type]
+        max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, max_model_len=max_model_len,
+        kv_tokens=kv_tokens, gpu_memory_utilization=gpu_memory_utilization, tensor_parallel=tensor_parallel_size,
+        limit=num_reqs, seed=seed, clock=_one_of("--clock", clock, ("wall", "cpu")),  # type: ignore[arg-type]
+    )  # fmt: skip
+    log = serve_log(options)
+    for name, value in summary_of(log).items():
+        print(f"{name}: {value:.3f}")
+    print(f"{output}: compare with: llmsim validate {output / 'requests.jsonl'} RUN_FOLDER")
+    return 0
+
+
+def _degrees(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise InputError(f'--tp is "{text}"; it must be degrees like "1" or "1,2,4"')
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _one_of(option: str, value: str, known: Sequence[str]) -> str:
+    if value not in known:
+        raise InputError(f'{option} is "{value}"; it may be {", ".join(known)}')
+    return value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The `profiler` command; returns the exit code (as `llmsim`'s)."""
+    return guarded(lambda: app(arguments, standalone_mode=False), "profiler")

@@ -1,0 +1,154 @@
+"""Every operator of a step except attention and experts, as PyTorch work on weights of the right shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from llmsim.model import Layout, ModelConfig, Operator
+from llmsim.model.layout import rank_shape
+
+Style = Literal["fused", "eager"]
+"""fused: the shapes that vLLM runs (one qkv GEMM, one gate_up GEMM, norm with residual as one kernel where torch has
+it); eager: as transformers runs them (projections apart, norms and rotary embedding from elementary operations)."""
+Work = Callable[[], object]
+MAX_COPIES = 64
+EPSILON = 1e-6
+
+
+class Kernels:
+    """Makes the work of an operator at a token or sequence count; weights are random and rotated through the cache."""
+
+    def __init__(
+        self, torch: Any, device: Any, dtype: Any, model: ModelConfig, layout: Layout, *,
+        style: Style, cache_bytes: int, model_bytes: int,
+    ) -> None:  # fmt: skip
+        """`model_bytes`: weights of one rank; a real step streams them all, so copies of a weight add up to that much.
+
+        (At most four times the last-level cache: beyond it, nothing is left of the first copy when it is used again.)
+        """
+        self._torch = torch
+        self._model = model
+        self._style = style
+        self._make = {"device": device, "dtype": dtype}
+        self._shape = rank_shape(model, layout)
+        self._footprint = min(4 * cache_bytes, model_bytes)
+
+    def work(self, op: Operator, count: int) -> Work:
+        """One execution of `op` for `count` tokens or sequences; each call takes the next copy of the weights."""
+        if op.kind == "gemm":
+            return self._linear(op, count)
+        makers = {
+            "embedding": self._embedding, "layernorm": self._norm, "final_layernorm": self._norm,
+            "qk_norm": self._qk_norm, "rotary_emb": self._rotary, "act_fn": self._activation, "sampler": self._sampler,
+        }  # fmt: skip
+        return makers[op.name](op, count)
+
+    def knows(self, op: Operator) -> bool:
+        """Whether this profiler can run the operator at all."""
+        names = ("embedding", "layernorm", "final_layernorm", "qk_norm", "rotary_emb", "act_fn", "sampler")
+        return op.kind == "gemm" or op.name in names
+
+    def random(self, *shape: int) -> Any:
+        """Random numbers, small enough that half precision stays finite."""
+        return self._torch.randn(*shape, **self._make) * 0.05
+
+    def _copies(self, bytes_each: int) -> int:
+        return max(1, min(MAX_COPIES, -(-self._footprint // max(bytes_each, 1))))
+
+    def _linear(self, op: Operator, count: int) -> Work:
+        widths = self._widths(op)
+        size = self._torch.empty(0, **self._make).element_size()
+        copies = self._copies(op.gemm_n * op.gemm_k * size)
+        weights = [[self.random(width, op.gemm_k) for width in widths] for _ in range(copies)]
+        x, linear = self.random(count, op.gemm_k), self._torch.nn.functional.linear
+
+        def run(parts: list[Any]) -> list[Any]:
+            return [linear(x, weight) for weight in parts]
+
+        return _rotating(run, weights)
+
+    def _widths(self, op: Operator) -> list[int]:
+        """Output widths of the GEMMs that make up an operator."""
+        if self._style == "fused":
+            return [op.gemm_n]
+        if op.name == "qkv_proj":
+            kv = self._shape.kv_heads * self._model.head_dim
+            return [op.gemm_n - 2 * kv, kv, kv]
+        return [op.gemm_n // 2, op.gemm_n - op.gemm_n // 2] if op.name == "gate_up_proj" else [op.gemm_n]
+
+    def _embedding(self, op: Operator, count: int) -> Work:
+        torch = self._torch
+        table = self.random(max(op.weight_bytes // max(op.hidden, 1) // self._size(), 1), op.hidden)
+        ids = torch.randint(table.shape[0], (count,), device=self._make["device"])
+        return lambda: torch.nn.functional.embedding(ids, table)
+
+    def _size(self) -> int:
+        return int(self._torch.empty(0, **self._make).element_size())
+
+    def _norm(self, op: Operator, count: int) -> Work:
+        torch, hidden = self._torch, op.hidden
+        x, weight = self.random(count, hidden), self.random(hidden)
+        residual = self.random(count, hidden) if op.name == "layernorm" else None
+        bias = self.random(hidden) if self._model.norm_bias else None
+        functional = torch.nn.functional
+
+        def fused() -> Any:
+            y = x if residual is None else x + residual
+            if bias is not None:
+                return functional.layer_norm(y, (hidden,), weight, bias, EPSILON)
+            return functional.rms_norm(y, (hidden,), weight, EPSILON)
+
+        def eager() -> Any:
+            y = x if residual is None else x + residual
+            if bias is not None:
+                return functional.layer_norm(y, (hidden,), weight, bias, EPSILON)
+            return weight * self._rms(y)
+
+        return fused if self._style == "fused" and hasattr(functional, "rms_norm") else eager
+
+    def _rms(self, y: Any) -> Any:
+        wide = y.to(self._torch.float32)
+        variance = wide.pow(2).mean(-1, keepdim=True)
+        return (wide * self._torch.rsqrt(variance + EPSILON)).to(y.dtype)
+
+    def _qk_norm(self, op: Operator, count: int) -> Work:
+        dim = self._model.head_dim
+        parts = [(self.random(count, n, dim), self.random(dim)) for n in (self._shape.heads, self._shape.kv_heads)]
+        functional = self._torch.nn.functional
+        if self._style == "fused" and hasattr(functional, "rms_norm"):
+            return lambda: [functional.rms_norm(x, (dim,), weight, EPSILON) for x, weight in parts]
+        return lambda: [weight * self._rms(x) for x, weight in parts]
+
+    def _rotary(self, op: Operator, count: int) -> Work:
+        torch, dim = self._torch, self._model.head_dim
+        heads = [self.random(1, n, count, dim) for n in (self._shape.heads, self._shape.kv_heads)]
+        cos, sin = self.random(1, 1, count, dim), self.random(1, 1, count, dim)
+
+        def turned(x: Any) -> Any:
+            half = x.shape[-1] // 2
+            return torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+
+        return lambda: [x * cos + turned(x) * sin for x in heads]
+
+    def _activation(self, op: Operator, count: int) -> Work:
+        width = op.read_bytes_per_token // 2 // self._size()
+        gate, up = self.random(count, 2 * width).chunk(2, dim=-1)
+        silu = self._torch.nn.functional.silu
+        return lambda: silu(gate) * up
+
+    def _sampler(self, op: Operator, count: int) -> Work:
+        logits = self.random(count, self._model.vocab_size)
+        return lambda: logits.float().argmax(dim=-1)
+
+
+def _rotating(run: Callable[[Any], object], arguments: list[Any]) -> Work:
+    """Calls `run` with each argument in turn."""
+    state = {"next": 0}
+
+    def work() -> object:
+        index = state["next"]
+        state["next"] = (index + 1) % len(arguments)
+        return run(arguments[index])
+
+    return work

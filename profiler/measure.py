@@ -1,0 +1,306 @@
+"""`python -m profiler measure`: times the operators of a model on one device and writes a profile bundle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from llmsim.config.errors import InputError
+from llmsim.model import Layout, ModelConfig, load_model, resolve_dtypes
+from profiler.device import describe, import_torch, open_device, torch_dtype
+from profiler.kernels import Style
+from profiler.plan import Limits, Point, attention_points, expert_points, layer_points, skew_points
+from profiler.power import PowerMeter
+from profiler.rank import Rank
+from profiler.tables import GrowingTable
+from profiler.timing import Clock, Stopwatch, Timing
+
+PROFILER_VERSION = "1"
+Mode = Literal["eager", "graph"]
+EXTRA = ("time_us", "eager_us", "graph_us", "spread", "samples")
+SKEW_SUM = 3
+"""skew.csv holds sums of three executions in published bundles; so do ours."""
+NEIGHBOUR_TOKENS = 8
+"""Of the operators that run between two executions on a CPU: few, so that a row stays short."""
+TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "dense": (("layer", "tokens"), EXTRA),
+    "per_sequence": (("layer", "sequences"), EXTRA),
+    "attention": (("prefill_chunk", "kv_prefill", "n_decode", "kv_decode"), EXTRA),
+    "moe": (("tokens", "activated_experts"), EXTRA),
+    "skew": (
+        ("n", "kvs", "skew"),
+        ("regime", "nb", "ratio", "pc", "kp", "kv_big", "kv_mean", "t_mean_us", "t_max_us", "t_skew_us", "alpha"),
+    ),
+}
+"""File -> its key columns and the others; further columns than a bundle needs do no harm to its readers."""
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """What to measure, how, and where to write it."""
+
+    model: str
+    hardware: str
+    out_root: Path
+    degrees: tuple[int, ...]
+    limits: Limits
+    dtype: str | None = None
+    device: str = "auto"
+    style: Style = "fused"
+    attention: str = "auto"
+    mode: Mode | None = None
+    budget_minutes: float | None = None
+    threads: int = 0
+    clock: Clock = "wall"
+    force: bool = False
+    skew: bool = True
+
+
+def measure(options: MeasureOptions) -> Path:
+    """Measures until done, interrupted or out of budget; the folder of the variant. Continues where it stopped.
+
+    Raises InputError for an unknown model or device, and for a folder of another measurement.
+    """
+    torch = import_torch()
+    device = open_device(torch, options.device, options.threads)
+    model = load_model(options.model)
+    dtypes = resolve_dtypes(model, options.dtype)
+    if dtypes.weight != dtypes.activation:
+        raise InputError(
+            f"{model.name}: weights of {dtypes.weight} are not measured by this version (it has no quantised kernels); "
+            "say --dtype bf16, or take the times from another source"
+        )
+    torch_dtype(torch, dtypes.activation)
+    folder = options.out_root / options.hardware / model.name / dtypes.activation
+    meta = _Meta(folder / "meta.yaml", torch, device, options, model, dtypes.activation)
+    meta.check()
+    ranks = [
+        Rank(torch, device, model, Layout(tp, 1), dtypes, meta.info, options.style, options.attention)
+        for tp in options.degrees
+    ]
+    meta.write(ranks, "running")
+    session = _Session(torch, device, options, folder, ranks)
+    state = "interrupted"
+    try:
+        state = session.run()
+    finally:
+        meta.write(ranks, state, session)
+    return folder
+
+
+class _Session:
+    """One sitting: walks the points of all ranks by stage, within the budget."""
+
+    def __init__(self, torch: Any, device: Any, options: MeasureOptions, folder: Path, ranks: Sequence[Rank]) -> None:
+        self._options = options
+        self._watch = Stopwatch(torch, device, clock=options.clock)
+        self._mode: Mode = options.mode or ("graph" if device.type == "cuda" else "eager")
+        self._on_cpu = device.type == "cpu"
+        self._ranks = {rank.tp: rank for rank in ranks}
+        self._folder = folder
+        self._tables: dict[tuple[int, str], GrowingTable] = {}
+        self._meter = PowerMeter(device.index or 0) if device.type == "cuda" else None
+        self._busy: dict[str, list[tuple[float, float]]] = {}
+        self.skipped: dict[str, str] = {}
+        self.memory: dict[str, object] = {}
+        self.power: dict[str, object] = {}
+        self.measured = 0
+
+    def run(self) -> str:
+        """ "complete" or "budget"; what could not be measured is in `skipped`."""
+        if self._meter is not None and (problem := self._meter.start()):
+            self.power["problem"] = problem
+        try:
+            return self._walk()
+        finally:
+            if self._meter is not None:
+                self._meter.stop()
+                self._summarise_power()
+
+    def _walk(self) -> str:
+        started = time.perf_counter()
+        budget_s = 60 * self._options.budget_minutes if self._options.budget_minutes is not None else float("inf")
+        todo = [
+            (rank, point)
+            for rank, point in sorted(self._points(), key=lambda pair: pair[1].stage)
+            if point.key not in self._table(rank, point.table)
+        ]
+        for index, (rank, point) in enumerate(todo):
+            spent = time.perf_counter() - started
+            if spent > budget_s:
+                print(f"\nthe budget is spent: {len(todo) - index} rows are left for another call", file=sys.stderr)
+                return "budget"
+            self._progress(index, len(todo), spent, budget_s, f"tp{rank.tp} {point.table} {point.key}")
+            if point.key in self._table(rank, point.table):
+                continue  # measured together with another row
+            self._one(rank, point)
+        for rank in self._ranks.values():
+            self.memory[f"tp{rank.tp}"] = rank.memory(self._options.limits.max_tokens, self._options.limits.max_seqs)
+        if todo and sys.stderr.isatty():
+            print(file=sys.stderr)
+        return "complete"
+
+    def _points(self) -> list[tuple[Rank, Point]]:
+        limits, found = self._options.limits, []
+        for rank in self._ranks.values():
+            dense, sequence = rank.layers("tokens"), rank.layers("sequences")
+            found += [(rank, point) for point in layer_points("dense", dense, limits.max_tokens)]
+            found += [(rank, point) for point in layer_points("per_sequence", sequence, limits.max_seqs)]
+            found += [(rank, point) for point in attention_points(limits)]
+            if self._options.skew:
+                found += [(rank, point) for point in skew_points(limits)]
+        first = next(iter(self._ranks.values()))
+        if first.expert_op is not None:  # whole experts, whatever the degree: the readers divide
+            op = first.expert_op
+            found += [(first, point) for point in expert_points(limits.max_tokens, op.experts_local, op.topk)]
+        return found
+
+    def _table(self, rank: Rank, name: str) -> GrowingTable:
+        degree = 1 if name == "moe" else rank.tp
+        if (degree, name) not in self._tables:
+            keys, columns = TABLES[name]
+            self._tables[degree, name] = GrowingTable(self._folder / f"tp{degree}" / f"{name}.csv", keys, columns)
+        return self._tables[degree, name]
+
+    def _one(self, rank: Rank, point: Point) -> None:
+        began = time.perf_counter()
+        try:
+            rows = self._rows(rank, point)
+        except (RuntimeError, MemoryError) as problem:  # out of memory, or a kernel that refuses the shape
+            self.skipped[f"tp{rank.tp} {point.table} {point.key}"] = str(problem).splitlines()[0][:160]
+            rank.free()
+            return
+        self._busy.setdefault(point.table, []).append((began, time.perf_counter()))
+        table = self._table(rank, point.table)
+        for key, values in rows.items():
+            if key not in table:
+                table.add(key, values)
+                self.measured += 1
+
+    def _rows(self, rank: Rank, point: Point) -> dict[tuple[object, ...], dict[str, object]]:
+        """The rows that one measurement gives: on a CPU, all layers of a token count are timed in their places."""
+        if point.table == "skew":
+            return {point.key: self._skew(rank, point.key)}
+        if point.table == "dense" and self._on_cpu:
+            tokens = int(str(point.key[1]))
+            timings = self._watch.sequence(rank.program(tokens))
+            return {(name, tokens): _cells(timing, None, 0.0) for name, timing in timings.items() if name}
+        return {point.key: self._timed(rank, point)}
+
+    def _timed(self, rank: Rank, point: Point) -> dict[str, object]:
+        work, once, share = rank.work(point.table, point.key)
+        before = rank.neighbours(min(NEIGHBOUR_TOKENS, self._options.limits.max_tokens)) if self._on_cpu else None
+        eager = self._watch.eager(work, before)
+        graph = self._watch.graph(work) if self._mode == "graph" else None
+        return _cells(eager, graph, self._watch.eager(once).median_us / share if once is not None else 0.0)
+
+    def _skew(self, rank: Rank, key: tuple[object, ...]) -> dict[str, object]:
+        n, kv, skew = (int(str(part)) for part in key)
+        big = kv * skew
+        mean = (big + kv * (n - 1)) // n
+        us = {}
+        for name, batch in (("mean", [mean] * n), ("max", [big] * n), ("skew", [big] + [kv] * (n - 1))):
+            work, once, share = rank.attention_work([(1, length) for length in batch])
+            timing = (self._watch.graph(work) if self._mode == "graph" else None) or self._watch.eager(work)
+            us[name] = timing.median_us + (self._watch.eager(once).median_us / share if once is not None else 0.0)
+        room = us["max"] - us["mean"]
+        return {
+            "regime": "decode", "nb": 1, "ratio": f"{1 / n:.4f}", "pc": 0, "kp": 0, "kv_big": big, "kv_mean": mean,
+            **{f"t_{name}_us": f"{SKEW_SUM * value:.4f}" for name, value in us.items()},
+            "alpha": f"{(us['skew'] - us['mean']) / room:.4f}" if room > 0 else "",
+        }  # fmt: skip
+
+    def _summarise_power(self) -> None:
+        assert self._meter is not None
+        for table, spans in self._busy.items():
+            found = [self._meter.between(start, end) for start, end in spans]
+            samples = [each for each in found if each is not None]
+            if samples:
+                weight = sum(each["samples"] for each in samples)
+                self.power[table] = {
+                    name: round(sum(each[name] * each["samples"] for each in samples) / weight, 1)
+                    for name in ("mean_w", "p95_w", "sm_mhz", "memory_mhz", "celsius")
+                }
+
+    def _progress(self, index: int, total: int, spent: float, budget_s: float, what: str) -> None:
+        eta = spent / index * (total - index) if index else 0.0
+        text = f"{index}/{total} rows, {spent:.0f} s, {min(eta, max(budget_s - spent, 0)):.0f} s left, {what}"
+        if sys.stderr.isatty():
+            print(f"\r\033[K{text[:118]}", end="", file=sys.stderr, flush=True)
+        elif index % 200 == 0:
+            print(text, file=sys.stderr, flush=True)
+
+
+def _cells(eager: Timing, graph: Timing | None, extra_us: float) -> dict[str, object]:
+    """A row's cells; `extra_us` is the share of what happens once a step."""
+    chosen = graph or eager
+    return {
+        "time_us": f"{chosen.median_us + extra_us:.4f}",
+        "eager_us": f"{eager.median_us + extra_us:.4f}",
+        "graph_us": f"{graph.median_us + extra_us:.4f}" if graph else "",
+        "spread": f"{chosen.spread:.3f}",
+        "samples": chosen.samples,
+    }
+
+
+class _Meta:
+    """meta.yaml: provenance, and the fingerprint that keeps two different measurements from one folder."""
+
+    def __init__(
+        self, path: Path, torch: Any, device: Any, options: MeasureOptions, model: ModelConfig, dtype: str
+    ) -> None:
+        self._path = path
+        self._options = options
+        self._model = model
+        self._dtype = dtype
+        self.info = describe(torch, device)
+        shape = replace(model, source="", notes=())
+        what = (repr(shape), dtype, options.style, options.attention, options.mode, self.info.name, options.clock)
+        self.fingerprint = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
+
+    def check(self) -> None:
+        """InputError when the folder holds a measurement of something else."""
+        if not self._path.is_file() or self._options.force:
+            return
+        try:
+            found = yaml.safe_load(self._path.read_text(encoding="utf-8")) or {}
+        except (yaml.YAMLError, OSError) as error:
+            raise InputError(f"{self._path}: cannot be read ({error}); remove it or say --force") from None
+        if not isinstance(found, dict) or found.get("fingerprint") != self.fingerprint:
+            raise InputError(
+                f"{self._path}: the folder holds a measurement of another model, device or kernel choice; give another "
+                "--out-root or --hardware, or say --force to add rows to it all the same"
+            )
+
+    def write(self, ranks: Sequence[Rank], state: str, session: _Session | None = None) -> None:
+        """Writes what is known now; the rows themselves are in the tables."""
+        limits = self._options.limits
+        content: dict[str, object] = {
+            "profiler_version": PROFILER_VERSION, "fingerprint": self.fingerprint, "state": state,
+            "gpu": self.info.name, "hardware": self._options.hardware, "model": self._model.name,
+            "variant": self._dtype, "tp_degrees": list(self._options.degrees), **self.info.facts,
+            "kernels": {"style": self._options.style, "attention": {f"tp{r.tp}": r.attention_kernel for r in ranks},
+                        "experts": ranks[0].expert_kernel, "not_used": ranks[0].reasons},
+            "timing": {"mode": self._options.mode or "graph on CUDA, else eager", "clock": self._options.clock,
+                       "statistic": "median of warm samples; spread is (p90 - p10) / median"},
+            "engine_effective": {"max_num_batched_tokens": limits.max_tokens, "max_num_seqs": limits.max_seqs},
+            "attention_grid": {"max_kv": limits.max_kv, "chunk_factor": limits.chunk_factor,
+                               "kv_factor": limits.kv_factor},
+            "skew_profile": {"enabled": self._options.skew, "times": "sums of three executions"},
+            "skew_fit": {"enabled": False},
+        }  # fmt: skip
+        if session is not None:
+            content |= {"rows_measured_last": session.measured, "rows_skipped": session.skipped,
+                        "memory": session.memory, "power": session.power}  # fmt: skip
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._path.with_suffix(".tmp")
+        temporary.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+        temporary.replace(self._path)

@@ -1,0 +1,142 @@
+"""One tensor-parallel rank of a model on one device: the work behind every row of a bundle."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+from llmsim.config.errors import InputError
+from llmsim.model import Dtypes, Layout, ModelConfig, Operator, operators
+from profiler.attention import Attention, HeadShape, usable_kernels
+from profiler.device import DeviceInfo, torch_dtype
+from profiler.experts import Experts, usable_kernel
+from profiler.kernels import Kernels, Style, Work
+from profiler.memory import dummy_run
+
+Parts = tuple[Work, Work | None, int]
+"""One execution, what happens once a step (or None), and over how many executions that is spread."""
+
+
+class Rank:
+    """Sharded shapes with dummy weights; makes one row's work at a time, so that memory stays small."""
+
+    def __init__(
+        self, torch: Any, device: Any, model: ModelConfig, layout: Layout, dtypes: Dtypes, info: DeviceInfo,
+        style: Style, attention: str,
+    ) -> None:  # fmt: skip
+        self.tp = layout.tp
+        self._torch = torch
+        self._device = device
+        self._dtype = torch_dtype(torch, dtypes.activation)
+        self._order = [op for op in operators(model, layout, dtypes) if op.kind != "collective"]
+        self._ops = {op.name: op for op in self._order}
+        self._neighbours: dict[int, list[Work]] = {}
+        bytes_of_model = sum(op.weight_bytes * op.repeat for op in self._ops.values())
+        self._kernels = Kernels(
+            torch, device, self._dtype, model, layout, style=style, cache_bytes=info.cache_bytes,
+            model_bytes=bytes_of_model,
+        )  # fmt: skip
+        unknown = [name for name, op in self._ops.items() if not self._known(op)]
+        if unknown:
+            raise InputError(
+                f"{model.name}: the operators {', '.join(unknown)} cannot be measured by this version; "
+                "take their times from another source (--cost-source auto beside this bundle)"
+            )
+        op = self._ops["attention"]
+        self._heads = HeadShape(op.heads, op.kv_heads, op.head_dim)
+        self.reasons: dict[str, str] = {}
+        self.attention_kernel = self._choose(attention)
+        self._attention = Attention(
+            torch, device, self._dtype, self._heads, self.attention_kernel, layers=op.repeat,
+            cache_bytes=info.cache_bytes, layer_share=op.repeat,
+        )  # fmt: skip
+        self.expert_op = self._ops.get("moe")
+        self.expert_kernel = ""
+        if self.expert_op is not None:
+            self.expert_kernel, reasons = usable_kernel(torch, device, self._dtype, self.expert_op)
+            self.reasons |= {f"experts {name}": why for name, why in reasons.items()}
+        self._experts: Experts | None = None
+
+    def layers(self, feature: str) -> list[str]:
+        """Names of the operators that see tokens or sequences."""
+        return [op.name for op in self._ops.values() if op.feature == feature and op.kind not in ("moe", "attention")]
+
+    def program(self, tokens: int) -> list[tuple[str, Work]]:
+        """A step's operators in order, layer after layer (up to 8 of them), with a short attention in each."""
+        works = {name: self._kernels.work(self._ops[name], tokens) for name in self.layers("tokens")}
+        attention, _, repeat = self.attention_work([(1, 63)] * min(tokens, 8))
+        layer: list[tuple[str, Work]] = []
+        for op in self._order:
+            if op.name == "attention":
+                layer.append(("", attention))
+            elif op.part == "layer" and op.name in works:
+                layer.append((op.name, works[op.name]))
+        around = [[(op.name, works[op.name])] if op.name in works else [] for op in self._order if op.part != "layer"]
+        ends = [pair for pairs in around for pair in pairs]
+        return [*ends[:1], *(layer * min(repeat, 8)), *ends[1:]]
+
+    def neighbours(self, tokens: int) -> Work:
+        """What runs between two calls of one operator in a model: the rest of a layer at this token count."""
+        if tokens not in self._neighbours:
+            self._neighbours = {tokens: [work for name, work in self.program(tokens) if name][1:12]}
+        works = self._neighbours[tokens]
+
+        def run() -> None:
+            for work in works:
+                work()
+
+        return run
+
+    def work(self, table: str, key: tuple[object, ...]) -> Parts:
+        """The work of one row of a table."""
+        if table in ("dense", "per_sequence"):
+            return self._kernels.work(self._ops[str(key[0])], int(str(key[1]))), None, 1
+        sizes = [int(str(part)) for part in key]
+        if table == "moe":
+            assert self.expert_op is not None
+            if self._experts is None:
+                self._experts = Experts(self._torch, self._device, self._dtype, self.expert_op, self.expert_kernel)
+            return self._experts.work(*sizes), None, 1
+        chunk, before, n, kv = sizes
+        return self.attention_work([*([(chunk, before)] if chunk else []), *[(1, kv)] * n])
+
+    def attention_work(self, batch: Sequence[tuple[int, int]]) -> Parts:
+        """One attention call over (new, cached) tokens of each sequence."""
+        work, once = self._attention.work(batch)
+        return work, once, self._ops["attention"].repeat
+
+    def memory(self, tokens: int, sequences: int) -> dict[str, object]:
+        """Peak of a dummy run of the largest step: one layer and the head."""
+        layer = [self._kernels.work(self._ops[name], tokens) for name in self.layers("tokens")]
+        head = [self._kernels.work(self._ops[name], min(sequences, tokens)) for name in self.layers("sequences")]
+
+        def run() -> None:
+            for work in (*layer, *head):
+                kept = work()
+                del kept
+
+        return dummy_run(self._torch, self._device, run)
+
+    def free(self) -> None:
+        """Gives memory back after a row that did not fit."""
+        self._experts = None
+        gc.collect()
+        if self._device.type == "cuda":
+            self._torch.cuda.empty_cache()
+
+    def _known(self, op: Operator) -> bool:
+        return op.kind in ("attention", "moe") or self._kernels.knows(op)
+
+    def _choose(self, wanted: str) -> str:
+        good, reasons = usable_kernels(self._torch, self._device, self._dtype, self._heads)
+        self.reasons |= {f"attention {name}": why for name, why in reasons.items()}
+        if wanted == "auto":
+            if not good:
+                raise InputError(f"no attention kernel works here: {'; '.join(reasons.values())}")
+            return good[0]
+        if wanted not in good:
+            known = [*good, *reasons]
+            why = reasons.get(wanted, f"it may be auto, {', '.join(known)}")
+            raise InputError(f'--attention is "{wanted}": {why}')
+        return wanted

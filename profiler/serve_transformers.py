@@ -1,0 +1,199 @@
+"""Replays a trace on the continuous-batching engine of `transformers`, and says what its batching does.
+
+Each step it takes decoding requests first, then prompts that are being read, then waiting ones in order of arrival,
+up to a number of tokens and of requests; prompts are cut to the budget. The next step is formed when this one's tokens
+are known (synchronous, the case without CUDA graphs). Queries of all requests are packed into one sequence and attend
+to all keys of the batch under one dense mask, so attention costs (all new tokens) x (all cached tokens) of the batch.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from llmsim.config.errors import InputError
+from llmsim.model import load_model, resolve_dtypes
+from profiler.clock import ReplayClock
+from profiler.device import describe, import_torch, open_device, torch_dtype
+from profiler.serve_log import Job, Log, ServeOptions, Stamps, Step, warm_up_jobs
+
+PAGE = 256
+"""Tokens of a page of the engine's cache (its default)."""
+LONGEST_WAIT_S = 3600.0
+
+
+def replay(options: ServeOptions, jobs: Sequence[Job]) -> Log:
+    """Runs the trace with dummy weights; arrivals are kept to the clock."""
+    torch = import_torch()
+    device = open_device(torch, options.device, options.threads)
+    if options.tensor_parallel != 1:
+        raise InputError("--tensor-parallel-size: the transformers engine is run on one device here; say 1")
+    model = _model(torch, device, options)
+    _check_lengths(model, jobs, options)
+    recorder = _Recorder(model, options, jobs)
+    try:
+        warm = recorder.run(warm_up_jobs(jobs, options.warm_up))[1] if options.warm_up else []
+        stamps, steps = recorder.run(jobs)
+    finally:
+        recorder.close()
+    info = describe(torch, device)
+    facts = {
+        "clock": options.clock, "device": device.type, "name": info.name, **info.facts,
+        "attention": model.config._attn_implementation,
+        "pages": recorder.pages, "page_tokens": PAGE, "asynchronous": recorder.asynchronous,
+        "instance": {
+            "engine_profile": "transformers-5", "max_num_seqs": options.max_num_seqs,
+            "max_num_batched_tokens": options.max_num_batched_tokens, "host_gap_ns": _host_gap_ns(warm),
+            "num_gpu_blocks_override": recorder.pages + 1,
+            "block_size": PAGE, "max_model_len": _longest(model),
+        },
+    }  # fmt: skip
+    return Log("transformers", stamps, steps, facts)
+
+
+def _model(torch: Any, device: Any, options: ServeOptions) -> Any:
+    """The architecture of the config.json with random weights."""
+    import transformers
+
+    from llmsim.model.presets import config_path
+
+    config = load_model(options.model)
+    dtype = torch_dtype(torch, resolve_dtypes(config, options.dtype).activation)
+    fields = {k: v for k, v in json.loads(config_path(options.model).read_text("utf-8")).items() if k[0] != "_"}
+    kind = fields.pop("model_type")
+    for name in ("torch_dtype", "dtype", "architectures", "transformers_version"):
+        fields.pop(name, None)
+    settings = transformers.AutoConfig.for_model(kind, **fields)
+    settings._attn_implementation = "sdpa"
+    torch.manual_seed(options.seed)
+    transformers.logging.set_verbosity_error()
+    with torch.device(device):
+        made = transformers.AutoModelForCausalLM.from_config(settings, dtype=dtype)
+    return made.to(device=device, dtype=dtype).eval()
+
+
+def _host_gap_ns(steps: Sequence[Step]) -> int:
+    """Time of a step outside of the model: forming the batch, taking the tokens; median of the warm-up's steps."""
+    gaps = sorted(step.end - step.start - step.model_s for step in steps if step.model_s is not None)
+    return round(gaps[len(gaps) // 2] * 1e9) if gaps else 0
+
+
+def _longest(model: Any) -> int:
+    return int(model.config.max_position_embeddings)
+
+
+def _check_lengths(model: Any, jobs: Sequence[Job], options: ServeOptions) -> None:
+    longest = max(jobs, key=lambda job: job.input_tokens + job.output_tokens)
+    most = min(_longest(model), options.max_model_len or _longest(model))
+    if longest.input_tokens + longest.output_tokens > most:
+        raise InputError(
+            f"request {longest.request_id} has {longest.input_tokens} + {longest.output_tokens} tokens, more than the "
+            f"model's {most}; give a trace with shorter requests"
+        )
+
+
+class _Recorder:
+    """One engine whose batches are observed from outside: stamps are taken around its own methods."""
+
+    def __init__(self, model: Any, options: ServeOptions, jobs: Sequence[Job]) -> None:
+        from transformers import ContinuousBatchingConfig, GenerationConfig
+
+        self._model = model
+        self._options = options
+        self._clock = ReplayClock(options.clock)
+        self._random = random.Random(options.seed)
+        needed = sum(-(-(job.input_tokens + job.output_tokens) // PAGE) + 1 for job in jobs)
+        self.pages = max(needed * 2, 16) if options.kv_tokens is None else max(2, options.kv_tokens // PAGE)
+        settings = ContinuousBatchingConfig(
+            page_size=PAGE, num_blocks=self.pages, max_batch_tokens=options.max_num_batched_tokens,
+            max_requests_per_batch=options.max_num_seqs, allow_block_sharing=False, scheduler_type="fifo",
+            safety_margin=0.0, auto_switch_to_flash=True,
+        )  # fmt: skip
+        generation = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0, max_new_tokens=1)
+        self._manager = model.init_continuous_batching(
+            generation_config=generation, continuous_batching_config=settings
+        )
+        self._processor = self._manager._create_batch_processor()
+        self._manager.batch_processor = self._processor
+        self.asynchronous = bool(getattr(self._processor, "use_async_batching", False))
+        if self.asynchronous:
+            raise InputError("this transformers chose asynchronous batching, which is not recorded; use --engine vllm")
+        self._steps: list[Step] = []
+        self._stamps: dict[str, Stamps] = {}
+        self._watch()
+
+    def run(self, jobs: Sequence[Job]) -> tuple[list[Stamps], list[Step]]:
+        """Submits each request at its time from this thread while the engine's own thread serves them."""
+        self._steps, self._stamps = [], {}
+        if not self._manager.is_running():
+            self._manager.start()
+        start = self._clock.now()
+        for job in sorted(jobs, key=lambda job: job.arrival_s):
+            due = start + job.arrival_s
+            self._clock.wait_until(due, self._idle)
+            self._submit(job, due)
+        self._wait(len(jobs))
+        return [self._stamps[job.request_id] for job in jobs], self._steps
+
+    def close(self) -> None:
+        """Stops the engine's thread."""
+        self._manager.stop(block=True, timeout=60)
+
+    def _submit(self, job: Job, due: float) -> None:
+        vocabulary = self._model.config.vocab_size
+        ids = [self._random.randrange(3, vocabulary) for _ in range(job.input_tokens)]
+        self._stamps[job.request_id] = Stamps(job.request_id, job.input_tokens, job.output_tokens, due)
+        self._manager.add_request(ids, request_id=job.request_id, max_new_tokens=job.output_tokens)
+        self._stamps[job.request_id].queued = max(due, self._clock.now())
+
+    def _idle(self) -> bool:
+        """Whether the engine waits for requests."""
+        return self._manager.input_queue.empty() and not self._processor.scheduler.has_pending_requests()
+
+    def _wait(self, count: int) -> None:
+        done, deadline = 0, time.perf_counter() + LONGEST_WAIT_S
+        while done < count:
+            output = self._manager.get_result(timeout=1.0)
+            if output is not None:
+                if output.error:
+                    raise InputError(f"the engine failed on request {output.request_id}: {output.error}")
+                done += 1
+            elif not self._manager.is_running() or time.perf_counter() > deadline:
+                raise InputError(f"the engine stopped after {done} of {count} requests; see its log above")
+
+    def _watch(self) -> None:
+        """Wraps the three calls of a step: form the batch, run the model, take the tokens."""
+        processor, local = self._processor, threading.local()
+        prepare, generate, update = processor.prepare_next_batch, processor._generation_step, processor.update_batch
+
+        def prepared() -> bool:
+            local.start = self._clock.now()
+            found = bool(prepare())
+            if found:
+                states = processor.inputs_and_outputs.requests_in_batch
+                local.batch = tuple((s.query_length, s.state.position_offset - s.query_length) for s in states)
+                for each in states:
+                    stamps = self._stamps[each.state.request_id]
+                    if stamps.scheduled is None:
+                        stamps.scheduled = local.start
+            return found
+
+        def generated(model: Any) -> None:
+            local.model = self._clock.now()
+            generate(model)
+            local.model = self._clock.now() - local.model
+
+        def updated() -> None:
+            states = [s for s in processor.inputs_and_outputs.requests_in_batch if s.has_new_token]
+            update()
+            end = self._clock.now()
+            for each in states:
+                self._stamps[each.state.request_id].tokens.append(end)
+            self._steps.append(Step(local.start, end, local.batch, local.model))
+
+        processor.prepare_next_batch, processor._generation_step = prepared, generated
+        processor.update_batch = updated

@@ -1,0 +1,116 @@
+"""The parts of the profiler that need no PyTorch: growing tables, the plan, summaries, replay jobs, cluster files."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmsim.config.errors import InputError
+from profiler.cli import main
+from profiler.clock import ReplayClock
+from profiler.plan import Limits, attention_points, expert_points, geometric, layer_points, skew_points, token_grid
+from profiler.serve_log import Log, ServeOptions, Stamps, Step, jobs_of, summary_of, write_log
+from profiler.tables import GrowingTable
+from profiler.timing import summary
+
+
+def test_a_table_keeps_what_it_has_and_drops_half_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "dense.csv"
+    table = GrowingTable(path, ("layer", "tokens"), ("time_us",))
+    table.add(("o_proj", 1), {"time_us": 3.5})
+    table.add(("o_proj", 2), {"time_us": 4.5})
+    with path.open("a") as stream:
+        stream.write("o_proj,4")  # the power went
+    again = GrowingTable(path, ("layer", "tokens"), ("time_us",))
+    assert ("o_proj", 2) in again and ("o_proj", 4) not in again and len(again) == 2
+    again.add(("o_proj", 4), {"time_us": 6})
+    assert path.read_text().splitlines() == ["layer,tokens,time_us", "o_proj,1,3.5", "o_proj,2,4.5", "o_proj,4,6"]
+
+
+def test_a_table_of_other_columns_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match=r"t\.csv:1:1: the columns are a,b"):
+        GrowingTable(tmp_path / "t.csv", ("a",), ("c",))
+
+
+@given(first=st.integers(1, 50), last=st.integers(50, 5000), factor=st.floats(1.1, 4))
+def test_grids_begin_and_end_where_they_should(first: int, last: int, factor: float) -> None:
+    values = geometric(first, last, factor)
+    assert values[0] == first and values[-1] == last and values == sorted(set(values))
+    assert all(b <= (a + 1) * factor + 1 for a, b in pairwise(values))
+
+
+@given(last=st.integers(1, 9000))
+def test_every_small_batch_is_measured(last: int) -> None:
+    grid = token_grid(last)
+    assert grid[-1] == last and set(range(1, min(last, 16) + 1)) <= set(grid)
+
+
+def test_the_first_stage_makes_a_bundle() -> None:
+    limits = Limits(max_tokens=256, max_seqs=8, max_kv=512)
+    points = list(attention_points(limits))
+    assert len({point.key for point in points}) == len(points)
+    first = [point.key for point in points if point.stage == 0]
+    assert any(key[0] == 0 and key[2] == 8 for key in first) and any(key[0] == 256 and key[2] == 0 for key in first)
+    assert all(key[0] == 0 or key[2] == 0 for key in first), "mixed batches can wait"
+    assert {point.key[0] for point in layer_points("dense", ["a"], 64)} == {"a"}
+    assert all(active <= tokens * 2 for tokens, active in (p.key for p in expert_points(64, 8, 2)))  # type: ignore[operator]
+    assert all(kv * skew <= 512 for _, kv, skew in (p.key for p in skew_points(limits)))  # type: ignore[operator]
+
+
+def test_a_summary_is_the_median_with_its_spread() -> None:
+    timing = summary([10.0, 30.0, 20.0])
+    assert (timing.median_us, timing.samples) == (20.0, 3) and timing.spread == pytest.approx(1.0)
+
+
+def test_replay_jobs_count_from_the_first_arrival(tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text('{"input_toks":3,"output_toks":2,"arrival_time_ns":5000000000,"request_id":"x"}\n')
+    (job,) = jobs_of(str(trace), 0)
+    assert (job.request_id, job.arrival_s, job.input_tokens, job.output_tokens) == ("x", 0.0, 3, 2)
+    call = '{"input_toks":3,"output_toks":2}'
+    trace.write_text(f'{{"session_id":"s","arrival_time_ns":0,"sub_requests":[{call},{call}]}}\n')
+    with pytest.raises(InputError, match="sessions"):
+        jobs_of(str(trace), 0)
+
+
+def test_the_processors_clock_skips_to_the_next_arrival_when_idle() -> None:
+    clock = ReplayClock("cpu")
+    due = clock.now() + 3600.0
+    clock.wait_until(due, lambda: True)
+    assert due <= clock.now() < due + 60
+
+
+def test_a_log_reads_back_as_a_recording(tmp_path: Path) -> None:
+    from llmsim.config import load_cluster
+    from llmsim.validation import read_recording
+
+    stamps = [Stamps(str(i), 5, 3, i + 0.0, i + 0.1, i + 0.2, [i + 1.0, i + 1.5, i + 2.0]) for i in range(2)]
+    steps = [Step(0.0, 1.0, ((5, 0),), 0.9), Step(1.0, 1.5, ((1, 5),), 0.3)]
+    instance = {"engine_profile": "transformers-5", "max_num_seqs": 8, "num_gpu_blocks_override": 9, "block_size": 256}
+    log = Log("transformers", stamps, steps, {"device": "cpu", "instance": instance})
+    write_log(ServeOptions("meta-llama/Llama-3.1-8B", "trace.jsonl", tmp_path), log)
+    recording = read_recording(tmp_path / "requests.jsonl")
+    assert recording.ttft_s == pytest.approx([0.9, 0.9]) and recording.output_tokens.tolist() == [3, 3]
+    found = summary_of(log)
+    assert found["mean_tpot_ms"] == pytest.approx(500) and found["median_host_gap_ms"] == pytest.approx(200)
+    assert len((tmp_path / "steps.jsonl").read_text().splitlines()) == 2
+    assert load_cluster(tmp_path / "cluster.json") is not None
+    assert json.loads((tmp_path / "meta.json").read_text())["summary"]["steps"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["measure", "meta-llama/Llama-3.1-8B", "--hardware", "x", "--tp", "two"], '--tp is "two"'),
+        (["measure", "meta-llama/Llama-3.1-8B", "--hardware", "x", "--style", "odd"], '--style is "odd"'),
+        (["serve-log", "m", "--dataset", "d", "--output", "o", "--engine", "odd"], '--engine is "odd"'),
+    ],
+)
+def test_bad_options_are_one_sentence(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("profiler: error: ") and expected in error and error.count("\n") == 1
