@@ -42,12 +42,12 @@ class Kernels:
             "embedding": self._embedding, "layernorm": self._norm, "final_layernorm": self._norm,
             "qk_norm": self._qk_norm, "rotary_emb": self._rotary, "act_fn": self._activation, "sampler": self._sampler,
         }  # fmt: skip
-        return makers[op.name](op, count)
+        return makers["act_fn" if op.name.endswith("act_fn") else op.name](op, count)
 
     def knows(self, op: Operator) -> bool:
         """Whether this profiler can run the operator at all."""
         names = ("embedding", "layernorm", "final_layernorm", "qk_norm", "rotary_emb", "act_fn", "sampler")
-        return op.kind == "gemm" or op.name in names
+        return op.kind == "gemm" or op.name in names or op.name.endswith("act_fn")
 
     def random(self, *shape: int) -> Any:
         """Random numbers, small enough that half precision stays finite."""

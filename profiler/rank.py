@@ -28,6 +28,7 @@ class Rank:
         self.tp = layout.tp
         self._torch = torch
         self._device = device
+        self._latent = model.latent is not None
         self._dtype = torch_dtype(torch, dtypes.activation)
         self._order = [op for op in operators(model, layout, dtypes) if op.kind != "collective"]
         self._ops = {op.name: op for op in self._order}
@@ -126,7 +127,8 @@ class Rank:
             self._torch.cuda.empty_cache()
 
     def _known(self, op: Operator) -> bool:
-        return op.kind in ("attention", "moe") or self._kernels.knows(op)
+        plain = op.name == "attention" and not self._latent
+        return plain or op.kind == "moe" or self._kernels.knows(op)
 
     def _choose(self, wanted: str) -> str:
         good, reasons = usable_kernels(self._torch, self._device, self._dtype, self._heads)

@@ -143,6 +143,12 @@ def test_another_models_folder_is_refused(tiny: Path, tmp_path: Path) -> None:
         measure(options(tiny, tmp_path / "other", device="cuda"))
 
 
+def test_operators_that_cannot_be_measured_are_named(tmp_path: Path) -> None:
+    for model, what in (("deepseek-ai/DeepSeek-V2-Lite", "latent_norm"), ("google/gemma-3-1b-it", "attention_sliding")):
+        with pytest.raises(InputError, match=what):
+            measure(options(Path(model), tmp_path))
+
+
 def test_layers_of_a_sharded_rank_have_its_shapes(tmp_path: Path) -> None:
     from profiler.device import describe
     from profiler.rank import Rank
