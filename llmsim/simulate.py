@@ -85,6 +85,9 @@ def _native_simulation(
     )
     for group in deployment.groups:
         _add_group(simulation, group, workload, options)
+    for wave in deployment.waves:
+        program = deployment.groups[wave.groups[0]].program
+        simulation.add_wave(list(wave.groups), program, wave.sync_interval, wave.expanded)
     if workload.timeout_ps is not None or workload.cancel_after_tokens is not None:
         never, any_number = np.empty(0, np.int64), np.empty(0, np.int32)
         simulation.set_patience(

@@ -58,7 +58,12 @@ class Group:
     pp: int
     ep: int | None
     """Expert-parallel ranks; None: not given, the model decides."""
+    pp_layers: tuple[int, ...] | None
+    """Layers of each pipeline stage; None: as even as the engine makes it."""
     dp_group: str | None
+    dp: int
+    """Members of the dp_group; 1 without one."""
+    dp_spans_nodes: bool
     pd_type: str | None
     memory: MemorySpec
     """Of each device."""

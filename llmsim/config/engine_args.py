@@ -48,6 +48,12 @@ class EngineArgs:
     cuda_graph_sizes: tuple[int, ...]
     api_latency_ps: int
     host_gap_ps: int
+    dp_sync_interval: int
+    """Steps between two agreements of data-parallel ranks on whether anyone has work."""
+    lockstep_dense_dp: bool
+    """Whether data-parallel ranks of a dense model run in lock-step, too."""
+    pipeline_extra_batches: int
+    """Batches in flight beyond one for each pipeline stage."""
     origin: Mapping[str, str]
     """Field -> "command line", "cluster file" or "engine profile vllm-0.24 (H100)"; "model" where it is None."""
 

@@ -70,6 +70,9 @@ class Instance(EngineOptions):
         default=None, description="Expert-parallel ranks; with a dp_group, over all of its members."
     )
     dp_group: Name | None = Field(default=None, description="Data-parallel group that this instance belongs to.")
+    pp_layers: tuple[PositiveCount, ...] | None = Field(
+        default=None, strict=False, description="Layers of each pipeline stage; even shares if not given."
+    )
     npu_num: PositiveCount | None = Field(default=None, description="Devices (older dialect).")
     npu_group: PositiveCount | None = Field(default=None, description="Pipeline stages (older dialect).")
     pd_type: Literal["prefill", "decode"] | None = Field(
@@ -97,6 +100,12 @@ class Instance(EngineOptions):
     @model_validator(mode="after")
     def _layout_is_consistent(self) -> Self:
         _ = self.layout
+        return self
+
+    @model_validator(mode="after")
+    def _one_entry_per_stage(self) -> Self:
+        if self.pp_layers is not None and len(self.pp_layers) != self.layout.pp:
+            raise broken_rule("pp_layers", f"has {len(self.pp_layers)} entries, but there are {self.layout.pp} stages")
         return self
 
     @model_validator(mode="after")

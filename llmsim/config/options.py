@@ -122,6 +122,16 @@ class EngineOptions(Section):
     )
     host_gap_ns: TimeNs | None = Field(default=None, description="Idle time of the device between two steps.")
 
+    dp_sync_interval: Annotated[int, Field(ge=1, le=1 << 20)] | None = Field(
+        default=None, description="Steps between two agreements of data-parallel ranks on whether anyone has work."
+    )
+    lockstep_dense_dp: bool | None = Field(
+        default=None, description="Whether the ranks of a dense model's dp_group run in lock-step, too."
+    )
+    pipeline_extra_batches: Annotated[int, Field(ge=0, le=64)] | None = Field(
+        default=None, description="Batches in flight beyond one for each pipeline stage."
+    )
+
     @model_validator(mode="after")
     def _one_value_per_option(self) -> Self:
         for names in SAME_OPTION.values():
@@ -158,6 +168,9 @@ class EngineOverrides:
     cuda_graph_sizes: tuple[int, ...] | None = None
     api_latency_ns: float | None = None
     host_gap_ns: float | None = None
+    dp_sync_interval: int | None = None
+    lockstep_dense_dp: bool | None = None
+    pipeline_extra_batches: int | None = None
 
 
 def given(options: EngineOptions) -> dict[str, Any]:

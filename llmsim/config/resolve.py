@@ -1,11 +1,14 @@
 """Cluster file and command line -> deployment: every default filled in, every unit converted, or one clear refusal."""
 
+from dataclasses import replace
+from types import MappingProxyType
+
 from pydantic import ValidationError
 
 from llmsim.config.cluster import Cluster, placements
 from llmsim.config.deployment import Deployment, Economics, Group, LinkSpec, MemorySpec, Node
 from llmsim.config.devices import Memory
-from llmsim.config.engine_args import CLUSTER_FILE, COMMAND_LINE, Given, resolve_engine
+from llmsim.config.engine_args import CLUSTER_FILE, COMMAND_LINE, EngineArgs, Given, resolve_engine
 from llmsim.config.engine_profile import DEFAULT_PROFILE, EngineProfile, load_profile
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.config.instance import Instance, Placement
@@ -26,8 +29,9 @@ def resolve(cluster: Cluster, overrides: EngineOverrides) -> Deployment:
     _refuse_what_does_not_run_yet(cluster)
     command_line = _command_line(overrides)
     groups: list[Group] = []
+    nodes_of = _nodes_of_dp_groups(cluster)
     for index, (location, instance) in enumerate(cluster.instances()):
-        groups.append(_group(cluster, index, location, instance, command_line))
+        groups.append(_group(cluster, index, location, instance, command_line, nodes_of))
     nodes = tuple(
         Node(
             index=i,
@@ -48,7 +52,23 @@ def resolve(cluster: Cluster, overrides: EngineOverrides) -> Deployment:
     )
 
 
-def _group(cluster: Cluster, index: int, location: Location, instance: Instance, command_line: Given) -> Group:
+def _nodes_of_dp_groups(cluster: Cluster) -> dict[str | None, list[int]]:
+    """For each dp_group the node of every member."""
+    nodes: dict[str | None, list[int]] = {}
+    for location, instance in cluster.instances():
+        assert isinstance(location[1], int)
+        nodes.setdefault(instance.dp_group, []).append(location[1])
+    return nodes | {None: [0]}
+
+
+def _group(
+    cluster: Cluster,
+    index: int,
+    location: Location,
+    instance: Instance,
+    command_line: Given,
+    nodes_of: dict[str | None, list[int]],
+) -> Group:
     layers = [
         _file_layer(cluster, location, instance),
         command_line,
@@ -69,12 +89,31 @@ def _group(cluster: Cluster, index: int, location: Location, instance: Instance,
         tp=layout.tp,
         pp=layout.pp,
         ep=layout.ep,
+        pp_layers=instance.pp_layers,
         dp_group=instance.dp_group,
+        dp=len(nodes_of[instance.dp_group]),
+        dp_spans_nodes=len(set(nodes_of[instance.dp_group])) > 1,
         pd_type=instance.pd_type,
         memory=memory,
-        engine=resolve_engine(layers, profile, instance.hardware.strip(), memory.capacity_bytes),
+        engine=_engine(cluster, location, layers, profile, instance, memory.capacity_bytes),
         price_per_device_hour=instance.price_per_device_hour,
     )
+
+
+def _engine(
+    cluster: Cluster, location: Location, layers: list[Given], profile: EngineProfile, instance: Instance, memory: int
+) -> EngineArgs:
+    """The engine's arguments; pipeline stages run without asynchronous scheduling, as in vLLM."""
+    args = resolve_engine(layers, profile, instance.hardware.strip(), memory)
+    if instance.layout.pp == 1 or not args.async_scheduling:
+        return args
+    if not args.is_default("async_scheduling"):
+        raise InputError(
+            f"{cluster.place(location)}: async_scheduling is true ({args.origin['async_scheduling']}), but there are "
+            f"{instance.layout.pp} pipeline stages, which keep one batch each in flight; leave it out, or set it false"
+        )
+    origin = {**args.origin, "async_scheduling": f"off with {instance.layout.pp} pipeline stages"}
+    return replace(args, async_scheduling=False, origin=MappingProxyType(origin))
 
 
 def _profile(layers: list[Given]) -> EngineProfile:
@@ -164,15 +203,9 @@ def _refuse_instance(cluster: Cluster, location: Location, instance: Instance) -
 
     if instance.pd_type is not None:
         raise refuse("pd_type", "prefill/decode disaggregation")
-    if instance.dp_group is not None:
-        raise refuse("dp_group", "a data-parallel group")
     for key in _OFFLOADING:
         if getattr(instance, key):
             raise refuse(key, "offloading")
-    if instance.layout.pp > 1:
-        key = next(key for key in ("pp_size", "npu_group", "tp_size") if getattr(instance, key) is not None)
-        what = f"makes {instance.layout.pp} pipeline stages, but pipeline parallelism does not run in this version"
-        raise NotYetError(f"{cluster.place((*location, key))} {what}; use tp_size = num_npus to run without")
 
 
 def _not_yet(cluster: Cluster, location: Location, what: str) -> NotYetError:

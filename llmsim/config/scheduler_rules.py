@@ -14,8 +14,13 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "prioritize_prefill": False,
     "skip_prefill": False,
     "ttft_target_ns": 1_000_000_000,
+    "lockstep_dense_dp": False,
+    "dp_sync_interval": 32,
+    "pipeline_extra_batches": 0,
 }
-"""Options that no engine has; the default of each does what the engine does."""
+"""Options that no engine has, and what a profile need not say; the default of each does what the engine does.
+
+dp_sync_interval: 32 in vLLM 0.19 and 0.24 (v1/engine/core.py, DPEngineCoreProc)."""
 
 _OTHERS: Mapping[str, Any] = {"async_scheduling": False}
 _PAPERS: Mapping[str, Any] = {**_OTHERS, "enable_prefix_caching": False}

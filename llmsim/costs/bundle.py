@@ -119,13 +119,14 @@ class BundleSource:
             return None
         table = read_table(path, text=(), numbers=("tokens", "activated_experts", "time_us"))
         refuse_duplicates(table, [table.number["tokens"].tolist(), table.number["activated_experts"].tolist()])
-        whole = op.experts_local == op.experts_total
-        sharded = whole and self._request.layout.tp > 1 and path.parent != self._files.folder
+        layout = self._request.layout
+        cut = layout.expert_ranks // layout.ep
+        sharded = cut > 1 and (layout.dp > 1 or path.parent != self._files.folder)
         if sharded:
-            self._note(f"{path} was measured with whole experts; its times are divided by tp {self._request.layout.tp}")
+            self._note(f"{path} was measured with whole experts; its times are divided by the {cut} ranks of each")
         counts = np.arange(last + 1, dtype=np.float64)
-        self._light.moe(op, path, table, self._request.layout.tp if sharded else 1)
-        times = expected_moe_us(table, op, counts) / (self._request.layout.tp if sharded else 1)
+        self._light.moe(op, path, table, cut if sharded else 1)
+        times = expected_moe_us(table, op, counts) / (cut if sharded else 1)
         ps = to_ps(times)
         ps[0] = 0
         beyond = counts > table.number["tokens"].max() * op.experts_total / max(op.experts_local, 1)

@@ -114,24 +114,27 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
     sources = _sources(request, available)
     notes: list[str] = list(available.notes)
     ops: list[OpCost] = []
-    link_collectives = collective_from_table = False
+    linked: dict[str, None] = {}
+    tabled: dict[str, list[OpCost]] = {}
     attentions: list[AttentionCost] = []
     collective = _collective_pricer(request, available)
     for op in request.operators:
         if op.kind == "attention":
             attentions.append(_attention(op, sources, request, notes))
         elif op.kind == "collective":
-            collective_from_table = True
             curve = collective(op)
-            link_collectives |= curve is None
-            if curve is not None:
-                ops.append(_op_cost(op, curve))
+            if curve is None:
+                linked[op.name] = None
+            else:
+                tabled.setdefault(_among(op), []).append(_op_cost(op, curve))
         else:
             ops.append(_op_cost(op, _first_answer(op, sources, request, notes)))
     if not attentions:
         raise InputError(f"the model {request.model.name} has no attention operator; only transformers are modelled")
-    if link_collectives:
-        ops = [op for op in ops if op.name not in {o.name for o in request.operators if o.kind == "collective"}]
+    # Collectives among the same ranks are all priced in one way, since their differences matter more than their errors.
+    for ranks in dict.fromkeys(_among(op) for op in request.operators if op.name in linked):
+        linked |= dict.fromkeys(cost.name for cost in tabled.pop(ranks, ()))
+    ops += [cost for costs in tabled.values() for cost in costs]
     ops.extend(extra for source in sources[:1] for extra in _extra_ops(source, request))
     for source in sources:
         notes.extend(note for note in source.notes() if note not in notes)
@@ -139,18 +142,28 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
     by_sheet = isinstance(sources[0], RooflineSource)
     if bandwidth_differs(request) and not by_sheet:
         notes.append(_unused_bandwidth(request))
-    if collective_from_table and not link_collectives:
-        notes.append(
-            "collectives inside a group take measured times: link_bw and link_latency of the cluster file are not used "
-            "(--collective-costs links uses them)"
-        )
+    notes += [_unused_links(ranks, costs[0]) for ranks, costs in tabled.items()]
     light = own_light_of(request) if by_sheet else light_of(request)
     floor = floor_of(request, light, enforce=sources[0].enforce_floor)
     first, *more = attentions
     costs = CompiledCosts(
-        tuple(ops), first, floor, link_collectives, tuple(notes), tuple(origin), "", more_attention=tuple(more)
+        tuple(ops), first, floor, tuple(linked), tuple(notes), tuple(origin), "", more_attention=tuple(more)
     )
     return replace(costs, table_hash=hashlib.sha256(cache.pack(replace(costs, notes=()))).hexdigest()[:16])
+
+
+def _among(op: Operator) -> str:
+    """Which ranks a collective is among."""
+    if op.collective == "send":
+        return "pipeline stages"
+    return "data-parallel ranks" if op.feature == "gathered" else "the ranks of a group"
+
+
+def _unused_links(ranks: str, example: OpCost) -> str:
+    return (
+        f"collectives among {ranks} take measured times ({example.name}: {example.source}): link_bw and link_latency "
+        "of the cluster file are not used for them (--collective-costs links uses them)"
+    )
 
 
 def _unused_bandwidth(request: CostRequest) -> str:
@@ -202,7 +215,9 @@ def _attention(op: Operator, sources: list[CostSource], request: CostRequest, no
 
 
 def _op_cost(op: Operator, curve: Curve) -> OpCost:
-    feature: Literal["tokens", "sequences"] = "tokens" if op.feature == "tokens" else "sequences"
+    feature: Literal["tokens", "sequences", "gathered"] = "tokens"
+    if op.feature in ("sequences", "gathered"):
+        feature = op.feature
     return OpCost(op.name, op.part, op.repeat, feature, curve.ps, curve.provenance, curve.source)
 
 
@@ -215,12 +230,14 @@ def _extra_ops(source: CostSource, request: CostRequest) -> list[OpCost]:
 def _collective_pricer(request: CostRequest, available: Available) -> Callable[[Operator], Curve | None]:
     """Who prices collectives: measured tables where the database prices the operators, else the cluster's links.
 
-    Beside a user's own bundle the links that the user states come before another machine's table.
+    Beside a user's own bundle the links that the user states come before another machine's table of tensor-parallel
+    collectives. Between data-parallel ranks of one node the card's own NCCL table comes first: their messages are
+    large, where tables of one kind of card agree. Nothing measured spans nodes or pipeline stages.
     """
     wanted = request.collectives
-    if wanted == "links" or (wanted == "auto" and (request.source == "roofline" or available.bundle is not None)):
-        return lambda op: None
     database = available.database
+    if wanted == "links" or (wanted == "auto" and request.source == "roofline"):
+        return lambda op: None
     if not any(op.kind == "collective" for op in request.operators):
         return lambda op: None
     pricer = None
@@ -230,10 +247,16 @@ def _collective_pricer(request: CostRequest, available: Available) -> Callable[[
         pricer = CollectiveTables(request, database)
 
     def price(op: Operator) -> Curve | None:
-        curve = pricer.operator(op, request.counts(op.feature)) if pricer is not None else None
+        among = _among(op)
+        if among == "pipeline stages" or (among == "data-parallel ranks" and request.spans_nodes):
+            return None
+        if wanted == "auto" and available.bundle is not None and among == "the ranks of a group":
+            return None
+        ranks = request.layout.dp if among == "data-parallel ranks" else request.layout.tp
+        curve = pricer.operator(op, request.counts(op.feature), ranks) if pricer is not None else None
         if curve is None and wanted == "measured":
             raise InputError(
-                f"there is no measured table of {op.name} over {request.layout.tp} devices of "
+                f"there is no measured table of {op.name} over {ranks} devices of "
                 f'"{request.hardware_name}"; use collectives "links"'
             )
         return curve

@@ -22,28 +22,28 @@ as the 16-bit ones, and only so do the bus bandwidths come to what the links can
 
 
 class CollectiveTables:
-    """Prices all-reduce (vLLM's own rows, graph or eager) and all-gather (NCCL) among the devices of one node."""
+    """Prices all-reduce (vLLM's own rows, graph or eager) and NCCL's other collectives inside one node."""
 
     def __init__(self, request: CostRequest, database: Database) -> None:
         self._request = request
         self._database = database
 
-    def operator(self, op: Operator, last: int) -> Curve | None:
+    def operator(self, op: Operator, last: int, ranks: int) -> Curve | None:
         """Times for 1..last tokens or sequences; None when no table has this collective over this many devices."""
         sizes = np.arange(last + 1, dtype=np.float64) * op.collective_bytes_per_token / ELEMENT_BYTES
         if op.collective == "all_reduce":
-            return self._all_reduce(sizes, last)
-        found = self._nccl(op.collective)
+            return self._all_reduce(sizes, last, ranks)
+        found = self._nccl(op.collective, ranks)
         if found is None:
             return None
         label, points, times_us = found
         return _curve(_lookup(points, times_us, sizes), points, sizes, label)
 
-    def _all_reduce(self, sizes: Floats, last: int) -> Curve | None:
+    def _all_reduce(self, sizes: Floats, last: int, ranks: int) -> Curve | None:
         """Steps that replay a CUDA graph use the graph rows; larger ones the eager rows, as vLLM runs them."""
-        graph = self._custom(eager=False)
-        eager = self._custom(eager=True)
-        fallback = self._nccl("all_reduce")
+        graph = self._custom(ranks, eager=False)
+        eager = self._custom(ranks, eager=True)
+        fallback = self._nccl("all_reduce", ranks)
         graph = graph or eager or fallback
         eager = eager or fallback or graph
         if graph is None or eager is None:
@@ -56,8 +56,8 @@ class CollectiveTables:
             label = f"{graph[0]} up to {largest_graph} tokens, then {eager[0]}"
         return _curve(times, graph[1], sizes, label)
 
-    def _custom(self, *, eager: bool) -> tuple[str, Floats, Floats] | None:
-        """Rows of vLLM's custom all-reduce in one launch mode, 16 bit, for the layout's number of devices."""
+    def _custom(self, ranks: int, *, eager: bool) -> tuple[str, Floats, Floats] | None:
+        """Rows of vLLM's custom all-reduce in one launch mode, 16 bit, for that many devices."""
         for table in self._database.tables("all_reduce"):
             if " vllm " not in table.label:
                 continue
@@ -65,16 +65,16 @@ class CollectiveTables:
             mode = "vllm_eager" if eager else "vllm_graph"
             if "backend" not in rows:
                 continue
-            keep = (rows["num_gpus"] == self._request.layout.tp) & (rows["backend"] == mode)
+            keep = (rows["num_gpus"] == ranks) & (rows["backend"] == mode)
             if bool(keep.any()):
                 return _points(table, rows, keep, f"{table.label} {'eager' if eager else 'graph'}")
         return None
 
-    def _nccl(self, name: str) -> tuple[str, Floats, Floats] | None:
+    def _nccl(self, name: str, ranks: int) -> tuple[str, Floats, Floats] | None:
         for table in self._database.nccl():
             rows = read_columns(table.path, ["op_name", "nccl_dtype", "num_gpus", "message_size", "latency"])
             keep = (rows["op_name"] == name) & (rows["nccl_dtype"] == "half")
-            keep &= rows["num_gpus"] == self._request.layout.tp
+            keep &= rows["num_gpus"] == ranks
             if bool(keep.any()):
                 return _points(table, rows, keep, f"{table.label} {name}")
         return None

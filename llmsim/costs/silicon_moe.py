@@ -97,7 +97,7 @@ def _by_routing(rows: Columns, routing: str) -> Columns:
 def wanted_shape(op: Operator, request: CostRequest) -> MoeShape:
     """The operator's shape in the table's terms."""
     ep = max(1, op.experts_total // max(op.experts_local, 1))
-    tp = max(1, request.layout.tp // ep)
+    tp = max(1, request.layout.expert_ranks // ep)
     return MoeShape(op.hidden, op.moe_inter * tp, op.topk, op.experts_total, tp, ep)
 
 

@@ -49,6 +49,8 @@ class CostRequest:
     """A cost source in Python: `module:Class`, or a name of the entry points "llmsim.cost_sources"."""
     predict_attention: bool = False
     """A bundle's attention comes from a regressor fitted on its rows, not from its grid."""
+    spans_nodes: bool = False
+    """Whether the data-parallel ranks that share experts are on several nodes, so that no node's table fits them."""
 
     @property
     def table_tokens(self) -> int:
@@ -61,7 +63,9 @@ class CostRequest:
         return max(self.max_seqs, 1)
 
     def counts(self, feature: str) -> int:
-        """Last index of a table over `feature` ("tokens" or "sequences")."""
+        """Last index of a table over `feature` ("tokens", "sequences", or "gathered" from all data-parallel ranks)."""
+        if feature == "gathered":
+            return self.table_tokens * self.layout.dp
         return self.table_tokens if feature == "tokens" else self.table_sequences
 
 
@@ -75,7 +79,7 @@ class OpCost:
     name: str
     part: str
     repeat: int
-    feature: Literal["tokens", "sequences"]
+    feature: Literal["tokens", "sequences", "gathered"]
     ps: Int64
     provenance: UInt8
     source: str
@@ -164,8 +168,8 @@ class CompiledCosts:
     ops: tuple[OpCost, ...]
     attention: AttentionCost
     floor: Floor
-    link_collectives: bool
-    """True: collectives are not in `ops`; the engine prices them on the cluster's links."""
+    link_collectives: tuple[str, ...]
+    """Names of the collectives that are not in `ops`: the engine prices them on the cluster's links."""
     notes: tuple[str, ...]
     sources: tuple[str, ...]
     """Each distinct place that a number came from, in order of first use."""

@@ -1,7 +1,7 @@
 """Lowers every group of a deployment: model, layout, memory ledger, cost tables, step program."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -10,14 +10,24 @@ from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
 from llmsim.config.engine_profile import load_profile
 from llmsim.config.errors import InputError, LlmsimError
 from llmsim.core import GroupInfo
-from llmsim.costs import CompiledCosts, CostRequest, OpCost, compile_costs
+from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost, compile_costs
 from llmsim.costs.light import own_light_of
 from llmsim.costs.source import CollectiveSource, ExpertRouting, SourceName
 from llmsim.lowering.accounting import Accounting, accounting
 from llmsim.lowering.adjusted import adjusted, adjusted_costs, adjustment_notes
 from llmsim.lowering.calibration import Calibration
 from llmsim.lowering.capped import clock_ppm, costs_at_clock
-from llmsim.lowering.collectives import expanded_config, group_topology, link_collective_costs
+from llmsim.lowering.collectives import DomainLinks, expanded_config, link_collective_costs
+from llmsim.lowering.layouts import (
+    LoweredWave,
+    batches_in_flight,
+    distinct_operators,
+    layout_of,
+    lockstep_waves,
+    members_of,
+    stage_operators,
+    tightest,
+)
 from llmsim.lowering.program import build_program, padded_tokens
 from llmsim.model import (
     DEFAULT_NUM_SMS,
@@ -30,7 +40,6 @@ from llmsim.model import (
     load_hardware,
     load_model,
     memory_ledger,
-    operators,
     resolve_dtypes,
 )
 
@@ -70,8 +79,8 @@ class LoweredGroup:
     ledger: MemoryLedger
     costs: CompiledCosts
     program: "_native.Program"
-    program_costs: tuple[OpCost | None, ...]
-    """The cost of each operator of the program, in its order; None: attention."""
+    program_costs: tuple[OpCost | AttentionCost, ...]
+    """The cost of each operator of the program, in its order."""
     expanded: "_native.ExpandedConfig | None"
     """How to run every rank's nodes in the engine; None: the folded program."""
     scheduler: "_native.VllmV1Config | _native.BatchingConfig"
@@ -89,16 +98,13 @@ class LoweredDeployment:
     models: tuple[str, ...]
     accounting: Accounting
     notes: tuple[str, ...] = field(default=())
+    waves: tuple[LoweredWave, ...] = ()
 
     def operator(self, group: int, index: int) -> tuple[str, str]:
         """(name, source) of an operator of a group's program."""
         lowered = self.groups[group]
         cost = lowered.program_costs[index]
-        if cost is not None:
-            return cost.name, cost.source
-        kinds = lowered.costs.attentions  # in the same order in every pipeline stage
-        attention = kinds[lowered.program_costs[:index].count(None) % len(kinds)]
-        return attention.name, attention.source
+        return cost.name, cost.source
 
     @property
     def enforces_light(self) -> tuple[bool, ...]:
@@ -125,8 +131,9 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     done: dict[tuple[object, ...], LoweredGroup] = {}
     groups = []
     for group in deployment.groups:
+        layout = (group.tp, group.ep, group.pp, group.pp_layers, group.dp, group.dp_spans_nodes)
         kind = (
-            *(group.model_name, group.hardware, group.tp, group.ep, group.memory, _engine_key(group.engine)),
+            *(group.model_name, group.hardware, layout, group.memory, _engine_key(group.engine)),
             clock_ppm(deployment.accelerator_power(group)),
         )
         if kind not in done:
@@ -142,7 +149,10 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     )
     changes = adjustment_notes(options.calibration, options.disabled_terms)
     account = accounting(deployment, groups)
-    return LoweredDeployment(tuple(groups), models, account, (*changes, *notes, *account.notes))
+    waves = lockstep_waves(deployment, [(lowered.model, lowered.expanded) for lowered in groups])
+    for index in (index for wave in waves for index in wave.groups):
+        groups[index] = replace(groups[index], expanded=None)  # its wave runs it
+    return LoweredDeployment(tuple(groups), models, account, (*changes, *notes, *account.notes), waves)
 
 
 def _lower_in_place(deployment: Deployment, group: Group, options: LoweringOptions, model_index: int) -> LoweredGroup:
@@ -180,21 +190,25 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
     model = load_model(_located(group.model_name, deployment.cluster_path))
     engine = with_model_limits(group.engine, model.max_position_embeddings, "the engine")
     hardware = load_hardware(_located(group.hardware, deployment.cluster_path))
-    layout, dtypes = _layout(group, model), resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
-    ops = operators(model, layout, dtypes)
-    ledger = memory_ledger(
-        model,
+    layout, dtypes = layout_of(group, model), resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
+    stages = stage_operators(model, layout, dtypes)
+    ops = distinct_operators(stages, model, layout, dtypes)
+    ledger = tightest(
         layout,
-        dtypes,
-        device_bytes=group.memory.capacity_bytes,
-        utilization=engine.gpu_memory_utilization,
-        max_num_seqs=engine.max_num_seqs,
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        block_size=engine.block_size,
-        num_gpu_blocks_override=engine.num_gpu_blocks_override,
-        rules=load_profile(engine.engine_profile).memory,
-        cuda_graph_sizes=engine.cuda_graph_sizes,
-        num_sms=DEFAULT_NUM_SMS if hardware is None else hardware.num_sms,
+        lambda stage: memory_ledger(
+            model,
+            stage,
+            dtypes,
+            device_bytes=group.memory.capacity_bytes,
+            utilization=engine.gpu_memory_utilization,
+            max_num_seqs=engine.max_num_seqs,
+            max_num_batched_tokens=engine.max_num_batched_tokens,
+            block_size=engine.block_size,
+            num_gpu_blocks_override=engine.num_gpu_blocks_override,
+            rules=load_profile(engine.engine_profile).memory,
+            cuda_graph_sizes=engine.cuda_graph_sizes,
+            num_sms=DEFAULT_NUM_SMS if hardware is None else hardware.num_sms,
+        ),
     )
     request = CostRequest(
         model=model,
@@ -212,18 +226,17 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
         source=options.cost_source,
         collectives=options.collectives,
         expert_routing=options.expert_routing,
+        spans_nodes=group.dp_spans_nodes,
     )
     costs = adjusted_costs(compile_costs(request), group.hardware, options.calibration, options.disabled_terms)
     clock = clock_ppm(deployment.accelerator_power(group))
     costs = costs_at_clock(costs, ops, dtypes, own_light_of(request), clock)
-    on_links = costs.link_collectives
-    linked = link_collective_costs(ops, request, group.tp, deployment.link, options.network) if on_links else ()
-    program, program_costs = build_program(ops, costs, linked, padded_tokens(request), engine.host_gap_ps)
-    expanded = None
-    if options.exact:
-        expanded = expanded_config(
-            ops, program_costs, on_links, group_topology(group.tp, deployment.link), options.network
-        )
+    links = DomainLinks(layout, members_of(group, model), deployment.link, options.network)
+    linked = link_collective_costs(ops, request, costs.link_collectives, links)
+    program, program_costs = build_program(
+        stages, costs, linked, padded_tokens(request), engine.host_gap_ps, max(engine.cuda_graph_sizes, default=0)
+    )
+    expanded = expanded_config(ops, program_costs, costs.link_collectives, links) if options.exact else None
     return LoweredGroup(
         info=GroupInfo(
             index=group.index,
@@ -250,18 +263,11 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
     )
 
 
-def _layout(group: Group, model: ModelConfig) -> Layout:
-    """Experts are spread over the tensor-parallel ranks unless the file says otherwise, as LLMServingSim does."""
-    if group.ep is not None:
-        return Layout(group.tp, group.ep)
-    return Layout(group.tp, group.tp if model.num_experts else 1)
-
-
 def _native_group(group: Group, model_index: int) -> "_native.GroupConfig":
     native = _native.GroupConfig()
     native.index = group.index
     native.model = model_index
-    native.depth = 2 if group.engine.async_scheduling else 1
+    native.depth = batches_in_flight(group)
     native.api_latency_ps = group.engine.api_latency_ps
     return native
 

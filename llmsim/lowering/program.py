@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,9 +11,14 @@ from llmsim.core import Int32
 from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost
 from llmsim.model import Operator
 
-FEATURES = {"tokens": _native.Feature.TOKENS, "sequences": _native.Feature.SEQUENCES}
+FEATURES = {
+    "tokens": _native.Feature.TOKENS,
+    "sequences": _native.Feature.SEQUENCES,
+    "gathered": _native.Feature.GATHERED,
+}
 PARTS = {"prologue": 0, "layer": 1, "head": 2}
-COLLECTIVES = ("all_reduce", "logits_gather")
+COLLECTIVES = ("all_reduce", "logits_gather", "dispatch", "combine", "stage_gather")
+HANDOVER = "stage_send"
 
 
 def padded_tokens(request: CostRequest) -> Int32:
@@ -28,51 +34,62 @@ def padded_tokens(request: CostRequest) -> Int32:
     return np.array(padded, dtype=np.int32)
 
 
-def build_program(
-    operators: Sequence[Operator], costs: CompiledCosts, linked: Sequence[OpCost], padded: Int32, host_gap_ps: int
-) -> tuple["_native.Program", tuple[OpCost | None, ...]]:
-    """The program and the cost of each of its operators, in order (None: an attention, in the order of the costs).
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """An operator of the program: its cost, how often its stage runs it, and where."""
 
-    `linked` are the collectives priced on links. Costs that no operator of the model stands for (the launch gap of a
-    source) come last.
+    cost: OpCost | AttentionCost
+    part: str
+    repeat: int
+    stage: int
+
+
+def build_program(
+    stages: Sequence[Sequence[Operator]],
+    costs: CompiledCosts,
+    linked: Sequence[OpCost],
+    padded: Int32,
+    host_gap_ps: int,
+    largest_graph: int,
+) -> tuple["_native.Program", tuple[OpCost | AttentionCost, ...]]:
+    """The program and the cost of each of its operators, in order.
+
+    `stages` are the operators of each pipeline stage, `linked` the collectives priced on links. Costs that no operator
+    of the model stands for (the launch gap of a source) come last in the first stage.
     """
-    ordered = _in_execution_order(operators, [*costs.ops, *linked])
-    nodes = iter(_attention_node(index, cost) for index, cost in enumerate(costs.attentions))
+    priced = [*costs.ops, *linked]
+    known = {op.name for operators in stages for op in operators}
+    extra = [cost for cost in priced if cost.name not in known]
+    placed: list[Placed] = []
+    for stage, operators in enumerate(stages):
+        placed += _in_execution_order(operators, priced, costs.attentions, stage)
+        placed += [Placed(cost, cost.part, cost.repeat, stage) for cost in extra if stage == 0]
+    placed.sort(key=lambda one: (one.stage, PARTS[one.part]))
     first, *others = (_attention(cost) for cost in costs.attentions)
     program = _native.Program(
-        [next(nodes) if cost is None else _operator(cost) for cost in ordered],
+        [_operator(one, costs.attentions) for one in placed],
         first,
         padded,
         _light_floor(costs),
         host_gap_ps,
+        largest_graph,
         other_attentions=others,
     )
-    return program, tuple(ordered)
+    return program, tuple(one.cost for one in placed)
 
 
-def _in_execution_order(operators: Sequence[Operator], costs: Sequence[OpCost]) -> list[OpCost | None]:
-    """Costs in the order of the model's operators; operators of one name take their costs in turn."""
+def _in_execution_order(
+    operators: Sequence[Operator], costs: Sequence[OpCost], attentions: Sequence[AttentionCost], stage: int
+) -> list[Placed]:
+    """Costs in the order of the stage's operators; operators of one name take their costs in turn."""
     by_name: dict[str, list[OpCost]] = {}
     for cost in costs:
         by_name.setdefault(cost.name, []).append(cost)
-    ordered: list[OpCost | None] = []
-    for op in operators:
-        ordered.append(None if op.kind == "attention" else by_name[op.name].pop(0))
-    extra = [cost for rest in by_name.values() for cost in rest]
-    return sorted([*ordered, *extra], key=lambda cost: PARTS["layer" if cost is None else cost.part])
-
-
-def _attention_node(index: int, cost: AttentionCost) -> "_native.Operator":
-    return _native.Operator(
-        cost.name,
-        _native.NodeKind.ATTENTION,
-        _native.Feature.TOKENS,
-        PARTS["layer"],
-        cost.repeat,
-        np.empty(0, np.int64),
-        np.empty(0, np.uint8),
-        attention=index,
-    )
+    of_layers = {cost.name: cost for cost in attentions}
+    return [
+        Placed(of_layers[op.name] if op.kind == "attention" else by_name[op.name].pop(0), op.part, op.repeat, stage)
+        for op in operators
+    ]
 
 
 def _light_floor(costs: CompiledCosts) -> "_native.LightFloor":
@@ -86,9 +103,19 @@ def _light_floor(costs: CompiledCosts) -> "_native.LightFloor":
     return floor
 
 
-def _operator(op: OpCost) -> "_native.Operator":
-    kind = _native.NodeKind.COLLECTIVE if op.name in COLLECTIVES else _native.NodeKind.COMPUTE
-    return _native.Operator(op.name, kind, FEATURES[op.feature], PARTS[op.part], op.repeat, op.ps, op.provenance)
+def _operator(placed: Placed, attentions: Sequence[AttentionCost]) -> "_native.Operator":
+    cost, part = placed.cost, PARTS[placed.part]
+    if isinstance(cost, AttentionCost):
+        nothing = (np.empty(0, np.int64), np.empty(0, np.uint8))
+        kind, which = _native.NodeKind.ATTENTION, attentions.index(cost)
+        return _native.Operator(
+            cost.name, kind, FEATURES["tokens"], part, placed.repeat, *nothing, placed.stage, attention=which
+        )
+    kind = _native.NodeKind.COLLECTIVE if cost.name in COLLECTIVES else _native.NodeKind.COMPUTE
+    if cost.name == HANDOVER:
+        kind = _native.NodeKind.HANDOVER
+    table = (cost.ps, cost.provenance)
+    return _native.Operator(cost.name, kind, FEATURES[cost.feature], part, placed.repeat, *table, placed.stage)
 
 
 def _attention(cost: AttentionCost) -> "_native.Attention":

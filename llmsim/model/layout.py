@@ -42,7 +42,8 @@ def rank_shape(model: ModelConfig, layout: Layout) -> RankShape:
     """Dimensions of one rank; InputError naming the rule if the layout cannot split the model evenly."""
     problem = layout_problem(model, layout)
     if problem:
-        raise InputError(f"{model.name} cannot run with tp {layout.tp}, ep {layout.ep}: {problem}")
+        dp = f", dp {layout.dp}" if layout.dp > 1 else ""
+        raise InputError(f"{model.name} cannot run with tp {layout.tp}, ep {layout.ep}{dp}: {problem}")
     tp, ep = layout.tp, layout.ep
     heads = model.num_attention_heads // tp
     kv_heads = kv_heads_per_rank(model, layout)
@@ -54,8 +55,8 @@ def rank_shape(model: ModelConfig, layout: Layout) -> RankShape:
         intermediate=model.intermediate_size // tp,
         vocab=padded_vocab_size(model) // tp,
         experts=model.num_experts // ep,
-        # ep of the tp ranks share out the experts; the ranks that hold the same experts split their width.
-        moe_intermediate=model.moe_intermediate_size * ep // tp,
+        # ep of the ranks share out the experts; the ranks that hold the same experts split their width.
+        moe_intermediate=model.moe_intermediate_size * ep // layout.expert_ranks,
         shared_intermediate=model.shared_expert_intermediate_size // tp,
     )
 
@@ -77,14 +78,17 @@ def layout_problem(model: ModelConfig, layout: Layout) -> str:
     if model.linear is not None:
         heads = model.linear.key_heads
         rules.append((heads % tp == 0, f"tp must divide the {heads} key heads of its linear-attention layers"))
-    if model.num_moe_layers == 0:
+    if model.num_experts == 0:
         rules.append((ep == 1, "the model has no experts, so ep must be 1"))
     else:
         width = model.moe_intermediate_size
         rules += [
-            (tp % ep == 0, "ep must divide tp"),
+            (layout.expert_ranks % ep == 0, "ep must divide tp" + f" x dp {layout.dp}" * (layout.dp > 1)),
             (model.num_experts % ep == 0, f"ep must divide the number of experts {model.num_experts}"),
-            (width * ep % tp == 0, f"tp / ep must divide the experts' intermediate size {width}"),
+            (
+                width * ep % layout.expert_ranks == 0,
+                f"tp{' x dp' * (layout.dp > 1)} / ep must divide the experts' intermediate size {width}",
+            ),
             (
                 model.shared_expert_intermediate_size % tp == 0,
                 f"tp must divide the shared experts' intermediate size {model.shared_expert_intermediate_size}",
@@ -103,7 +107,7 @@ def _block_problem(model: ModelConfig, layout: Layout) -> str:
     if model.latent is None:
         widths.append(("heads", model.num_attention_heads * model.head_dim // layout.tp))
     if model.num_moe_layers:
-        widths.append(("experts' intermediate size", model.moe_intermediate_size * layout.ep // layout.tp))
+        widths.append(("experts' intermediate size", model.moe_intermediate_size * layout.ep // layout.expert_ranks))
     if model.num_moe_layers < model.num_layers:
         widths.append(("intermediate size", model.intermediate_size // layout.tp))
     for what, width in widths:

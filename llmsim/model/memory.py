@@ -246,7 +246,8 @@ class _Demand:
         """The next power of two that leaves room for KV; experts stay spread over all ranks if they were."""
         tp = 2 * self.layout.tp
         while tp <= LARGEST_TP:
-            layout = Layout(tp, tp if self.layout.ep == self.layout.tp > 1 else self.layout.ep)
+            spread = self.layout.ep == self.layout.expert_ranks > 1
+            layout = replace(self.layout, tp=tp, ep=tp * self.layout.dp if spread else self.layout.ep)
             if not layout_problem(self.model, layout) and replace(self, layout=layout).fitting_blocks >= MIN_BLOCKS:
                 return layout
             tp *= 2

@@ -27,9 +27,11 @@ bytes per token, logits_gather collects (v padded) a per sequence. Layers that s
 from llmsim.model.builder import Builder
 from llmsim.model.latent import latent_projections
 from llmsim.model.linear_attention import linear_layer
+from llmsim.model.parallel import laid_out
 from llmsim.model.types import Dtypes, Layout, ModelConfig, Operator
 
 
+@laid_out
 def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Operator, ...]:
     """What one iteration executes on one rank, in order; the body of identical layers is listed once, with `repeat`.
 

@@ -7,6 +7,7 @@ from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import kv_heads_per_rank, rank_shape
 from llmsim.model.linear_attention import rank_linear
 from llmsim.model.operators import operators
+from llmsim.model.parallel import stage_model
 from llmsim.model.types import Dtypes, LayerKind, Layout, ModelConfig
 
 
@@ -62,7 +63,7 @@ def weight_bytes(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
     keep the activation dtype in a quantised model; a tied lm_head is stored once. Raises InputError (layout).
     """
     total = sum(op.weight_bytes * op.repeat for op in operators(model, layout, dtypes))
-    if model.tie_word_embeddings:
+    if model.tie_word_embeddings and layout.pp == 1:  # stages each have their own
         total -= rank_shape(model, layout).vocab * model.hidden_size * int(dtype_bytes(dtypes.activation))
     return total
 
@@ -80,7 +81,7 @@ class KvGroup:
 
 def kv_groups(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[KvGroup, ...]:
     """The groups of layers that cache keys and values, "full" first; layers of linear attention are in none."""
-    size = int(dtype_bytes(dtypes.kv))
+    model, size = stage_model(model, layout), int(dtype_bytes(dtypes.kv))
     if model.latent is not None:
         per_layer = model.latent.cached_width * size  # every rank holds it whole
     else:
@@ -104,6 +105,7 @@ def kv_bytes_per_token(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> in
 
 def state_bytes_per_sequence(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
     """Bytes of linear-attention state that one rank holds for a sequence, however long it is."""
+    model = stage_model(model, layout)
     if model.linear is None:
         return 0
     linear = rank_linear(model.linear, layout.tp)

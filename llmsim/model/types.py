@@ -10,7 +10,7 @@ Kind = Literal["gemm", "attention", "linear_attention", "elementwise", "moe", "e
 Feature = Literal["tokens", "sequences", "attention", "gathered"]
 Part = Literal["prologue", "layer", "head"]
 PowerClass = Literal["compute", "memory", "link"]
-Collective = Literal["", "all_reduce", "all_gather"]
+Collective = Literal["", "all_reduce", "all_gather", "reduce_scatter", "send"]
 LayerKind = Literal["full", "sliding", "chunked", "linear"]
 """What a layer attends to: everything before, the last `window` tokens, its own `window`-aligned chunk, or a state."""
 LAYER_KINDS: tuple[LayerKind, ...] = ("full", "sliding", "chunked", "linear")
@@ -142,10 +142,28 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class Layout:
-    """How one model replica is split: `tp` ranks, of which the experts are spread over `ep` (1: every rank has all)."""
+    """How one model replica is split: `tp` ranks, of which the experts are spread over `ep` (1: every rank has all).
+
+    With `dp` > 1 that many replicas share one set of experts: `ep` counts over all of their tp x dp ranks, and tokens
+    travel to the experts and back. `stage_layers` are the layers of each pipeline stage (empty: one stage), `stage` the
+    one whose share is meant.
+    """
 
     tp: int = 1
     ep: int = 1
+    dp: int = 1
+    stage_layers: tuple[int, ...] = ()
+    stage: int = 0
+
+    @property
+    def pp(self) -> int:
+        """Pipeline stages."""
+        return max(1, len(self.stage_layers))
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks of one stage that share the experts: each holds 1 / ep of them, cut in expert_ranks / ep."""
+        return self.tp * self.dp
 
 
 @dataclass(frozen=True)
@@ -202,7 +220,7 @@ class Operator:
     """2 per multiply-add. Attention: 0, see `flops_per_context_token`."""
     collective: Collective = ""
     collective_bytes_per_token: int = 0
-    """Size of the full tensor that is reduced or gathered, per token or sequence."""
+    """Size of the full tensor that is reduced or gathered, per token or sequence; of a send, what each rank sends."""
     kv_bytes_per_context_token: int = 0
     """Attention only: K and V bytes read for every cached token that a sequence attends to."""
     flops_per_context_token: int = 0

@@ -12,24 +12,22 @@ namespace model = astra_sim::model;
 // Appends nodes; knows who stands where.
 class ExpandedJoint::Layout {
  public:
-  Layout(ExpandedJoint& owner, const ExpandedConfig& config)
-      : owner_(owner),
-        stages_(static_cast<std::uint32_t>(owner.program_->num_stages())),
-        members_(static_cast<std::uint32_t>(config.members)),
-        tp_(config.topology->num_devices() / (stages_ * members_)),
-        builder_(config.topology->num_devices()),
-        front_(config.topology->num_devices()),
-        plans_(owner.program_->operators().size()) {
-    if (tp_ * stages_ * members_ != config.topology->num_devices())
-      throw std::invalid_argument("the topology has a number of devices that stages x members does not divide");
-    owner.tp_ = tp_;
-    for (const CollectiveSpec& spec : config.collectives) add_plans(spec);
+  Layout(const ExpandedJoint& owner, Graph& graph)
+      : program_(*owner.program_),
+        graph_(graph),
+        stages_(static_cast<std::uint32_t>(program_.num_stages())),
+        members_(static_cast<std::uint32_t>(owner.config_.members)),
+        tp_(owner.config_.topology->num_devices() / (stages_ * members_)),
+        builder_(stages_ * members_ * tp_),
+        front_(stages_ * members_ * tp_),
+        plans_(program_.operators().size()) {
+    for (const CollectiveSpec& spec : owner.config_.collectives) add_plans(spec);
   }
 
   void hold() {
     for (std::uint32_t m = 0; m < members_; ++m)
       for (std::uint32_t s = 0; s < stages_; ++s) {
-        owner_.held_.push_back(next_);
+        graph_.held.push_back(next_);
         for (std::uint32_t t = 0; t < tp_; ++t) {
           const model::DeviceId device = at(m, s, t);
           front_[device] = {append({-1, narrow(m), narrow(place(m, s)), false})};
@@ -43,13 +41,14 @@ class ExpandedJoint::Layout {
       }
   }
 
-  void add(std::size_t index, bool meet) {
-    const Operator& op = owner_.program_->operators()[index];
+  void add(std::size_t index, bool meet, const std::vector<bool>& without_sequences) {
+    const Operator& op = program_.operators()[index];
     const auto stage = static_cast<std::uint32_t>(op.stage);
     if (meet) wait_for_all(stage);
     if (op.kind == NodeKind::kHandover) return hand_over(index, stage);
     const bool together = op.feature == Feature::kGathered;
-    for (std::uint32_t m = 0; m < members_; ++m)
+    for (std::uint32_t m = 0; m < members_; ++m) {
+      if (op.feature == Feature::kSequences && without_sequences[m]) continue;
       for (std::uint32_t t = 0; t < tp_; ++t) {
         const model::DeviceId device = at(m, stage, t);
         if (op.kind == NodeKind::kCollective) {
@@ -58,8 +57,9 @@ class ExpandedJoint::Layout {
           builder_.compute(device, 0, front_[device]);
         }
         front_[device] = {append({narrow(index), narrow(m), 0, false})};
-        if (t == 0) owner_.last_[place(m, stage)] = front_[device][0];
+        if (t == 0) graph_.last[place(m, stage)] = front_[device][0];
       }
+    }
     if (op.kind == NodeKind::kCollective) calls_ += std::max(tp_, members_);
   }
 
@@ -70,15 +70,14 @@ class ExpandedJoint::Layout {
   model::DeviceId at(std::uint32_t m, std::uint32_t s, std::uint32_t t) const { return t + tp_ * (s + stages_ * m); }
   std::size_t place(std::uint32_t m, std::uint32_t s) const { return m * stages_ + s; }
   std::uint64_t append(Origin origin) {
-    owner_.origin_.push_back(origin);
+    graph_.origin.push_back(origin);
     return next_++;
   }
 
   // Operators between the members have a plan for each tensor-parallel rank, those inside a stage one for each member.
   void add_plans(const CollectiveSpec& spec) {
     const auto index = static_cast<std::size_t>(spec.op);
-    const Operator& op = owner_.program_->operators().at(index);
-    owner_.specs_[index] = spec;
+    const Operator& op = program_.operators()[index];
     if (op.kind == NodeKind::kHandover) return;
     if (op.kind != NodeKind::kCollective) throw std::invalid_argument(op.name + " is not a collective");
     const bool together = op.feature == Feature::kGathered;
@@ -111,11 +110,12 @@ class ExpandedJoint::Layout {
         builder_.transfer(at(m, stage, t), at(m, stage + 1, t), 1, front_[at(m, stage, t)]);
         const std::uint64_t node = append({narrow(index), narrow(m), 0, false});
         front_[at(m, stage + 1, t)].push_back(node);
-        if (t == 0) owner_.handed_[place(m, stage)] = node;
+        if (t == 0) graph_.handed[place(m, stage)] = node;
       }
   }
 
-  ExpandedJoint& owner_;
+  const Program& program_;
+  Graph& graph_;
   std::uint32_t stages_, members_, tp_;
   model::GraphBuilder builder_;
   std::vector<std::vector<std::uint64_t>> front_;  // by device: what its next operator waits for
@@ -126,39 +126,50 @@ class ExpandedJoint::Layout {
 
 ExpandedJoint::ExpandedJoint(std::shared_ptr<const Program> program, const ExpandedConfig& config)
     : program_(std::move(program)),
+      config_(config),
       specs_(program_->operators().size()),
       engine_(config.topology, {config.network, 0}) {
-  build(config);
+  const std::int64_t parts = std::int64_t{program_->num_stages()} * config.members;
+  if (parts < 1 || config.topology->num_devices() % parts != 0)
+    throw std::invalid_argument("the topology has a number of devices that stages x members does not divide");
+  for (const CollectiveSpec& spec : config.collectives) specs_.at(static_cast<std::size_t>(spec.op)) = spec;
 }
 
-void ExpandedJoint::build(const ExpandedConfig& config) {
+ExpandedJoint::Graph& ExpandedJoint::graph_of(std::span<const MemberStep> members) {
+  without_sequences_.clear();
+  for (const MemberStep& member : members) without_sequences_.push_back(member.place.sequences == 0);
+  Graph& graph = graphs_[without_sequences_];
+  if (!graph.graph) build(graph, without_sequences_);
+  return graph;
+}
+
+void ExpandedJoint::build(Graph& graph, const std::vector<bool>& without_sequences) const {
   const auto& operators = program_->operators();
-  const auto places = static_cast<std::size_t>(config.members) * static_cast<std::size_t>(program_->num_stages());
-  last_.assign(places, 0);
-  handed_.assign(places, 0);
-  Layout layout(*this, config);
+  const auto places = without_sequences.size() * static_cast<std::size_t>(program_->num_stages());
+  graph.handed.assign(places, 0);
+  Layout layout(*this, graph);
   layout.hold();
-  last_ = held_;                                            // of a stage without operators
+  graph.last = graph.held;                                  // of a stage without operators
   for (std::size_t first = 0; first < operators.size();) {  // operators of one part repeat together, layer by layer
     std::size_t last = first;
     std::int32_t repeat = 0;
     while (last < operators.size() && operators[last].part == operators[first].part &&
            operators[last].stage == operators[first].stage &&
-           (last == first) | (operators[last].kind != NodeKind::kHandover))
+           (last == first || operators[last].kind != NodeKind::kHandover))
       repeat = std::max(repeat, operators[last++].repeat);
     for (std::int32_t layer = 0; layer < repeat; ++layer) {
       bool apart = true;
       for (std::size_t i = first; i < last; ++i) {
         if (layer >= operators[i].repeat) continue;
         const bool together = operators[i].feature == Feature::kGathered;
-        layout.add(i, together && apart);
+        layout.add(i, together && apart, without_sequences);
         apart = !together;
       }
     }
     first = last;
   }
-  graph_ = layout.build();
-  amounts_.resize(origin_.size());
+  graph.graph = layout.build();
+  graph.amounts.resize(graph.origin.size());
 }
 
 std::int64_t ExpandedJoint::amount_of(const Origin& origin, std::span<const MemberStep> members, Ps now,
@@ -178,20 +189,21 @@ std::int64_t ExpandedJoint::amount_of(const Origin& origin, std::span<const Memb
 
 void ExpandedJoint::run(std::span<const MemberStep> members, Ps now, Carry& carry, std::span<Ps> starts,
                         std::span<Ps> ends) {
-  for (std::size_t node = 0; node < amounts_.size(); ++node)
-    amounts_[node] = amount_of(origin_[node], members, now, carry);
+  Graph& graph = graph_of(members);
+  for (std::size_t node = 0; node < graph.amounts.size(); ++node)
+    graph.amounts[node] = amount_of(graph.origin[node], members, now, carry);
   const Ps begin = engine_.now();
-  const auto id = engine_.submit(graph_, begin, amounts_);
+  const auto id = engine_.submit(graph.graph, begin, graph.amounts);
   engine_.advance();
   const model::NodeTimes times = engine_.times(id);
   const auto stages = static_cast<std::size_t>(program_->num_stages());
-  for (std::size_t place = 0; place < last_.size(); ++place) {
-    const Ps end = times.end_ps[last_[place]] - begin + now;
-    if (place % stages == 0) starts[place / stages] = times.end_ps[held_[place]] - begin + now;
+  for (std::size_t place = 0; place < graph.last.size(); ++place) {
+    const Ps end = times.end_ps[graph.last[place]] - begin + now;
+    if (place % stages == 0) starts[place / stages] = times.end_ps[graph.held[place]] - begin + now;
     if (place % stages + 1 == stages) {
       ends[place / stages] = end;
     } else {
-      carry.link[place] = times.end_ps[handed_[place]] - begin + now;
+      carry.link[place] = times.end_ps[graph.handed[place]] - begin + now;
     }
     carry.device[place] = end;
   }

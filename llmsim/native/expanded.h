@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -43,16 +44,23 @@ class ExpandedJoint final : public JointTiming {
     std::int32_t op, member, place;
     bool link;
   };
-  void build(const ExpandedConfig& config);
+  // A member without sequences (a dummy) does not run what works on sequences, so that each set of such members has a
+  // graph of its own.
+  struct Graph {
+    std::shared_ptr<const astra_sim::model::ExecutionGraph> graph;
+    std::vector<Origin> origin;                     // by node
+    std::vector<std::uint64_t> held, last, handed;  // nodes by place: the hold, the last operator, the hand-over
+    std::vector<std::int64_t> amounts;              // scratch, by node
+  };
+  Graph& graph_of(std::span<const MemberStep> members);
+  void build(Graph& graph, const std::vector<bool>& without_sequences) const;
   std::int64_t amount_of(const Origin& origin, std::span<const MemberStep> members, Ps now, const Carry& carry) const;
 
   std::shared_ptr<const Program> program_;
+  ExpandedConfig config_;
   std::vector<CollectiveSpec> specs_;  // by operator
-  std::int64_t tp_ = 1;
-  std::shared_ptr<const astra_sim::model::ExecutionGraph> graph_;
-  std::vector<Origin> origin_;                       // by node
-  std::vector<std::uint64_t> held_, last_, handed_;  // nodes by place: the hold, the last operator, the hand-over
-  std::vector<std::int64_t> amounts_;                // scratch, by node
+  std::map<std::vector<bool>, Graph> graphs_;
+  std::vector<bool> without_sequences_;  // scratch
   astra_sim::engine::Engine engine_;
 };
 

@@ -166,7 +166,7 @@ def changed(tmp_path: Path, **instance: Any) -> Path:
         ({"hardware": ""}, 2, "hardware"),
         ({"pd_type": "prefill"}, 2, "pd_type"),
         ({"num_npus": 3, "tp_size": 3}, 2, "3"),
-        ({"num_npus": 4, "tp_size": 2, "pp_size": 2}, 2, "pp_size"),
+        ({"num_npus": 4, "tp_size": 2, "pp_size": 3}, 2, "num_npus"),
         ({"tp_sise": 1}, 2, "tp_size"),
     ],
 )

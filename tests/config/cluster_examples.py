@@ -78,12 +78,16 @@ def full() -> Json:
         "cuda_graph_sizes": [1, 2, 4],
         "api_latency_ns": 1500000,
         "host_gap_ns": 0.5,
+        "dp_sync_interval": 16,
+        "lockstep_dense_dp": False,
+        "pipeline_extra_batches": 0,
     }
     where = {"weights": "cxl:1", "kv_loc": "npu", "kv_evict_loc": "cpu"}
     first = instance(document)
     older = {**first, "npu_mem": dict(first["npu_mem"]), "npu_num": 4, "npu_group": 2}
     first["npu_mem"]["mem_util"] = 0.9
     first.update(options, num_npus=2, tp_size=2, pp_size=1, ep_size=2, dp_group="a", pd_type="prefill")
+    first["pp_layers"] = [32]
     first["placement"] = {
         "default": dict(where),
         "blocks": [{"blocks": "0-3,7", **where}],

@@ -52,6 +52,9 @@ class Plan:
         self._compute("mlp", LAYER, layers, _native.Feature.TOKENS, stage)
         if stage + 1 == self.stages:
             self._compute("head", HEAD, 1, _native.Feature.SEQUENCES, stage)
+            if self.tp > 1:
+                gather = engine.CollectiveKind.ALL_GATHER
+                self._collective("logits_gather", gather, 1, _native.Feature.SEQUENCES, stage, HEAD)
         else:
             self._handover(stage)
 
@@ -71,7 +74,7 @@ class Plan:
         table = self._table(self._size(feature), 10**9)
         self._add(name, _native.NodeKind.COMPUTE, part, repeat, feature, table, stage)
 
-    def _collective(self, name: str, kind: Any, repeat: int, feature: Any, stage: int) -> None:
+    def _collective(self, name: str, kind: Any, repeat: int, feature: Any, stage: int, part: int = LAYER) -> None:
         between = feature == _native.Feature.GATHERED
         ranks, link = (self.members, self.links[2]) if between else (self.tp, self.links[0])
         per_unit, count = int(self.rng.integers(1, 10_000)), self._size(feature)
@@ -81,7 +84,7 @@ class Plan:
             site = engine.CollectiveSite(flat, list(range(ranks)), kind, engine.Algorithm.RING, network=self.network)
             table[1:] = engine.isolated_durations(site, np.arange(1, count + 1, dtype=np.int64) * per_unit)
         self.specs.append(_native.CollectiveSpec(len(self.ops), kind, 0 if self.measured else per_unit))
-        self._add(name, _native.NodeKind.COLLECTIVE, LAYER, repeat, feature, table, stage)
+        self._add(name, _native.NodeKind.COLLECTIVE, part, repeat, feature, table, stage)
 
     def _handover(self, stage: int) -> None:
         per_unit = int(self.rng.integers(1, 100_000))

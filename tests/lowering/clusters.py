@@ -1,0 +1,54 @@
+"""Small clusters of small models in every parallel layout, and their runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from llmsim.config import EngineOverrides, parse_cluster, resolve
+from llmsim.core import Results
+from llmsim.lowering import LoweredDeployment, LoweringOptions, lower
+from llmsim.routing import parse_router
+from llmsim.simulate import SimulationOptions, simulate
+from llmsim.workload import load_dataset
+
+TRACE = "synthetic:n=40,rate=200,input=lognormal:120,output=lognormal:12,seed=5"
+
+
+def model(folder: Path, *, experts: int = 0, layers: int = 5, dense_first: int = 0) -> str:
+    """A config.json of a few layers with eight heads; the path of it."""
+    shape: dict[str, Any] = {
+        "model_type": "llama", "hidden_size": 512, "num_hidden_layers": layers, "num_attention_heads": 8,
+        "num_key_value_heads": 8, "intermediate_size": 1024, "vocab_size": 1024, "max_position_embeddings": 4096,
+        "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    if experts:
+        shape |= {
+            "model_type": "qwen3_moe", "num_experts": experts, "num_experts_per_tok": 2, "moe_intermediate_size": 256,
+            "head_dim": 64, "decoder_sparse_step": 1, "mlp_only_layers": list(range(dense_first)),
+        }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"config-{experts}-{layers}-{dense_first}.json"
+    path.write_text(json.dumps(shape), encoding="utf-8")
+    return str(path)
+
+
+def cluster(model_path: str, *, members: int = 1, nodes: int = 1, links: Any = 50, **instance: Any) -> dict[str, Any]:
+    """`members` equal instances on each of `nodes` nodes."""
+    entry = {
+        "model_name": model_path, "hardware": "H100", "npu_mem": {"mem_size": 80, "mem_bw": 3350, "mem_latency": 0},
+        "max_num_batched_tokens": 256, "max_num_seqs": 16, "num_gpu_blocks_override": 400, **instance,
+    }  # fmt: skip
+    latency = [2000 for _ in links] if isinstance(links, list) else 2000
+    node = {"instances": [entry] * members}
+    return {"link_bw": links, "link_latency": latency, "nodes": [node] * nodes}
+
+
+def lowered(document: dict[str, Any], *, exact: bool = False, source: Any = "roofline") -> LoweredDeployment:
+    deployment = resolve(parse_cluster(json.dumps(document)), EngineOverrides())
+    return lower(deployment, LoweringOptions(cost_source=source, exact=exact))
+
+
+def run(document: dict[str, Any], *, exact: bool = False, trace: str = TRACE, router: str = "RR") -> Results:
+    deployment = lowered(document, exact=exact)
+    workload = load_dataset(trace, known_models=deployment.models, granularity=deployment.granularity)
+    return simulate(deployment, workload, SimulationOptions(router=parse_router(router), record_steps=True))

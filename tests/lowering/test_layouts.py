@@ -1,0 +1,150 @@
+"""Parallel layouts from cluster files: folded equals expanded, work is conserved, illegal ones are refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llmsim.config.errors import InputError
+from llmsim.lowering.layouts import stage_operators
+from llmsim.model import Dtypes, Layout, load_model, operators, weight_bytes
+from llmsim.model.parallel import split_layers
+
+from .clusters import cluster, lowered, model, run
+
+LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "tp2": ({}, {"tp_size": 2}),
+    "pp2": ({}, {"pp_size": 2}),
+    "pp3_uneven": ({}, {"pp_size": 3, "pp_layers": [1, 1, 3]}),
+    "tp2_pp2": ({}, {"num_npus": 4, "tp_size": 2}),
+    "older_dialect": ({}, {"npu_num": 4, "npu_group": 2}),
+    "pp2_extra_batch": ({}, {"pp_size": 2, "pipeline_extra_batches": 1}),
+    "ep2": ({"experts": 8}, {"tp_size": 2, "ep_size": 2}),
+    "dp2_ep2": ({"experts": 8}, {"dp_group": "a", "ep_size": 2}),
+    "dp2_tp2_ep2": ({"experts": 8}, {"dp_group": "a", "tp_size": 2, "ep_size": 2}),
+    "dp2_tp2_ep4": ({"experts": 8}, {"dp_group": "a", "tp_size": 2}),
+    "dp2_pp2": ({"experts": 8, "dense_first": 2}, {"dp_group": "a", "pp_size": 2}),
+    "dp2_tp2_pp2": ({"experts": 8, "dense_first": 1}, {"dp_group": "a", "num_npus": 4, "tp_size": 2}),
+    "dense_dp2": ({}, {"dp_group": "a"}),
+    "dense_dp2_lockstep": ({}, {"dp_group": "a", "lockstep_dense_dp": True}),
+}
+
+
+def document(tmp_path: Path, name: str, **more: Any) -> dict[str, Any]:
+    shape, instance = LAYOUTS[name]
+    members = 2 if "dp_group" in instance else 1
+    return cluster(model(tmp_path, **shape), members=members, **instance, **more)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_folded_equals_expanded(tmp_path: Path, name: str) -> None:
+    folded, exact = (run(document(tmp_path, name), exact=exact) for exact in (False, True))
+    for column in folded.steps:
+        assert np.array_equal(folded.steps[column], exact.steps[column]), column
+    assert np.array_equal(folded.requests.finish_ps, exact.requests.finish_ps)
+    assert set(folded.invariants.values()) == {"ok"}
+    assert folded.time_shares == exact.time_shares
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_ranks_share_the_work_of_one(tmp_path: Path, name: str) -> None:
+    shape, _ = LAYOUTS[name]
+    config = load_model(model(tmp_path, **shape))
+    layout = lowered(document(tmp_path, name)).groups[0].layout
+    dtypes = Dtypes()
+
+    def flops(ops: Any) -> int:
+        split = ("gemm", "moe", "attention")
+        kept = [op for op in ops if op.kind in split and op.name != "moe_gate"]
+        return sum(op.repeat * (op.flops_per_token + op.flops_per_context_token) for op in kept)
+
+    alone = flops(operators(config, Layout(), dtypes))
+    stages = stage_operators(config, layout, dtypes)
+    ours = sum(flops(op for op in ops if op.feature != "gathered") for ops in stages) * layout.tp
+    shared = sum(flops(op for op in ops if op.feature == "gathered") for ops in stages) * layout.expert_ranks
+    assert ours + shared == alone
+
+
+@pytest.mark.parametrize(("layers", "stages", "split"), [(5, 2, (3, 2)), (8, 3, (3, 3, 2)), (80, 8, (10,) * 8)])
+def test_layers_are_left_over_to_the_stages_before_the_last(layers: int, stages: int, split: tuple[int, ...]) -> None:
+    assert split_layers(layers, stages) == split
+
+
+def test_stages_hold_all_weights_once(tmp_path: Path) -> None:
+    config = load_model(model(tmp_path))
+    whole = weight_bytes(config, Layout(), Dtypes())
+    layout = Layout(stage_layers=(2, 2, 1))
+    parts = [weight_bytes(config, Layout(stage_layers=layout.stage_layers, stage=s), Dtypes()) for s in range(3)]
+    assert sum(parts) == whole
+
+
+def test_idle_ranks_run_dummies_until_the_wave_ends(tmp_path: Path) -> None:
+    """One request: the other rank's steps have no tokens, both take part in as many, a multiple of the interval."""
+    one = "synthetic:n=1,rate=1,input=100,output=5,seed=1"
+    results = run(document(tmp_path, "dp2_ep2", dp_sync_interval=8), trace=one)
+    group, tokens = np.asarray(results.steps["group"]), np.asarray(results.steps["tokens"])
+    assert np.count_nonzero(group == 0) == np.count_nonzero(group == 1) == 8
+    assert tokens[group == 0].sum() == 100 + 4
+    assert tokens[group == 1].sum() == 0
+
+
+def test_ranks_pad_to_the_largest_only_if_all_have_a_graph(tmp_path: Path) -> None:
+    results = run(document(tmp_path, "dp2_ep2", cuda_graph_sizes=[8, 64]))
+    steps = {name: np.asarray(column) for name, column in results.steps.items()}
+    first, second = (steps["group"] == index for index in (0, 1))
+    count = min(np.count_nonzero(first), np.count_nonzero(second))
+    tokens = np.stack([steps["tokens"][first][:count], steps["tokens"][second][:count]])
+    padded = np.stack([steps["padded_tokens"][first][:count], steps["padded_tokens"][second][:count]])
+    largest = np.maximum(tokens, 1).max(axis=0)
+    for eager in (False, True):
+        chosen = (largest > 64) == eager
+        assert chosen.any()
+        if eager:
+            assert (padded[:, chosen] == np.maximum(tokens, 1)[:, chosen]).all()
+        else:
+            assert (padded[:, chosen] == np.where(largest[chosen] <= 8, 8, 64)).all()
+
+
+def test_a_slow_link_between_nodes_is_felt(tmp_path: Path) -> None:
+    """Two entries: the first inside an instance, the second between data-parallel ranks."""
+    near = cluster(model(tmp_path, experts=8), members=2, dp_group="a", links=[900, 900])
+    far = cluster(model(tmp_path, experts=8), nodes=2, dp_group="a", links=[900, 5])
+    assert run(far).requests.finish_ps.max() > run(near).requests.finish_ps.max()
+
+
+def test_pipeline_stages_overlap(tmp_path: Path) -> None:
+    """Two stages with batches of their own finish a burst sooner than one batch at a time through both."""
+    burst = "synthetic:n=32,rate=100000,input=200,output=8,seed=3"
+    results = run(document(tmp_path, "pp2"), trace=burst)
+    start, end = np.asarray(results.steps["start_ps"]), np.asarray(results.steps["end_ps"])
+    assert (start[1:] < end[:-1]).any()
+    assert (end[1:] >= end[:-1]).all()
+
+
+@pytest.mark.parametrize(
+    ("instance", "shape", "words"),
+    [
+        ({"pp_size": 6}, {}, "more than the 5 layers"),
+        ({"pp_size": 2, "pp_layers": [2, 2]}, {}, "pp_layers adds up to 4 layers"),
+        ({"pp_size": 2, "pp_layers": [5]}, {}, "has 1 entries, but there are 2 stages"),
+        ({"pp_size": 2, "async_scheduling": True}, {}, "async_scheduling is true"),
+        ({"dp_group": "a", "ep_size": 3}, {"experts": 8}, "must divide by 2"),
+        ({"dp_group": "a", "ep_size": 4}, {"experts": 8}, "expert ranks per instance"),
+        ({"dp_group": "a", "tp_size": 2}, {"experts": 6}, "ep must divide the number of experts 6"),
+    ],
+)
+def test_illegal_layouts_name_the_rule(
+    tmp_path: Path, instance: dict[str, Any], shape: dict[str, Any], words: str
+) -> None:
+    members = 2 if "dp_group" in instance else 1
+    with pytest.raises(InputError, match=words):
+        lowered(cluster(model(tmp_path, **shape), members=members, **instance))
+
+
+def test_members_in_lock_step_must_be_alike(tmp_path: Path) -> None:
+    unlike = cluster(model(tmp_path, experts=8), members=2, dp_group="a")
+    first, second = unlike["nodes"][0]["instances"]
+    unlike["nodes"][0]["instances"] = [first, {**second, "max_num_seqs": 8}]
+    with pytest.raises(InputError, match=r"instances\[1\]: other engine options"):
+        lowered(unlike)
