@@ -35,7 +35,12 @@ void Engine::forget(const TokenSet& which) {
         if (kind_of(event) == EventKind::hop) return network_->forget_hop(event.token, which);
         return which.contains(event.token);
     });
-    network_->forget(now_, which);
+    memory_.forget(which);
+    for (const std::uint64_t sender : network_->forget(now_, which)) {
+        const Token token = Token::unpack(sender);
+        if (sender != kNobody && token.owner == Owner::channel) memory_.left(token.index, now_);
+    }
+    if (settles_) network_->settle(now_);
 }
 
 // The next graph of each stream starts now where the cancelled one was being served.

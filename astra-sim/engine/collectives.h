@@ -11,7 +11,7 @@ namespace astra_sim::engine {
 
 // A rank ends when it has received all its messages and its own have left its port. Messages that arrive before their
 // receiver has started are kept. `start` never ends a rank in place: it posts a node_end event when nothing else will.
-class Collectives final : public Departures {
+class Collectives {
 public:
     // `runs` by index, as in tokens.
     Collectives(Network& network, EventQueue& queue, const std::vector<std::unique_ptr<Run>>& runs)
@@ -24,7 +24,7 @@ public:
     // A message of a scheduled call arrived; true: the node of the rank of `ended_slot` ends now.
     bool receive_scheduled(Run& run, std::uint32_t message, Ps now, std::uint32_t& ended_slot);
     // A message that a rank sent has left its port, later than `send` could say.
-    void left(std::uint64_t sender, Ps now) override;
+    void left(std::uint64_t sender, Ps now);
 
 private:
     CallState& prepare(Run& run, std::uint32_t call);

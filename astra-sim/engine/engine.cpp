@@ -15,7 +15,10 @@ using model::Stream;
 
 Engine::Engine(std::shared_ptr<const Topology> topology, EngineOptions options)
     : topology_(std::move(topology)),
-      network_(make_network(options.network, topology_, queue_, options.endpoint_delay_ps, options.quantum)),
+      tiers_(std::move(options.memory)),
+      network_(make_network(options.network, topology_, queue_, options.endpoint_delay_ps, options.quantum,
+                            tiers_ == nullptr ? std::span<const model::Link>{} : tiers_->links(), routes_)),
+      memory_(tiers_.get(), options.network, *network_, queue_, routes_),
       collectives_(*network_, queue_, runs_),
       settles_(options.network == NetworkKind::fair_share),
       streams_(static_cast<std::size_t>(topology_->num_devices()) * kNumStreams),
@@ -28,7 +31,10 @@ Engine::Engine(std::shared_ptr<const Topology> topology, EngineOptions options)
         throw model::InvalidTopology("the rate quantum is " + std::to_string(options.quantum.rate_ppm) +
                                      " millionths: it has to be between 0 (exact) and 1,000,000");
     }
-    network_->tell(&collectives_);
+    if (tiers_ != nullptr && &tiers_->topology() != topology_.get()) {
+        throw model::InvalidTopology("the memory tiers were made for another topology than the engine's");
+    }
+    network_->tell(this);
 }
 
 Engine::~Engine() = default;
@@ -53,17 +59,43 @@ GraphId Engine::submit(std::shared_ptr<const ExecutionGraph> graph, Ps at_ps, st
 
 GraphId Engine::transfer(DeviceId from, DeviceId to, Bytes bytes, Ps at_ps) {
     check_transfer(from, to, bytes, at_ps);
+    return add_transfer({0, from, to, bytes, model::kNone, false}, at_ps);
+}
+
+GraphId Engine::access(model::TierId tier, DeviceId device, Bytes bytes, bool store, Ps at_ps) {
+    check_access(tier, device, bytes, at_ps);
+    return add_transfer({0, device, device, bytes, tier, store}, at_ps);
+}
+
+GraphId Engine::add_transfer(const Transfer& item, Ps at_ps) {
     if (free_transfers_.empty()) {
         free_transfers_.push_back(static_cast<std::uint32_t>(transfers_.size()));
         transfers_.emplace_back();
     }
     const std::uint32_t index = free_transfers_.back();
     free_transfers_.pop_back();
-    transfers_[index] = {next_id_++, from, to, bytes};
+    transfers_[index] = item;
+    transfers_[index].id = next_id_++;
     transfer_index_.emplace(transfers_[index].id, index);
     ++in_flight_;
     queue_.push(at_ps, EventKind::submission, transfers_[index].id, Token{Owner::transfer, kNoRun, index}.pack());
     return transfers_[index].id;
+}
+
+void Engine::begin_transfer(std::uint32_t index) {
+    const Transfer& item = transfers_[index];
+    const std::uint64_t token = Token{Owner::transfer, kNoRun, index}.pack();
+    if (item.tier != model::kNone) {
+        memory_.start({item.tier, item.from, item.bytes, item.store, token}, now_);
+    } else {
+        network_->send(now_, {item.from, item.to, item.bytes, item.bytes, token});
+    }
+}
+
+void Engine::left(std::uint64_t sender, Ps now) {
+    const Token token = Token::unpack(sender);
+    if (token.owner == Owner::channel) return memory_.left(token.index, now);
+    collectives_.left(sender, now);
 }
 
 void Engine::end_transfer(std::uint32_t index) {
@@ -125,11 +157,9 @@ void Engine::dispatch(const Event& event) {
     if (kind_of(event) == EventKind::hop) return network_->pass_on(now_, event.token);
     const Token token = Token::unpack(event.token);
     if (token.owner == Owner::transfer) {
-        if (kind_of(event) != EventKind::submission) return end_transfer(token.index);
-        const Transfer& item = transfers_[token.index];
-        network_->send(now_, {item.from, item.to, item.bytes, item.bytes, event.token});
-        return;
+        return kind_of(event) == EventKind::submission ? begin_transfer(token.index) : end_transfer(token.index);
     }
+    if (token.owner == Owner::channel) return memory_.left(token.index, now_);
     Run& run = *runs_[token.run];
     if (kind_of(event) == EventKind::submission) return activate(run);
     switch (token.owner) {
@@ -151,6 +181,7 @@ void Engine::dispatch(const Event& event) {
         case Owner::node:
             return finish(run, token.index);
         case Owner::transfer:
+        case Owner::channel:
             return;  // above
     }
 }
@@ -209,7 +240,10 @@ void Engine::start(Run& run, NodeIndex node) {
             return;
         case NodeKind::memory_load:
         case NodeKind::memory_store:
-            return;  // refused by submit
+            return memory_.start(
+                {graph.peer[node], graph.device[node], run.amount[node], graph.kind[node] == NodeKind::memory_store,
+                 Token{Owner::message, run.index, node}.pack()},
+                now_);
     }
 }
 

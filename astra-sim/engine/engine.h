@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "engine/collectives.h"
+#include "engine/memory.h"
 #include "engine/network.h"
 #include "engine/run.h"
+#include "model/energy.h"
 #include "model/errors.h"
 #include "model/graph.h"
 #include "model/results.h"
@@ -25,8 +27,9 @@ using model::GraphId;
 
 struct EngineOptions {
     NetworkKind network = NetworkKind::congestion_aware;
-    Ps endpoint_delay_ps = 0;  // added to every message at its receiver
-    RateQuantum quantum{};     // of the fair-share network
+    Ps endpoint_delay_ps = 0;                             // added to every message at its receiver
+    RateQuantum quantum{};                                // of the fair-share network
+    std::shared_ptr<const model::MemorySystem> memory{};  // of this topology; null: no tiers
 };
 
 // How a caller with a clock of its own (a serving loop) uses it: submit graphs and transfers for times not before
@@ -35,11 +38,11 @@ struct EngineOptions {
 //
 // One engine is used by one thread at a time; engines share nothing that changes. After an exception out of an advance
 // function the engine's state is undefined but destructible, except after Stalled: then it can still be read.
-class Engine {
+class Engine final : private Departures {
 public:
     // Throws InvalidTopology when the delay is out of range.
     Engine(std::shared_ptr<const Topology> topology, EngineOptions options);
-    ~Engine();
+    ~Engine() override;
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
 
@@ -53,6 +56,13 @@ public:
     // the number returned. It contends with everything else on its route, takes no stream, and needs no release
     // (`times` does not know it). Throws InvalidGraph (ends, a past time), OutOfRange (bytes).
     GraphId transfer(DeviceId from, DeviceId to, Bytes bytes, Ps at_ps);
+
+    // The same for a load from a memory tier, or a store to it.
+    GraphId access(model::TierId tier, DeviceId device, Bytes bytes, bool store, Ps at_ps);
+    // Space in the instance of a tier that a device uses: a ledger, accesses do not change it. Throws OutOfMemory,
+    // InvalidGraph.
+    void reserve(model::TierId tier, DeviceId device, Bytes bytes) { memory_.reserve(tier, device, bytes); }
+    void free(model::TierId tier, DeviceId device, Bytes bytes) { memory_.free(tier, device, bytes); }
 
     // Runs to the next completion; nothing when no graph is in flight. Throws Stalled when none can complete.
     std::optional<Completion> advance();
@@ -82,26 +92,38 @@ public:
     std::size_t num_in_flight() const { return in_flight_; }
     std::uint64_t num_events() const { return num_events_; }
     const Topology& topology() const { return *topology_; }
+    // Of the topology's links, then those of the memory tiers (MemorySystem::links).
     std::vector<LinkCounters> link_counters() const { return network_->counters(now_); }
+    // Of all that has happened up to now().
+    model::Energy energy(const model::EnergyRates& rates) const {
+        return model::energy_of(devices_, link_counters(), now_, rates);
+    }
     FairShareCounters fair_share_counters() const { return network_->fair_share(); }
     std::span<const model::DeviceCounters> device_counters() const { return devices_; }
+    std::span<const model::TierCounters> tier_counters() const { return memory_.counters(); }  // by place
 
 private:
     struct LaneRef {
         std::uint32_t run;
         std::uint32_t lane;
     };
-    // A message without a graph.
+    // A message or an access without a graph.
     struct Transfer {
         GraphId id;
         DeviceId from;
         DeviceId to;
         Bytes bytes;
+        model::TierId tier;  // kNone: to a device
+        bool store;
     };
+    void left(std::uint64_t sender, Ps now) override;
+    GraphId add_transfer(const Transfer& item, Ps at_ps);
+    void begin_transfer(std::uint32_t index);
     Run& run_of(GraphId graph) const;
     void check_time(const char* what, Ps at_ps) const;
     void leave_streams(std::uint32_t run, const ExecutionGraph& graph);
     void forget(const TokenSet& which);
+    void check_access(model::TierId tier, DeviceId device, Bytes bytes, Ps at_ps) const;
     void check_transfer(DeviceId from, DeviceId to, Bytes bytes, Ps at_ps) const;
     void end_transfer(std::uint32_t index);
     void drop_transfer(std::uint32_t index);
@@ -120,8 +142,11 @@ private:
     [[noreturn]] void report_stall() const;
 
     std::shared_ptr<const Topology> topology_;
+    std::shared_ptr<const model::MemorySystem> tiers_;
     EventQueue queue_;
+    RouteTable routes_;
     std::unique_ptr<Network> network_;
+    Memory memory_;
     Collectives collectives_;
     bool settles_;
     Ps now_ = 0;

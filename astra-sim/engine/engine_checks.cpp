@@ -80,15 +80,31 @@ void Engine::check_transfer(DeviceId from, DeviceId to, Bytes bytes, Ps at_ps) c
     check_time("a transfer is submitted", at_ps);
 }
 
+void Engine::check_access(model::TierId tier, DeviceId device, Bytes bytes, Ps at_ps) const {
+    if (!memory_.reaches(tier, device)) {
+        throw InvalidGraph("an access of device " + std::to_string(device) + " names memory tier " +
+                           std::to_string(tier) + ", which it does not reach: the engine has " +
+                           std::to_string(tiers_ == nullptr ? 0 : tiers_->tiers().size()) + " tiers");
+    }
+    if (bytes < 0 || bytes > model::kMaxBytes) {
+        throw model::OutOfRange("an access of " + std::to_string(bytes) + " bytes: 0 to 2^60 is possible");
+    }
+    check_time("an access is submitted", at_ps);
+}
+
 void Engine::check_submission(const ExecutionGraph& graph, Ps at_ps, std::span<const std::int64_t> amounts) const {
     if (graph.num_devices > topology_->num_devices()) {
         throw InvalidGraph("the graph is made for " + std::to_string(graph.num_devices) +
                            " devices, but the topology has " + std::to_string(topology_->num_devices()));
     }
     check_time("the graph is submitted", at_ps);
-    if (graph.memory_node != model::kNone) {
-        throw InvalidGraph(graph.describe(graph.memory_node) +
-                           " needs a memory tier: this version of the engine has none");
+    for (NodeIndex node = graph.memory_node; node < graph.num_nodes(); ++node) {
+        const bool uses = graph.kind[node] == NodeKind::memory_load || graph.kind[node] == NodeKind::memory_store;
+        if (uses && !memory_.reaches(graph.peer[node], graph.device[node])) {
+            throw InvalidGraph(graph.describe(node) + " names memory tier " + std::to_string(graph.peer[node]) +
+                               ", which its device does not reach: the engine has " +
+                               std::to_string(tiers_ == nullptr ? 0 : tiers_->tiers().size()) + " tiers");
+        }
     }
     if (!amounts.empty()) check_amounts(graph, amounts);
 }

@@ -55,8 +55,8 @@ private:
 };
 
 // Who a message or an end belongs to: a run (a graph in flight), and a node or a rank slot of it; or a transfer without
-// a graph (then `run` is kNoRun).
-enum class Owner : std::uint8_t { rank_first_phase, rank_second_phase, message, node, scheduled, transfer };
+// a graph, or a channel of a memory tier (then `run` is kNoRun).
+enum class Owner : std::uint8_t { rank_first_phase, rank_second_phase, message, node, scheduled, transfer, channel };
 inline constexpr std::uint32_t kNoRun = 0x0fffffffU;
 
 struct Token {

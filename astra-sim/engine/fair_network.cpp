@@ -8,32 +8,39 @@ namespace astra_sim::engine {
 
 namespace {
 
-std::vector<model::BytesPerSecond> capacities_of(const Topology& topology) {
+std::vector<model::BytesPerSecond> capacities_of(const Topology& topology, std::span<const model::Link> more) {
     std::vector<model::BytesPerSecond> out;
     for (const model::Link& link : topology.links()) out.push_back(link.bandwidth_bytes_per_s);
+    for (const model::Link& link : more) out.push_back(link.bandwidth_bytes_per_s);
     return out;
 }
 
 }  // namespace
 
 FairNetwork::FairNetwork(std::shared_ptr<const Topology> topology, EventQueue& queue, Ps endpoint_delay_ps,
-                         RateQuantum quantum)
+                         RateQuantum quantum, std::span<const model::Link> more, const RouteTable& routes)
     : topology_(std::move(topology)),
       queue_(queue),
       endpoint_delay_ps_(endpoint_delay_ps),
-      share_(capacities_of(*topology_), quantum),
-      count_(topology_->links().size()) {}
+      routes_(routes),
+      share_(capacities_of(*topology_, more), quantum),
+      count_(topology_->links().size() + more.size()) {
+    for (const model::Link& link : topology_->links()) latency_.push_back(link.latency_ps);
+    for (const model::Link& link : more) latency_.push_back(link.latency_ps);
+}
 
 Ps FairNetwork::send(Ps now, const Parcel& parcel) {
     route_.clear();
-    if (parcel.link != model::kNone) {
+    if (parcel.via != model::kNone) {
+        route_ = routes_[parcel.via];
+    } else if (parcel.link != model::kNone) {
         route_.push_back(parcel.link);
     } else {
         topology_->route(parcel.from, parcel.to, route_);
     }
-    Ps latency = endpoint_delay_ps_;
+    Ps latency = parcel.via != model::kNone ? 0 : endpoint_delay_ps_;
     for (const model::LinkId id : route_) {
-        latency = std::min(latency + topology_->links()[id].latency_ps, model::kHorizon);  // the queue refuses it
+        latency = std::min(latency + latency_[id], model::kHorizon);  // the queue refuses it
         count_[id].bytes += parcel.exact_bytes;
         ++count_[id].messages;
     }
@@ -67,15 +74,18 @@ void FairNetwork::pass_on(Ps now, std::uint64_t) {
     }
 }
 
-void FairNetwork::forget(Ps now, const TokenSet& which) {
+std::vector<std::uint64_t> FairNetwork::forget(Ps now, const TokenSet& which) {
+    std::vector<std::uint64_t> senders;
     share_.solve(now);  // rates and volumes of flows that started at this time
     for (FlowId flow = 0; flow < cargo_.size(); ++flow) {
         if (!share_.in_motion(flow) || !which.contains(cargo_[flow].token)) continue;
         const Bytes left = std::min(share_.bytes_left(flow, now), cargo_[flow].bytes);
         for (const model::LinkId id : share_.route(flow)) count_[id].bytes -= left;
         share_.stop(now, flow);
+        senders.push_back(cargo_[flow].sender);
     }
     settle(now);
+    return senders;
 }
 
 void FairNetwork::settle(Ps now) {

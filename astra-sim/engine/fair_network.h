@@ -13,11 +13,12 @@ namespace astra_sim::engine {
 // its last byte has left. Rates change only between picoseconds: all starts and ends of one time are seen together.
 class FairNetwork final : public Network {
 public:
-    FairNetwork(std::shared_ptr<const Topology> topology, EventQueue& queue, Ps endpoint_delay_ps, RateQuantum quantum);
+    FairNetwork(std::shared_ptr<const Topology> topology, EventQueue& queue, Ps endpoint_delay_ps, RateQuantum quantum,
+                std::span<const model::Link> more, const RouteTable& routes);
 
     Ps send(Ps now, const Parcel& parcel) override;
     void pass_on(Ps now, std::uint64_t token) override;  // a flow may have ended
-    void forget(Ps now, const TokenSet& which) override;
+    std::vector<std::uint64_t> forget(Ps now, const TokenSet& which) override;
     void settle(Ps now) override;
     std::vector<LinkCounters> counters(Ps now) const override;
     FairShareCounters fair_share() const override;
@@ -37,6 +38,8 @@ private:
     std::shared_ptr<const Topology> topology_;
     EventQueue& queue_;
     Ps endpoint_delay_ps_;
+    const RouteTable& routes_;
+    std::vector<Ps> latency_;  // by link
     FairShare share_;
     std::vector<Cargo> cargo_;  // by flow
     std::vector<LinkCounters> count_;

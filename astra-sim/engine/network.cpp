@@ -37,10 +37,12 @@ struct LinkState {
 
 class NetworkBase : public Network {
 public:
-    NetworkBase(std::shared_ptr<const Topology> topology, EventQueue& queue, Ps endpoint_delay_ps)
-        : topology_(std::move(topology)), queue_(queue), endpoint_delay_ps_(endpoint_delay_ps) {
-        links_.reserve(topology_->links().size());
+    NetworkBase(std::shared_ptr<const Topology> topology, EventQueue& queue, Ps endpoint_delay_ps,
+                std::span<const model::Link> more, const RouteTable& routes)
+        : topology_(std::move(topology)), queue_(queue), endpoint_delay_ps_(endpoint_delay_ps), routes_(routes) {
+        links_.reserve(topology_->links().size() + more.size());
         for (const model::Link& link : topology_->links()) links_.emplace_back(link);
+        for (const model::Link& link : more) links_.emplace_back(link);
     }
 
     std::vector<LinkCounters> counters(Ps) const override {
@@ -58,6 +60,7 @@ protected:
     std::shared_ptr<const Topology> topology_;
     EventQueue& queue_;
     Ps endpoint_delay_ps_;
+    const RouteTable& routes_;
     std::vector<LinkState> links_;
 };
 
@@ -66,10 +69,9 @@ public:
     using NetworkBase::NetworkBase;
 
     Ps send(Ps now, const Parcel& parcel) override {
-        Ps latency = endpoint_delay_ps_;
+        Ps latency = 0;
         Ps slowest = 0;
-        for (VertexId at = parcel.from; at != parcel.to;) {
-            LinkState& link = links_[next_link(at, parcel)];
+        const auto cross = [&](LinkState& link) {
             const Ps occupied = link.serialisation(parcel.timing_bytes);
             latency += link.latency_ps;
             if (latency > model::kHorizon) latency = model::kHorizon;  // the event queue refuses it
@@ -77,7 +79,16 @@ public:
             link.count.bytes += parcel.exact_bytes;
             link.count.busy_ps += occupied;
             ++link.count.messages;
-            at = link.to;
+        };
+        if (parcel.via != model::kNone) {
+            for (const LinkId id : routes_[parcel.via]) cross(links_[id]);
+        } else {
+            latency = endpoint_delay_ps_;
+            for (VertexId at = parcel.from; at != parcel.to;) {
+                LinkState& link = links_[next_link(at, parcel)];
+                cross(link);
+                at = link.to;
+            }
         }
         const std::uint64_t entity = (static_cast<std::uint64_t>(parcel.from) << 28) | parcel.to;
         const Ps left = now + slowest;
@@ -94,13 +105,13 @@ class AwareNetwork final : public NetworkBase {
 public:
     using NetworkBase::NetworkBase;
 
-    Ps send(Ps now, const Parcel& parcel) override { return enter(now, parcel.from, parcel); }
+    Ps send(Ps now, const Parcel& parcel) override { return enter(now, parcel.from, 0, parcel); }
 
     void pass_on(Ps now, std::uint64_t token) override {
         const auto index = static_cast<std::uint32_t>(token);
         free_.push_back(index);
         const Travelling travelling = travelling_[index];
-        enter(now, travelling.at, travelling.parcel);
+        enter(now, travelling.at, travelling.step, travelling.parcel);
     }
 
     bool forget_hop(std::uint64_t token, const TokenSet& which) override {
@@ -113,11 +124,13 @@ public:
 private:
     struct Travelling {
         VertexId at;
+        std::uint32_t step;  // how many links of its `via` it has crossed
         Parcel parcel;
     };
 
-    Ps enter(Ps now, VertexId at, const Parcel& parcel) {
-        const LinkId id = next_link(at, parcel);
+    Ps enter(Ps now, VertexId at, std::uint32_t step, const Parcel& parcel) {
+        const bool given = parcel.via != model::kNone;
+        const LinkId id = given ? routes_[parcel.via][step] : next_link(at, parcel);
         LinkState& link = links_[id];
         const Ps begin = now > link.free_at ? now : link.free_at;
         const Ps occupied = link.serialisation(parcel.timing_bytes);
@@ -132,10 +145,10 @@ private:
         }
         if (left > model::kHorizon) queue_.push(left, EventKind::arrival, id, parcel.token);  // refuses it
         const Ps there = left + link.latency_ps;
-        if (link.to == parcel.to) {
-            queue_.push(there + endpoint_delay_ps_, EventKind::arrival, id, parcel.token);
+        if (given ? step + 1 == routes_[parcel.via].size() : link.to == parcel.to) {
+            queue_.push(there + (given ? 0 : endpoint_delay_ps_), EventKind::arrival, id, parcel.token);
         } else {
-            queue_.push(there, EventKind::hop, id, store({link.to, parcel}));
+            queue_.push(there, EventKind::hop, id, store({link.to, step + 1, parcel}));
         }
         return left;
     }
@@ -158,14 +171,15 @@ private:
 }  // namespace
 
 std::unique_ptr<Network> make_network(NetworkKind kind, std::shared_ptr<const Topology> topology, EventQueue& queue,
-                                      Ps endpoint_delay_ps, RateQuantum quantum) {
+                                      Ps endpoint_delay_ps, RateQuantum quantum, std::span<const model::Link> more,
+                                      const RouteTable& routes) {
     if (kind == NetworkKind::fair_share) {
-        return std::make_unique<FairNetwork>(std::move(topology), queue, endpoint_delay_ps, quantum);
+        return std::make_unique<FairNetwork>(std::move(topology), queue, endpoint_delay_ps, quantum, more, routes);
     }
     if (kind == NetworkKind::congestion_unaware) {
-        return std::make_unique<UnawareNetwork>(std::move(topology), queue, endpoint_delay_ps);
+        return std::make_unique<UnawareNetwork>(std::move(topology), queue, endpoint_delay_ps, more, routes);
     }
-    return std::make_unique<AwareNetwork>(std::move(topology), queue, endpoint_delay_ps);
+    return std::make_unique<AwareNetwork>(std::move(topology), queue, endpoint_delay_ps, more, routes);
 }
 
 }  // namespace astra_sim::engine

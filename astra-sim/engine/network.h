@@ -35,7 +35,11 @@ struct Parcel {
     std::uint64_t token;                // a packed Token, handed back on arrival
     std::uint64_t sender = kNobody;     // a packed Token for Departures
     model::LinkId link = model::kNone;  // crosses this link only, from its one end to the other
+    std::uint32_t via = model::kNone;   // crosses the links of this entry of the route table
 };
+
+// Routes that no topology knows: to memory tiers. Entries are only added.
+using RouteTable = std::vector<std::vector<model::LinkId>>;
 
 // Hears of messages for which `send` could not say when they leave; called while an event is served.
 class Departures {
@@ -62,13 +66,14 @@ public:
     virtual void pass_on(Ps now, std::uint64_t token) = 0;
     // Forgets the parcels with these tokens that are in motion: where messages share links, theirs leave them now and
     // count as far as they got; elsewhere a message is sent to the end of the link it was given to and goes no further.
-    // The caller takes arrivals out of the queue, and asks `forget_hop` for every hop event.
-    virtual void forget(Ps, const TokenSet&) {}
+    // The caller takes arrivals out of the queue, and asks `forget_hop` for every hop event. Returns the senders of
+    // those that left a link early.
+    virtual std::vector<std::uint64_t> forget(Ps, const TokenSet&) { return {}; }
     // True: this hop event belongs to such a parcel and has to leave the queue.
     virtual bool forget_hop(std::uint64_t, const TokenSet&) { return false; }
     // Everything that happens at `now` has happened.
     virtual void settle(Ps) {}
-    // One entry per link of the topology, as of `now`.
+    // One entry per link of the topology and the memory tiers, as of `now`.
     virtual std::vector<LinkCounters> counters(Ps now) const = 0;
     virtual FairShareCounters fair_share() const { return {}; }
 
@@ -78,8 +83,10 @@ protected:
     Departures* departures_ = nullptr;
 };
 
-// `queue` must outlive the network; every arrival is delayed by endpoint_delay_ps at the receiver.
+// Links are those of the topology, then `more`. `queue` and `routes` must outlive the network; the arrival of every
+// message between devices is delayed by endpoint_delay_ps at the receiver.
 std::unique_ptr<Network> make_network(NetworkKind kind, std::shared_ptr<const Topology> topology, EventQueue& queue,
-                                      Ps endpoint_delay_ps, RateQuantum quantum = {});
+                                      Ps endpoint_delay_ps, RateQuantum quantum, std::span<const model::Link> more,
+                                      const RouteTable& routes);
 
 }  // namespace astra_sim::engine

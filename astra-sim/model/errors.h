@@ -24,6 +24,11 @@ struct OutOfRange : EngineError {
     using EngineError::EngineError;
 };
 
+// Space in a memory tier is used up.
+struct OutOfMemory : EngineError {
+    using EngineError::EngineError;
+};
+
 // No event is pending and a graph is unfinished; the message names waiting nodes.
 struct Stalled : EngineError {
     using EngineError::EngineError;

@@ -19,8 +19,8 @@ enum class NodeKind : std::uint8_t {
     transfer,      // amount: bytes; peer: destination device; ends when the message has arrived
     send,          // amount: bytes; peer: destination device; call: joins it to its recv; ends on arrival
     recv,          // amount: bytes; peer: source device; call: as its send; ends when the message is there
-    memory_load,   // amount: bytes; peer: tier (placeholder: engines without tiers refuse it)
-    memory_store,  // amount: bytes; peer: tier (placeholder)
+    memory_load,   // amount: bytes; peer: memory tier
+    memory_store,  // amount: bytes; peer: memory tier
 };
 
 // Nodes of one stream of one device run one at a time, in the order of their index in the graph, and graphs in the
@@ -93,7 +93,7 @@ public:
     std::uint32_t num_devices = 0;
     bool has_recv = false;
     bool by_readiness = false;      // what a stream runs next: the lowest node that is ready, not the next one
-    NodeIndex memory_node = kNone;  // one that needs a memory tier, if any
+    NodeIndex memory_node = kNone;  // the first one that needs a memory tier, if any
 
 private:
     friend class GraphBuilder;

@@ -22,6 +22,16 @@ struct LinkCounters {
     std::int64_t peak_messages = 0;  // at once; only where messages share a link (fair share)
 };
 
+// Per instance of a memory tier (MemorySystem::place). Bytes and busy times are those of its channels, which are links.
+struct TierCounters {
+    std::int64_t loads = 0;
+    std::int64_t stores = 0;
+    Ps waiting_ps = 0;  // summed, of accesses that waited for a channel of a fifo tier
+    std::int64_t peak_waiting = 0;
+    Bytes used_bytes = 0;  // reserved and not freed
+    Bytes peak_used_bytes = 0;
+};
+
 // Per device: time that nodes ran, by stream and by power class (nodes on Stream::none may overlap).
 struct DeviceCounters {
     std::array<Ps, kNumStreams> busy_ps{};

@@ -4,131 +4,35 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
-#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
-#include <tuple>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/engine.h"
 #include "model/errors.h"
-#include "model/topology_builder.h"
 #include "python/arrays.h"
 
 namespace astra_sim::python {
 
 using engine::Engine;
 using engine::NetworkKind;
-using model::BytesPerSecond;
 using model::Ps;
 using model::Topology;
-using model::TopologyBuilder;
-using model::TopologyKind;
 
 void bind_errors(nb::module_& module) {
     const nb::exception<model::EngineError> base(module, "EngineError");
     nb::exception<model::InvalidGraph>(module, "InvalidGraph", base);
     nb::exception<model::InvalidTopology>(module, "InvalidTopology", base);
     nb::exception<model::OutOfRange>(module, "OutOfRange", base);
+    nb::exception<model::OutOfMemory>(module, "OutOfMemory", base);
     nb::exception<model::Stalled>(module, "Stalled", base);
     nb::exception<model::NotFoldable>(module, "NotFoldable", base);
-}
-
-namespace {
-
-using DimensionTuple = std::tuple<TopologyKind, std::uint32_t, BytesPerSecond, Ps, BytesPerSecond>;
-
-std::shared_ptr<Topology> grid(const std::vector<DimensionTuple>& tuples) {
-    std::vector<model::Dimension> dimensions;
-    for (const auto& [kind, size, bandwidth, latency, bisection] : tuples) {
-        dimensions.push_back({kind, size, bandwidth, latency, bisection});
-    }
-    return std::const_pointer_cast<Topology>(Topology::grid(dimensions));
-}
-
-void check_ends(const Topology& topology, std::uint32_t from, std::uint32_t to) {
-    if (from >= topology.num_devices() || to >= topology.num_devices()) {
-        throw model::InvalidTopology("there is no route between devices outside of the topology");
-    }
-}
-
-void bind_builder(nb::module_& module) {
-    nb::class_<TopologyBuilder>(module, "TopologyBuilder",
-                                "Devices 0 .. n - 1, then switches, joined by full-duplex links; build() seals it.")
-        .def(nb::init<std::uint32_t, bool>(), nb::arg("num_devices"), nb::arg("devices_relay") = false)
-        .def("add_switch", &TopologyBuilder::add_switch, nb::arg("bisection_bytes_per_s") = 0, nb::arg("spread") = 0,
-             "Its number; bisection 0: does not block; spread 0: equal routes by hash, else destination / spread.")
-        .def("add_link", &TopologyBuilder::add_link, nb::arg("a"), nb::arg("b"), nb::arg("bandwidth_bytes_per_s"),
-             nb::arg("latency_ps"), "Number c of the cable: links 2c (a to b) and 2c + 1.")
-        .def("add_route", &TopologyBuilder::add_route, nb::arg("vertices"))
-        .def("build", [](const TopologyBuilder& self) { return std::const_pointer_cast<Topology>(self.build()); });
-}
-
-}  // namespace
-
-void bind_topology(nb::module_& module) {
-    nb::enum_<TopologyKind>(module, "TopologyKind")
-        .value("RING", TopologyKind::ring)
-        .value("SWITCH", TopologyKind::switched)
-        .value("FULLY_CONNECTED", TopologyKind::fully_connected);
-    const auto make = [](TopologyKind kind) {
-        return [kind](std::uint32_t num_devices, BytesPerSecond bandwidth_bytes_per_s, Ps latency_ps) {
-            return std::const_pointer_cast<Topology>(
-                Topology::single(kind, num_devices, bandwidth_bytes_per_s, latency_ps));
-        };
-    };
-    const auto arguments = [](auto define) {
-        define(nb::arg("num_devices"), nb::arg("bandwidth_bytes_per_s"), nb::arg("latency_ps"));
-    };
-    nb::class_<Topology> topology(module, "Topology", "Devices and full-duplex links; latency is per link; immutable.");
-    arguments([&](auto... names) { topology.def_static("ring", make(TopologyKind::ring), names...); });
-    arguments([&](auto... names) { topology.def_static("switch", make(TopologyKind::switched), names...); });
-    arguments(
-        [&](auto... names) { topology.def_static("fully_connected", make(TopologyKind::fully_connected), names...); });
-    topology
-        .def_static("grid", &grid, nb::arg("dimensions"),
-                    "From (kind, size, bytes/s, latency ps, bisection bytes/s or 0) per dimension, 0 fastest.")
-        .def_prop_ro("num_devices", &Topology::num_devices)
-        .def_prop_ro("num_links", [](const Topology& self) { return self.links().size(); })
-        .def(
-            "links",
-            [](const Topology& self) {
-                std::vector<std::pair<std::uint32_t, std::uint32_t>> ends;
-                for (const model::Link& link : self.links()) ends.emplace_back(link.from, link.to);
-                return ends;
-            },
-            "Ends (from, to) of every directed link, in the order of the counters; switches follow the devices.")
-        .def(
-            "link_speeds",
-            [](const Topology& self) {
-                std::vector<std::pair<BytesPerSecond, Ps>> speeds;
-                for (const model::Link& link : self.links()) {
-                    speeds.emplace_back(link.bandwidth_bytes_per_s, link.latency_ps);
-                }
-                return speeds;
-            },
-            "(bytes/s, latency ps) of every directed link.")
-        .def(
-            "route",
-            [](const Topology& self, std::uint32_t from, std::uint32_t to) {
-                check_ends(self, from, to);
-                std::vector<model::LinkId> links;
-                self.route(from, to, links);
-                return links;
-            },
-            nb::arg("from_device"), nb::arg("to_device"), "Numbers of the links of a route, in order.")
-        .def("hops", [](const Topology& self, std::uint32_t from, std::uint32_t to) {
-            check_ends(self, from, to);
-            return self.hops(from, to);
-        });
-    bind_builder(module);
-    nb::enum_<NetworkKind>(module, "NetworkKind")
-        .value("CONGESTION_UNAWARE", NetworkKind::congestion_unaware)
-        .value("CONGESTION_AWARE", NetworkKind::congestion_aware)
-        .value("FAIR_SHARE", NetworkKind::fair_share);
 }
 
 namespace {
@@ -158,6 +62,45 @@ nb::dict link_counters(const Engine& self) {
     return out;
 }
 
+nb::dict tier_counters(const Engine& self) {
+    std::vector<std::int64_t> loads, stores, waiting_ps, peak_waiting, used_bytes, peak_used_bytes;
+    for (const model::TierCounters& tier : self.tier_counters()) {
+        loads.push_back(tier.loads);
+        stores.push_back(tier.stores);
+        waiting_ps.push_back(tier.waiting_ps);
+        peak_waiting.push_back(tier.peak_waiting);
+        used_bytes.push_back(tier.used_bytes);
+        peak_used_bytes.push_back(tier.peak_used_bytes);
+    }
+    nb::dict out;
+    out["loads"] = as_array(std::move(loads));
+    out["stores"] = as_array(std::move(stores));
+    out["waiting_ps"] = as_array(std::move(waiting_ps));
+    out["peak_waiting"] = as_array(std::move(peak_waiting));
+    out["used_bytes"] = as_array(std::move(used_bytes));
+    out["peak_used_bytes"] = as_array(std::move(peak_used_bytes));
+    return out;
+}
+
+nb::dict energy_nj(const Engine& self, const std::vector<std::int64_t>& class_mw, std::int64_t idle_mw,
+                   std::vector<std::int64_t> link_fj_per_byte) {
+    model::EnergyRates rates;
+    if (class_mw.size() > rates.class_mw.size()) {
+        throw model::InvalidGraph("there are " + std::to_string(class_mw.size()) + " powers for " +
+                                  std::to_string(rates.class_mw.size()) + " power classes");
+    }
+    std::copy(class_mw.begin(), class_mw.end(), rates.class_mw.begin());
+    rates.idle_mw = idle_mw;
+    rates.link_fj_per_byte = std::move(link_fj_per_byte);
+    model::Energy energy = self.energy(rates);
+    nb::dict out;
+    out["class_nj"] = as_array(std::vector<std::int64_t>(energy.class_nj.begin(), energy.class_nj.end()));
+    out["idle_nj"] = energy.idle_nj;
+    out["link_nj"] = as_array(std::move(energy.link_nj));
+    out["total_nj"] = energy.total_nj;
+    return out;
+}
+
 nb::dict device_counters(const Engine& self) {
     std::vector<std::int64_t> streams, classes;
     for (const model::DeviceCounters& device : self.device_counters()) {
@@ -179,12 +122,14 @@ void bind_runtime(nb::module_& module) {
         .def(
             "__init__",
             [](Engine* self, std::shared_ptr<Topology> topology, NetworkKind network, Ps endpoint_delay_ps,
-               std::int64_t rate_quantum_ppm, std::size_t quantum_above_flows) {
+               std::int64_t rate_quantum_ppm, std::size_t quantum_above_flows,
+               std::shared_ptr<model::MemorySystem> memory) {
                 new (self)
-                    Engine(std::move(topology), {network, endpoint_delay_ps, {rate_quantum_ppm, quantum_above_flows}});
+                    Engine(std::move(topology),
+                           {network, endpoint_delay_ps, {rate_quantum_ppm, quantum_above_flows}, std::move(memory)});
             },
             nb::arg("topology"), nb::arg("network") = NetworkKind::congestion_aware, nb::arg("endpoint_delay_ps") = 0,
-            nb::arg("rate_quantum_ppm") = 0, nb::arg("quantum_above_flows") = 65'536,
+            nb::arg("rate_quantum_ppm") = 0, nb::arg("quantum_above_flows") = 65'536, nb::arg("memory") = nb::none(),
             "Fair share: a rate quantum of 0 is exact, see fair_share_counters()['deferred'].")
         .def(
             "submit",
@@ -214,6 +159,15 @@ void bind_runtime(nb::module_& module) {
         .def("cancel", &Engine::cancel, nb::arg("graph"), "Drops a graph or transfer in flight.")
         .def("transfer", &Engine::transfer, nb::arg("from_device"), nb::arg("to_device"), nb::arg("num_bytes"),
              nb::arg("at_ps"), "One message without a graph; reported by advance under the number returned.")
+        .def("access", &Engine::access, nb::arg("tier"), nb::arg("device"), nb::arg("num_bytes"), nb::arg("store"),
+             nb::arg("at_ps"), "A load from a memory tier, or a store to it, without a graph.")
+        .def("reserve", &Engine::reserve, nb::arg("tier"), nb::arg("device"), nb::arg("num_bytes"))
+        .def("free", &Engine::free, nb::arg("tier"), nb::arg("device"), nb::arg("num_bytes"))
+        .def("tier_counters", &tier_counters,
+             "Columns by place: loads, stores, waiting_ps, peak_waiting, used_bytes, peak_used_bytes.")
+        .def("energy_nj", &energy_nj, nb::arg("class_mw"), nb::arg("idle_mw") = 0,
+             nb::arg("link_fj_per_byte") = std::vector<std::int64_t>{},
+             "Energy up to now_ps: dict of class_nj, idle_nj, link_nj, total_nj.")
         .def("idle_until", &Engine::idle_until, nb::arg("at_ps"), "Moves the clock where nothing happens until then.")
         .def(
             "fair_share_counters",
@@ -240,6 +194,7 @@ void bind_engine(nb::module_& module) {
     module.doc() = "Execution graphs on a simulated network: topologies, collectives, streams, contention.";
     bind_errors(module);
     bind_topology(module);
+    bind_memory(module);
     bind_graph(module);
     bind_runtime(module);
     bind_isolated(module);

@@ -11,6 +11,7 @@ void bind_engine(nanobind::module_& module);
 // Its parts, in the order that bind_engine calls them.
 void bind_errors(nanobind::module_& module);
 void bind_topology(nanobind::module_& module);
+void bind_memory(nanobind::module_& module);
 void bind_graph(nanobind::module_& module);
 void bind_runtime(nanobind::module_& module);
 void bind_isolated(nanobind::module_& module);

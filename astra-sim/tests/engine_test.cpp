@@ -126,7 +126,7 @@ void refused_submissions() {
     CHECK_THROWS(model::InvalidGraph, "5 devices, but the topology has 4", engine.submit(builder.build(), 0));
     GraphBuilder memory(4);
     memory.add(NodeKind::memory_load, Stream::copy_in, 0, 8, 0, 0, Parents{});
-    CHECK_THROWS(model::InvalidGraph, "node 0 (memory load on device 0) needs a memory tier",
+    CHECK_THROWS(model::InvalidGraph, "node 0 (memory load on device 0) names memory tier 0",
                  engine.submit(memory.build(), 0));
     GraphBuilder pair(4);
     pair.add(NodeKind::send, Stream::comm, 0, 8, 1, 0, Parents{});

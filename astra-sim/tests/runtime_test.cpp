@@ -176,9 +176,36 @@ void random_cancels() {
     }
 }
 
+// 2 W for 3 us of class 1, 5 mW idle for 10 us on 3 devices, 10 pJ per byte of one link: by hand.
+void energy() {
+    Engine engine(Topology::single(TopologyKind::switched, 3, 1'000'000'000'000, 0), {});
+    GraphBuilder builder(3);
+    builder.compute(0, 3'000'000, {}, model::Stream::compute, 1);
+    engine.submit(builder.build(), 0);
+    engine.transfer(0, 1, 1'000'000, 0);
+    engine.run();
+    engine.idle_until(10'000'000);
+    model::EnergyRates rates;
+    rates.class_mw[1] = 2000;
+    rates.idle_mw = 5;
+    rates.link_fj_per_byte.assign(engine.link_counters().size(), 0);
+    rates.link_fj_per_byte[0] = 10'000;
+    const model::Energy got = engine.energy(rates);
+    CHECK_EQUAL(got.class_nj[1], 6'000);
+    CHECK_EQUAL(got.idle_nj, 150);
+    CHECK_EQUAL(got.link_nj[0], 10'000);
+    CHECK_EQUAL(got.total_nj, 16'150);
+    rates.link_fj_per_byte.pop_back();
+    CHECK_THROWS(model::InvalidGraph, "given for 5 links, but the engine has 6", engine.energy(rates));
+    rates.link_fj_per_byte.clear();
+    rates.class_mw[3] = -1;
+    CHECK_THROWS(model::InvalidGraph, "class 3 is -1", engine.energy(rates));
+}
+
 }  // namespace
 
 int main() {
+    energy();
     transfers_equal_nodes();
     refused_transfers();
     cancelling_graphs();
