@@ -1,10 +1,12 @@
 // The command `astra-sim`.
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <new>
 #include <string>
 #include <vector>
 
+#include "cli/external.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/runs.h"
@@ -38,11 +40,22 @@ Files read_files(const CommandLine& line) {
     return files;
 }
 
+int run_elsewhere(const CommandLine& line, const Files& files) {
+    const ExternalReport report = run_external(line.backend.substr(std::strlen(kExternal)), line, files);
+    const std::string text = line.json ? as_json(report) : as_lines(report);
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    if (report.unfinished == 0) return 0;
+    std::fprintf(stderr, "error: %llu NPU(s) have no line that says when they finished\n",
+                 static_cast<unsigned long long>(report.unfinished));
+    return kUnfinished;
+}
+
 int run(const CommandLine& line) {
     const Files files = read_files(line);
     for (const auto* notes : {&line.notes, &files.system.notes, &files.network.notes, &files.memory.notes}) {
         print_notes(*notes);
     }
+    if (line.backend.starts_with(kExternal)) return run_elsewhere(line, files);
     std::vector<std::string> notes;
     const Report outcome = line.rules == "strict" ? run_strict(line, files) : run_default(line, files, notes);
     print_notes(notes);

@@ -114,6 +114,12 @@ void check(const CommandLine& line) {
     }
     if (line.rules != "strict" && line.rules != "default") wrong("rules", line.rules, "strict or default");
     const bool strict = line.rules == "strict";
+    if (line.backend.starts_with(kExternal)) {
+        if (line.node_times.empty() && line.timeline.empty() && line.link_counters.empty()) return;
+        throw InputError(
+            "an external ASTRA-sim prints lines per NPU only; --node-times, --timeline and "
+            "--link-counters need the rules of this program");
+    }
     const bool upstream = line.backend == "congestion-unaware" || line.backend == "congestion-aware";
     if (upstream || (!strict && line.backend == "fair-share")) return check_outputs(line);
     wrong("network-backend", line.backend,
@@ -160,6 +166,7 @@ std::string usage() {
            "  --remote-memory-configuration=FILE  JSON: memory-type and its costs\n"
            "  --comm-group-configuration=FILE     JSON: group id -> NPUs (default: empty)\n"
            "  --network-backend=NAME              congestion-unaware (default), congestion-aware, fair-share\n"
+           "                                      or external:PATH, an ASTRA-sim binary of yours\n"
            "  --rules=NAME                        default: sound rules of our own, in picoseconds; strict: "
            "ASTRA-sim's\n"
            "                                      results, cycle for cycle (not with fair-share)\n"

@@ -22,6 +22,8 @@ struct CommandLine {
     std::vector<std::string> notes;
 };
 
+inline constexpr const char* kExternal = "external:";  // what such a backend begins with
+
 // `--option=value` or `--option value`. Throws model::InputError.
 CommandLine parse_command_line(const std::vector<std::string>& arguments);
 std::string usage();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 #include "config/topology_file.h"
 #include "model/input_error.h"
@@ -21,7 +22,9 @@ namespace {
 model::BytesPerSecond bytes_per_s(double gb_per_s) {
     const double value = std::floor(gb_per_s * 1e9 + 0.5);
     if (value < 1 || value > 1e18) {
-        throw InputError("the network's bandwidth is " + std::to_string(gb_per_s) +
+        char text[64];
+        std::snprintf(text, sizeof text, "%g", gb_per_s);
+        throw InputError("the network's bandwidth is " + std::string(text) +
                          " GB/s; 1 byte/s to 10^9 GB/s run under --rules default");
     }
     return static_cast<model::BytesPerSecond>(value);
@@ -120,8 +123,8 @@ Outcome simulate(const Options& options, const Inputs& inputs) {
     rules.replay_only = inputs.system.replay_only;
     rules.roofline = inputs.system.roofline;
     rules.npus = inputs.network.npus();
-    outcome.topology = topology_of(inputs.network);
     outcome.workload = load_workload(options.workload, rules);
+    outcome.topology = topology_of(inputs.network);
     Recipes recipes(inputs.network, inputs.system, inputs.groups);
     const Matching matching = match(outcome.workload, recipes, inputs.system.replay_only);
     outcome.unfinished = explain(outcome.workload, recipes, matching, outcome.unfinished_nodes);
