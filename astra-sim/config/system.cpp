@@ -44,18 +44,18 @@ constexpr std::array<std::string_view, 28> kKnown = {"scheduling-policy",
 constexpr std::array<std::string_view, 3> kIgnored = {"boost-mode", "intra-dimension-scheduling",
                                                       "inter-dimension-scheduling"};
 constexpr std::array<std::string_view, 8> kAlgorithms = {
-    "ring",    "direct",    "halvingDoubling",    "doubleBinaryTree",
-    "oneRing", "oneDirect", "oneHalvingDoubling", "oneDoubleBinaryTree"};
+    "ring", "direct", "halvingDoubling", "doubleBinaryTree", "inSwitch", "oneRing", "oneDirect", "oneHalvingDoubling"};
+constexpr std::size_t kFirstFlat = 5;
 
 AlgorithmChoice parse_algorithm(const Fields& fields, const std::string& key, const std::string& word) {
     AlgorithmChoice choice;
     std::string_view name = word;
     const std::size_t letters = name.find_last_not_of("0123456789") + 1;
     const std::string_view digits = name.substr(letters);
-    for (std::size_t known = 0; known < 7; ++known) {  // a flat double binary tree is no choice upstream
+    for (std::size_t known = 0; known < kAlgorithms.size(); ++known) {
         if (name.substr(0, letters) != kAlgorithms[known]) continue;
-        choice.algorithm = static_cast<Algorithm>(known % 4);
-        choice.flat = known >= 4;
+        choice.algorithm = static_cast<Algorithm>(known % kFirstFlat);
+        choice.flat = known >= kFirstFlat;
         if (digits.empty()) return choice;
         const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), choice.window);
         if (choice.algorithm == Algorithm::direct && result.ec == std::errc() && choice.window > 0) return choice;
@@ -63,8 +63,8 @@ AlgorithmChoice parse_algorithm(const Fields& fields, const std::string& key, co
     fields.fail(key,
                 "names the algorithm \"" + word +
                     "\"; ring, direct, directW (W messages in flight), halvingDoubling, doubleBinaryTree, oneRing, "
-                    "oneDirect, oneDirectW or oneHalvingDoubling was expected" +
-                    nearest(word, std::span(kAlgorithms).first(7)));
+                    "oneDirect, oneDirectW, oneHalvingDoubling or (default rules) inSwitch was expected" +
+                    nearest(word, kAlgorithms));
 }
 
 void read_algorithms(const Fields& fields, SystemConfig& config) {

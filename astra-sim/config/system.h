@@ -9,7 +9,8 @@
 
 namespace astra_sim::config {
 
-enum class Algorithm : std::uint8_t { ring, direct, halving_doubling, double_binary_tree };
+// `in_switch`, reduction by the switch itself, is ours: only default rules have it.
+enum class Algorithm : std::uint8_t { ring, direct, halving_doubling, double_binary_tree, in_switch };
 
 struct AlgorithmChoice {
     Algorithm algorithm = Algorithm::ring;

@@ -91,6 +91,9 @@ void Plans::check(const Plan& plan, Collective kind, std::uint32_t group) const 
         if (size < 2)
             throw model::InputError("a collective needs two NPUs at least, and group " + std::to_string(group) +
                                     " has one");
+        if (phase.algorithm.algorithm == config::Algorithm::in_switch) {
+            throw model::InputError("inSwitch is not ASTRA-sim's; it runs under --rules default");
+        }
         const bool tree = phase.algorithm.algorithm == config::Algorithm::double_binary_tree;
         if (!tree && phase.algorithm.algorithm != config::Algorithm::halving_doubling) continue;
         const std::string algorithm = tree ? "doubleBinaryTree" : "halvingDoubling";

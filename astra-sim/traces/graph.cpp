@@ -150,6 +150,7 @@ private:
         plan.shape.algorithms = stage.algorithms;
         plan.shape.windows = stage.windows;
         plan.shape.root = root;
+        plan.shape.topology = costs_.topology;
         const bool cut = ranks > 1 && stage.kind != model::CollectiveKind::barrier && costs_.system.dataset_splits > 1;
         if (cut) plan.shape.pieces = pieces();
         model::Schedule::check(plan, ranks);

@@ -6,6 +6,7 @@
 #include "config/memory.h"
 #include "config/system.h"
 #include "model/graph.h"
+#include "model/topology.h"
 #include "traces/matching.h"
 #include "traces/recipes.h"
 #include "traces/workload.h"
@@ -20,6 +21,7 @@ struct Translation {
 
 struct Costs {
     const config::SystemConfig& system;
+    std::shared_ptr<const model::Topology> topology;  // where a reduction in the switch finds it
     const config::MemoryConfig& memory;
 };
 

@@ -14,8 +14,8 @@ using Kind = chakra::CollectiveKind;
 
 namespace {
 
-constexpr std::array<Algorithm, 4> kAlgorithms = {Algorithm::ring, Algorithm::direct, Algorithm::halving_doubling,
-                                                  Algorithm::double_binary_tree};
+constexpr std::array<Algorithm, 5> kAlgorithms = {Algorithm::ring, Algorithm::direct, Algorithm::halving_doubling,
+                                                  Algorithm::double_binary_tree, Algorithm::in_switch};
 
 Algorithm engine_algorithm(const AlgorithmChoice& choice) {
     return kAlgorithms[static_cast<std::size_t>(choice.algorithm)];

@@ -128,7 +128,8 @@ Outcome simulate(const Options& options, const Inputs& inputs) {
     Recipes recipes(inputs.network, inputs.system, inputs.groups);
     const Matching matching = match(outcome.workload, recipes, inputs.system.replay_only);
     outcome.unfinished = explain(outcome.workload, recipes, matching, outcome.unfinished_nodes);
-    const Translation translation = translate(outcome.workload, matching, recipes, {inputs.system, inputs.memory});
+    const Translation translation =
+        translate(outcome.workload, matching, recipes, {inputs.system, outcome.topology, inputs.memory});
     engine::EngineOptions engine_options;
     engine_options.network = options.network;
     engine_options.endpoint_delay_ps = to_ps(

@@ -1,5 +1,6 @@
 """Builds the command `astra-sim` once per session and runs it on cases."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -31,9 +32,12 @@ def build_command() -> Path:
     configure = [cmake, "-S", str(REPOSITORY / "astra-sim"), "-B", str(BUILD), *options]
     if not (BUILD / "CMakeCache.txt").exists():
         configure += generator
-    for step in (configure, [cmake, "--build", str(BUILD), "--target", "astra-sim", "--parallel", "2"]):
-        done = subprocess.run(step, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / ".lock").open("w") as lock:  # test processes side by side build it once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for step in (configure, [cmake, "--build", str(BUILD), "--target", "astra-sim", "--parallel", "2"]):
+            done = subprocess.run(step, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return BUILD / "astra-sim"
 
 

@@ -74,6 +74,18 @@ def test_direct_and_halving_doubling(command: Path, tmp_path: Path) -> None:
     assert all(time is not None and time >= 2 * wire(size) for time in times)
 
 
+def test_reduction_in_the_switch(command: Path, tmp_path: Path) -> None:
+    """The vector goes up once and comes down once; strict rules do not know it."""
+    size, net = 1 << 20, ck.network("Switch", 4)
+    system = {"all-reduce-implementation": ["inSwitch"], "endpoint-delay": 0}
+    one_way = LATENCY + -(-size * 10**12 // BYTES_PER_S)
+    assert one_collective(command, tmp_path, ck.ALL_REDUCE, size, net, system, "fair-share") == 2 * one_way
+    case = tmp_path / "case"
+    result = run_case(command, case, tmp_path)
+    assert result.exit_code == 2
+    assert "inSwitch is not ASTRA-sim's" in result.errors
+
+
 def test_rooted_collectives_and_barriers_run(command: Path, tmp_path: Path) -> None:
     net = ck.network("FullyConnected", 4)
     for kind in (ck.REDUCE, ck.GATHER, ck.SCATTER, ck.BROADCAST):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine import chakra_file as ck
-from engine.command import Result, run_case
+from engine.command import REPOSITORY, Result, run_case
 from llmsim.config.topology import load_topology, preset_names
 
 GB_PER_S, LATENCY_NS = 50, 500
@@ -99,6 +99,18 @@ def test_bisections_routes_and_parallel_links(command: Path, tmp_path: Path) -> 
     }
     times = two_sends(command, tmp_path, detour)
     assert times == [alone + 2 * extra, alone + extra] * 2
+
+
+def test_the_example_of_the_documentation(command: Path, tmp_path: Path) -> None:
+    text = (REPOSITORY / "docs" / "engine.md").read_text()
+    begin = text.index('{"devices": 4,')
+    network = json.loads(text[begin : text.index("\n\n", begin)])
+    nodes = [ck.node(1, ck.COLL, comm_type=ck.ALL_TO_ALL, comm_size=4_000_000)]
+    system = {"all-to-all-implementation": ["direct"], "endpoint-delay": 0}
+    case = ck.write_case(tmp_path / "case", [nodes] * 4, ck.network("Ring", 4), system)
+    result = run(command, case, tmp_path, network, "fair-share")
+    assert result.finish_ns() == [101_300] * 4
+    assert "101,300 ns" in text
 
 
 @pytest.mark.parametrize(
