@@ -12,6 +12,7 @@ from llmsim.core import Results, Status
 if TYPE_CHECKING:
     from llmsim.cli.run import RunOptions
     from llmsim.config import Deployment
+    from llmsim.config.deployment import Offloading
     from llmsim.lowering import LoweredDeployment
 
 NAMED = 3
@@ -153,7 +154,8 @@ def _write_run_dir(
     assert options.run_dir is not None
     groups = [
         {
-            **{name: value for name, value in vars(group).items() if name not in ("engine", "memory")},
+            **{name: value for name, value in vars(group).items() if name not in ("engine", "memory", "offloading")},
+            "offloading": _offloading(group.offloading),
             "memory": asdict(group.memory),
             "engine": {**vars(placed.engine), "origin": dict(placed.engine.origin)},
         }
@@ -177,6 +179,11 @@ def _write_run_dir(
         table_hashes={f"group {g.info.index}": g.costs.table_hash for g in lowered.groups},
     )
     write_run_dir(options.run_dir, results, report, record)
+
+
+def _offloading(offloading: "Offloading") -> dict[str, Any]:
+    placement = None if offloading.placement is None else offloading.placement.model_dump(mode="json")
+    return {**vars(offloading), "placement": placement}
 
 
 def _verdict(results: Results) -> int:

@@ -40,7 +40,7 @@ def prepare(options: RunOptions) -> Prepared:
     from llmsim.workload import load_dataset
     from llmsim.workload.clients import ClientOptions, with_clients
 
-    deployment = resolve(load_cluster(options.cluster), EngineOverrides(**options.engine))
+    deployment = resolve(load_cluster(options.cluster), EngineOverrides(**options.engine), options.switches)
     lowered = lower(
         deployment,
         LoweringOptions(

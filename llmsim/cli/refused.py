@@ -6,9 +6,6 @@ from llmsim.config.errors import InputError, NotYetError
 
 NOT_YET: Mapping[str, str] = {
     "--enable-prefix-sharing": "a prefix cache shared between instances",
-    "--enable-local-offloading": "streaming weights from host memory",
-    "--enable-attn-offloading": "attention on processing-in-memory devices",
-    "--enable-sub-batch-interleaving": "sub-batch interleaving",
     "--enable-attn-prediction": "attention costs from a fitted regressor",
 }
 """Switches of later versions -> what they ask for."""

@@ -57,6 +57,8 @@ class RunOptions:
     timeout_s: float | None = None
     disabled_terms: tuple[str, ...] = ()
     calibration: "Calibration | None" = None
+    switches: frozenset[str] = frozenset()
+    """Offloading keys of an instance that are on unless it says otherwise."""
 
 
 def command(
@@ -123,9 +125,6 @@ def command(
     refused.refuse_switches(
         {
             "--enable-prefix-sharing": enable_prefix_sharing,
-            "--enable-local-offloading": enable_local_offloading,
-            "--enable-attn-offloading": enable_attn_offloading,
-            "--enable-sub-batch-interleaving": enable_sub_batch_interleaving,
             "--enable-attn-prediction": enable_attn_prediction,
         }
     )
@@ -182,6 +181,15 @@ def command(
             max_concurrency=_at_least("--max-concurrency", max_concurrency, 0),
             think_time=think_time,
             timeout_s=request_timeout,
+            switches=frozenset(
+                key
+                for key, on in (
+                    ("enable_local_offloading", enable_local_offloading),
+                    ("enable_attn_offloading", enable_attn_offloading),
+                    ("enable_sub_batch_interleaving", enable_sub_batch_interleaving),
+                )
+                if on
+            ),
             disabled_terms=tuple(dict.fromkeys(disable_term or ())),
             calibration=_calibration(calibration),
         )

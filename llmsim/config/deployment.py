@@ -1,8 +1,10 @@
 """What is left of a cluster file once everything symbolic is resolved: integers in bytes, bytes/s and picoseconds."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from llmsim.config.engine_args import EngineArgs
+from llmsim.config.instance import Placements
 from llmsim.config.power import AcceleratorPower, NodePowerSpec, PoolPowerSpec
 
 
@@ -31,8 +33,36 @@ class Node:
     host_memory: MemorySpec | None
     groups: tuple[int, ...]
     power: NodePowerSpec | None = None
+    pim: str | None = None
+    """Part file of its memory, if that computes."""
     price_per_hour: float = 0.0
     """USD, beside the devices' prices."""
+
+
+@dataclass(frozen=True)
+class PoolSpec:
+    """The cluster's CXL pool: the memory's capacity is all of it, its bandwidth and latency each device's."""
+
+    devices: int
+    memory: MemorySpec
+
+
+@dataclass(frozen=True)
+class Offloading:
+    """What an instance keeps outside of its devices, and how."""
+
+    placement: Placements | None = None
+    local_reads: bool = False
+    """Reads of weights take at least what the file's npu_mem allows."""
+    attention: bool = False
+    """Decodes attend in the node's memory."""
+    sub_batches: Literal["never", "shorter", "always"] = "never"
+    """Two halves of a batch alternate between the devices and the memory: never, where it is shorter, or always."""
+    weight_buffers: int = 2
+    """Layers whose copied weights fit the device at once."""
+    expert_prefetch: Literal["layer", "touched", "demand"] = "layer"
+    expert_cache: float = 0.0
+    """Share of the offloaded experts that stays on the device."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +98,7 @@ class Group:
     memory: MemorySpec
     """Of each device."""
     engine: EngineArgs
+    offloading: Offloading = Offloading()
     price_per_device_hour: float | None = None
     """USD; None: the data sheet's, if it has one."""
 
@@ -81,6 +112,7 @@ class Deployment:
     groups: tuple[Group, ...]
     link: LinkSpec
     economics: Economics = Economics()
+    pool: PoolSpec | None = None
     pool_power: PoolPowerSpec | None = None
 
     def accelerator_power(self, group: Group) -> AcceleratorPower | None:

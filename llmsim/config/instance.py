@@ -1,13 +1,22 @@
 """One instance of the cluster file: a model on some devices, how it is split, placed and served."""
 
 from functools import cached_property
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from llmsim.config.devices import NpuMemory
 from llmsim.config.dialect import LayoutKeys, ParallelLayout, infer_layout
-from llmsim.config.fields import BlockRanges, FolderName, MemoryLocation, Name, PositiveCount, PricePerHour, Section
+from llmsim.config.fields import (
+    BlockRanges,
+    FolderName,
+    Fraction01,
+    MemoryLocation,
+    Name,
+    PositiveCount,
+    PricePerHour,
+    Section,
+)
 from llmsim.config.options import SAME_OPTION, EngineOptions, require_equal
 from llmsim.config.rules import broken_rule, shown
 
@@ -89,6 +98,21 @@ class Instance(EngineOptions):
     enable_attn_offloading: bool | None = Field(default=None, description="Run decode attention in memory (PIM).")
     enable_sub_batch_interleaving: bool | None = Field(
         default=None, description="Overlap two half batches, on devices and in memory."
+    )
+
+    sub_batch_rule: Literal["shorter", "always"] | None = Field(
+        default=None, description="When sub-batches are used: where the step gets shorter (default), or always."
+    )
+    weight_buffers: Annotated[int, Field(ge=2, le=64)] | None = Field(
+        default=None, description="Layers whose copied weights fit the device at once; 2 if not given."
+    )
+    expert_prefetch: Literal["layer", "touched", "demand"] | None = Field(
+        default=None,
+        description="Offloaded experts: copy all of a layer ahead (default), those that the step will use as soon as "
+        "it starts, or those after the gate has chosen them.",
+    )
+    expert_cache: Fraction01 | None = Field(
+        default=None, description="Share of the offloaded experts that stays on the device; 0 if not given."
     )
 
     @cached_property

@@ -6,12 +6,12 @@ from types import MappingProxyType
 from pydantic import ValidationError
 
 from llmsim.config.cluster import Cluster, placements
-from llmsim.config.deployment import Deployment, Economics, Group, LinkSpec, MemorySpec, Node
+from llmsim.config.deployment import Deployment, Economics, Group, LinkSpec, MemorySpec, Node, Offloading, PoolSpec
 from llmsim.config.devices import Memory
 from llmsim.config.engine_args import CLUSTER_FILE, COMMAND_LINE, EngineArgs, Given, resolve_engine
 from llmsim.config.engine_profile import DEFAULT_PROFILE, EngineProfile, load_profile
 from llmsim.config.errors import InputError, NotYetError
-from llmsim.config.instance import Instance, Placement
+from llmsim.config.instance import Instance
 from llmsim.config.options import EngineOptions, EngineOverrides, given, name_used
 from llmsim.config.positions import Location, field_path
 from llmsim.config.power import resolve_node_power, resolve_pool_power
@@ -19,25 +19,27 @@ from llmsim.config.rules import shown
 from llmsim.config.units import gb_per_s_to_bytes_per_s, gib_to_bytes, ns_to_ps
 
 
-def resolve(cluster: Cluster, overrides: EngineOverrides) -> Deployment:
+def resolve(cluster: Cluster, overrides: EngineOverrides, switches: frozenset[str] = frozenset()) -> Deployment:
     """The deployment that a cluster and the command line describe.
 
     For every engine option the instance wins over the command line, that over the cluster's `engine`, that over the
-    engine profile; `EngineArgs.origin` says which. Raises InputError for a bad or contradictory value, NotYetError for
-    what a later version runs.
+    engine profile; `EngineArgs.origin` says which. `switches` are offloading keys of an instance that the command line
+    turned on, for instances that do not say otherwise. Raises InputError for a bad or contradictory value,
+    NotYetError for what a later version runs.
     """
     _refuse_what_does_not_run_yet(cluster)
     command_line = _command_line(overrides)
     groups: list[Group] = []
     nodes_of = _nodes_of_dp_groups(cluster)
     for index, (location, instance) in enumerate(cluster.instances()):
-        groups.append(_group(cluster, index, location, instance, command_line, nodes_of))
+        groups.append(_group(cluster, index, location, instance, command_line, nodes_of, switches))
     nodes = tuple(
         Node(
             index=i,
             host_memory=_memory(node.cpu_mem) if node.cpu_mem else None,
             groups=tuple(group.index for group in groups if group.node == i),
             power=resolve_node_power(cluster, i),
+            pim=node.cpu_mem.pim_config if node.cpu_mem else None,
             price_per_hour=node.price_per_hour,
         )
         for i, node in enumerate(cluster.nodes)
@@ -48,6 +50,7 @@ def resolve(cluster: Cluster, overrides: EngineOverrides) -> Deployment:
         groups=tuple(groups),
         link=_link(cluster),
         economics=Economics(cluster.grid_g_per_kwh, cluster.electricity_price_per_kwh),
+        pool=PoolSpec(cluster.cxl_mem.num_devices, _memory(cluster.cxl_mem)) if cluster.cxl_mem else None,
         pool_power=resolve_pool_power(cluster.cxl_mem),
     )
 
@@ -68,6 +71,7 @@ def _group(
     instance: Instance,
     command_line: Given,
     nodes_of: dict[str | None, list[int]],
+    switches: frozenset[str],
 ) -> Group:
     layers = [
         _file_layer(cluster, location, instance),
@@ -96,6 +100,7 @@ def _group(
         pd_type=instance.pd_type,
         memory=memory,
         engine=_engine(cluster, location, layers, profile, instance, memory.capacity_bytes),
+        offloading=_offloading(cluster, location, instance, switches),
         price_per_device_hour=instance.price_per_device_hour,
     )
 
@@ -114,6 +119,29 @@ def _engine(
         )
     origin = {**args.origin, "async_scheduling": f"off with {instance.layout.pp} pipeline stages"}
     return replace(args, async_scheduling=False, origin=MappingProxyType(origin))
+
+
+def _offloading(cluster: Cluster, location: Location, instance: Instance, switches: frozenset[str]) -> Offloading:
+    def on(key: str) -> bool:
+        value = getattr(instance, key)
+        return key in switches if value is None else bool(value)
+
+    attention, halves = on("enable_attn_offloading"), on("enable_sub_batch_interleaving")
+    if halves and not attention:
+        raise InputError(
+            f"{cluster.place((*location, 'enable_sub_batch_interleaving'))} is on, but decodes attend on the devices; "
+            "turn enable_attn_offloading on too"
+        )
+    default = Offloading()
+    return Offloading(
+        placement=instance.placement,
+        local_reads=on("enable_local_offloading"),
+        attention=attention,
+        sub_batches=(instance.sub_batch_rule or "shorter") if halves else "never",
+        weight_buffers=instance.weight_buffers or default.weight_buffers,
+        expert_prefetch=instance.expert_prefetch or default.expert_prefetch,
+        expert_cache=instance.expert_cache or default.expert_cache,
+    )
 
 
 def _profile(layers: list[Given]) -> EngineProfile:
@@ -177,23 +205,14 @@ def _link(cluster: Cluster) -> LinkSpec:
 
 def _refuse_what_does_not_run_yet(cluster: Cluster) -> None:
     """Valid wishes of a later version: refused by name, never ignored."""
-    if cluster.cxl_mem is not None:
-        raise _not_yet(cluster, ("cxl_mem",), "is given, but CXL memory does not run in this version")
-    for i, node in enumerate(cluster.nodes):
-        if node.cpu_mem is not None and node.cpu_mem.pim_config is not None:
-            what = f'is "{node.cpu_mem.pim_config}", but processing in memory does not run in this version'
-            raise _not_yet(cluster, ("nodes", i, "cpu_mem", "pim_config"), what)
     for location, instance in cluster.instances():
         _refuse_instance(cluster, location, instance)
     for location, placement in placements(cluster):
-        for name in Placement.model_fields:
-            where = getattr(placement, name)
-            if where not in (None, "npu"):
-                what = f'is "{where}", but nothing outside of device memory ("npu") runs in this version'
-                raise _not_yet(cluster, (*location, name), what)
-
-
-_OFFLOADING = ("enable_local_offloading", "enable_attn_offloading", "enable_sub_batch_interleaving")
+        if placement.kv_loc not in (None, "npu"):
+            what = (
+                f'is "{placement.kv_loc}", but a KV cache outside of device memory ("npu") does not run in this version'
+            )
+            raise _not_yet(cluster, (*location, "kv_loc"), what)
 
 
 def _refuse_instance(cluster: Cluster, location: Location, instance: Instance) -> None:
@@ -203,9 +222,6 @@ def _refuse_instance(cluster: Cluster, location: Location, instance: Instance) -
 
     if instance.pd_type is not None:
         raise refuse("pd_type", "prefill/decode disaggregation")
-    for key in _OFFLOADING:
-        if getattr(instance, key):
-            raise refuse(key, "offloading")
 
 
 def _not_yet(cluster: Cluster, location: Location, what: str) -> NotYetError:

@@ -2,21 +2,23 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from llmsim import _native
-from llmsim.config import Deployment
-from llmsim.core import Energy, RequestColumns
+from llmsim.config import Deployment, Node
+from llmsim.config.power import NodePowerSpec
+from llmsim.core import Energy, Int64, RequestColumns
 from llmsim.power import CostPlan, GroupUse, PowerPlan, Price, TrafficTable, account, traffic_table
 
 if TYPE_CHECKING:
     from llmsim.lowering.deployment import LoweredGroup
 
+UW_PER_W = 1_000_000
 PRICES = Path(__file__).resolve().parent.parent / "presets" / "prices.json"
 
 
@@ -29,6 +31,7 @@ class Accounting:
     """Per group; empty without power."""
     cost: CostPlan
     notes: tuple[str, ...]
+    groups: tuple["LoweredGroup", ...] = ()
 
     def energy(self, simulation: "_native.Simulation", requests: RequestColumns, interval_ps: int) -> Energy | None:
         """The account of a run that recorded shares, from the first arrival to the end of the last step."""
@@ -42,8 +45,9 @@ class Accounting:
                 share_request=activity["share_request"],
                 share_ps=activity["share_ps"],
                 traffic=table.traffic(activity),
+                computing_aj=_computing_aj(group, activity),
             )
-            for activity, table in zip(activities, self.traffic, strict=True)
+            for group, activity, table in zip(self.groups, activities, self.traffic, strict=True)
         ]
         arrived = requests.arrival_ps[requests.arrival_ps >= 0]
         start_ps = int(arrived.min()) if len(arrived) else 0
@@ -53,12 +57,12 @@ class Accounting:
 
 def accounting(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> Accounting:
     """The plans of a lowered deployment; equal groups share their byte tables."""
-    power, notes = _power_plan(deployment), []
+    power, notes = _power_plan(deployment, groups), []
     tables: dict[int, TrafficTable] = {}
     if power is not None:
         for group in groups:
             if id(group.program) not in tables:
-                tables[id(group.program)] = traffic_table(group.operators, group.layout.tp)
+                tables[id(group.program)] = traffic_table(group.operators, group.layout.tp, _copies(group))
         without = [str(index) for index, spec in enumerate(power.nodes) if spec is None]
         if without:
             notes.append(
@@ -66,11 +70,11 @@ def accounting(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> Acco
                 "what it draws is not counted"
             )
     traffic = tuple(tables[id(group.program)] for group in groups) if tables else ()
-    return Accounting(power, traffic, _cost_plan(deployment, groups), tuple(notes))
+    return Accounting(power, traffic, _cost_plan(deployment, groups), tuple(notes), tuple(groups))
 
 
-def _power_plan(deployment: Deployment) -> PowerPlan | None:
-    nodes = tuple(node.power for node in deployment.nodes)
+def _power_plan(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> PowerPlan | None:
+    nodes = tuple(_node_power(node, deployment, groups) for node in deployment.nodes)
     if all(spec is None for spec in nodes):
         return None
     return PowerPlan(
@@ -80,6 +84,37 @@ def _power_plan(deployment: Deployment) -> PowerPlan | None:
         hardware_of_group=tuple(group.hardware for group in deployment.groups),
         devices_of_group=tuple(group.num_devices for group in deployment.groups),
     )
+
+
+def _node_power(node: Node, deployment: Deployment, groups: Sequence["LoweredGroup"]) -> NodePowerSpec | None:
+    """A memory that computes draws what its part file says, by channel, instead of what DIMMs draw."""
+    parts = [
+        lowered.offload.part
+        for lowered, group in zip(groups, deployment.groups, strict=True)
+        if group.node == node.index and lowered.offload is not None and lowered.offload.part is not None
+    ]
+    if node.power is None or not parts or node.host_memory is None:
+        return node.power
+    channels = node.host_memory.capacity_bytes // parts[0].channel_bytes
+    return replace(node.power, dram_uw=round(channels * parts[0].idle_w * UW_PER_W))
+
+
+def _computing_aj(group: "LoweredGroup", activity: dict[str, Any]) -> int:
+    """What the channels draw above idle while they compute: all channels of a set work as long as it does."""
+    if group.offload is None or group.offload.part is None:
+        return 0
+    part = group.offload.part
+    above_uw = round((part.peak_w - part.idle_w) * UW_PER_W)
+    busy_ps = int(activity["offload"]["channel_busy_ps"])
+    return busy_ps * group.offload.channels_per_set * group.layout.tp * above_uw
+
+
+def _copies(group: "LoweredGroup") -> dict[str, tuple[int, Int64]]:
+    if group.offload is None:
+        return {}
+    copies, nothing = group.offload.copies, np.zeros(1, np.int64)
+    places = dict.fromkeys([*copies.fixed, *copies.by_tokens])
+    return {place: (copies.fixed.get(place, 0), copies.by_tokens.get(place, nothing)) for place in places}
 
 
 def _cost_plan(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> CostPlan:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
+from llmsim.config.deployment import Offloading
 from llmsim.config.engine_profile import load_profile
 from llmsim.config.errors import InputError, LlmsimError
 from llmsim.core import GroupInfo
@@ -28,10 +29,12 @@ from llmsim.lowering.layouts import (
     stage_operators,
     tightest,
 )
+from llmsim.lowering.offload import OffloadPlan, evicted_notes, local_reads, offload_plan
 from llmsim.lowering.program import build_program, padded_tokens
 from llmsim.model import (
     DEFAULT_NUM_SMS,
     Dtypes,
+    Elsewhere,
     Hardware,
     Layout,
     MemoryLedger,
@@ -88,6 +91,8 @@ class LoweredGroup:
     engine: EngineArgs
     hardware: Hardware | None
     """The devices' data sheet; None: nobody has one."""
+    offload: OffloadPlan | None = None
+    """What is kept outside of the devices; None: nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +140,7 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
         kind = (
             *(group.model_name, group.hardware, layout, group.memory, _engine_key(group.engine)),
             clock_ppm(deployment.accelerator_power(group)),
+            *((group.node, repr(group.offloading)) if group.offloading != Offloading() else ()),
         )
         if kind not in done:
             done[kind] = _lower_in_place(deployment, group, options, models.index(group.model_name))
@@ -145,9 +151,13 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     notes = dict.fromkeys(
         note
         for lowered in done.values()
-        for note in (*lowered.model.notes, *lowered.ledger.notes, *lowered.costs.notes)
+        for note in (
+            *(*lowered.model.notes, *lowered.ledger.notes, *lowered.costs.notes),
+            *(lowered.offload.notes if lowered.offload is not None else ()),
+        )
     )
     changes = adjustment_notes(options.calibration, options.disabled_terms)
+    notes |= dict.fromkeys(evicted_notes(deployment))
     account = accounting(deployment, groups)
     waves = lockstep_waves(deployment, [(lowered.model, lowered.expanded) for lowered in groups])
     for index in (index for wave in waves for index in wave.groups):
@@ -182,6 +192,8 @@ def _placed(lowered: LoweredGroup, group: Group) -> LoweredGroup:
     native = _native.GroupConfig()
     native.index, native.model = group.index, lowered.native.model
     native.depth, native.api_latency_ps = lowered.native.depth, lowered.native.api_latency_ps
+    if lowered.offload is not None:
+        native.offload = lowered.offload.native
     fields = {**vars(lowered), "native": native, "info": GroupInfo(**{**vars(lowered.info), "index": group.index})}
     return LoweredGroup(**fields)
 
@@ -193,6 +205,10 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
     layout, dtypes = layout_of(group, model), resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
     stages = stage_operators(model, layout, dtypes)
     ops = distinct_operators(stages, model, layout, dtypes)
+    max_model_len = engine.max_model_len or model.max_position_embeddings
+    table_tokens = max(engine.max_num_batched_tokens, *engine.cuda_graph_sizes, 1)
+    offload = offload_plan(deployment, group, model, layout, ops, max_model_len, table_tokens)
+    elsewhere = None if offload is None else Elsewhere(offload.weights_elsewhere, offload.buffers, offload.kv_bytes)
     ledger = tightest(
         layout,
         lambda stage: memory_ledger(
@@ -208,6 +224,7 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
             rules=load_profile(engine.engine_profile).memory,
             cuda_graph_sizes=engine.cuda_graph_sizes,
             num_sms=DEFAULT_NUM_SMS if hardware is None else hardware.num_sms,
+            elsewhere=elsewhere,
         ),
     )
     request = CostRequest(
@@ -220,7 +237,7 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
         operators=ops,
         max_tokens=engine.max_num_batched_tokens,
         max_seqs=engine.max_num_seqs,
-        max_model_len=engine.max_model_len or model.max_position_embeddings,
+        max_model_len=max_model_len,
         cuda_graph_sizes=engine.cuda_graph_sizes,
         profile_dirs=options.profile_dirs,
         source=options.cost_source,
@@ -231,6 +248,10 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
     costs = adjusted_costs(compile_costs(request), group.hardware, options.calibration, options.disabled_terms)
     clock = clock_ppm(deployment.accelerator_power(group))
     costs = costs_at_clock(costs, ops, dtypes, own_light_of(request), clock)
+    if group.offloading.local_reads:
+        costs = replace(costs, ops=local_reads(costs.ops, ops, group.memory))
+    if offload is not None and offload.kv_bytes is not None:  # decodes do not read the device's memory
+        costs = replace(costs, floor=replace(costs.floor, kv_bytes_per_token=0))
     links = DomainLinks(layout, members_of(group, model), deployment.link, options.network)
     linked = link_collective_costs(ops, request, costs.link_collectives, links)
     program, program_costs = build_program(
@@ -257,14 +278,18 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
         program_costs=program_costs,
         expanded=expanded,
         scheduler=_scheduler(engine, ledger.num_blocks, request.max_model_len, program),
-        native=_native_group(group, model_index),
+        native=_native_group(group, model_index, offload, exact=options.exact),
         engine=engine,
+        offload=offload,
         hardware=hardware,
     )
 
 
-def _native_group(group: Group, model_index: int) -> "_native.GroupConfig":
+def _native_group(group: Group, model_index: int, offload: OffloadPlan | None, *, exact: bool) -> "_native.GroupConfig":
     native = _native.GroupConfig()
+    if offload is not None:
+        offload.native.expanded = exact
+        native.offload = offload.native
     native.index = group.index
     native.model = model_index
     native.depth = batches_in_flight(group)

@@ -48,6 +48,17 @@ class MemoryLedger:
         return self.num_blocks * self.block_bytes
 
 
+@dataclass(frozen=True)
+class Elsewhere:
+    """What a device need not hold: weights in other memories, and the KV cache where decodes attend in one."""
+
+    weights_bytes: int = 0
+    buffer_bytes: int = 0
+    """Where copied weights go."""
+    kv_bytes: int | None = None
+    """Memory for the rank's KV cache; None: the device's own."""
+
+
 def memory_ledger(  # as many arguments as vLLM's own profile run depends on
     model: ModelConfig,
     layout: Layout,
@@ -62,6 +73,7 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
     rules: MemoryRules | None = None,
     cuda_graph_sizes: tuple[int, ...] = (),
     num_sms: int = DEFAULT_NUM_SMS,
+    elsewhere: Elsewhere | None = None,
 ) -> MemoryLedger:
     """The ledger of one device of a group.
 
@@ -72,9 +84,10 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
     Raises InfeasibleError with the arithmetic and what would fit; InputError if the layout does not split the model.
     """
     rules = rules or load_profile(DEFAULT_PROFILE).memory
+    there = elsewhere or Elsewhere()
     demand = _Demand(
         model, layout, dtypes, device_bytes, utilization, max_num_seqs, max_num_batched_tokens, block_size, rules,
-        cuda_graph_sizes, num_sms,
+        cuda_graph_sizes, num_sms, there,
     )  # fmt: skip
     if demand.window_bytes and demand.windows_apart.fitting_blocks >= demand.fitting_blocks:
         demand = demand.windows_apart
@@ -83,9 +96,12 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
         origin = f", num_gpu_blocks_override; {blocks} would fit"
         blocks = num_gpu_blocks_override
         demand.check_override(blocks)
-    if blocks < MIN_BLOCKS:
+    if blocks < MIN_BLOCKS or demand.left < 0:
         raise InfeasibleError(demand.does_not_fit())
     kv_bytes = blocks * demand.block_bytes
+    if there.kv_bytes is not None:
+        origin += f" in another memory of {there.kv_bytes} B"
+        kv_bytes = 0
     rest = demand.left - kv_bytes
     lines = [
         ("device memory", device_bytes),
@@ -112,6 +128,7 @@ class _Demand:
     rules: MemoryRules
     cuda_graph_sizes: tuple[int, ...]
     num_sms: int
+    elsewhere: Elsewhere = Elsewhere()
     apart: bool = False
     """The windows of sliding layers are reserved, and blocks hold the other layers alone."""
 
@@ -186,6 +203,12 @@ class _Demand:
             self.num_sms,
         )  # fmt: skip
         lines = [("weights", self.weights), *run.lines]
+        there, tokens = self.elsewhere, self.max_num_batched_tokens
+        if there.weights_bytes:
+            lines.append(("weights that are elsewhere", -there.weights_bytes))
+            lines.append(("buffers of copied weights", there.buffer_bytes))
+        if there.kv_bytes is not None:
+            lines.append((f"KV of a batch's prompts, {tokens} tokens", tokens * self.block_bytes // self.block_size))
         state = state_bytes_per_sequence(self.model, self.layout, self.dtypes)
         if state:
             lines.append((f"linear-attention state, {seqs} sequences x {state} B", seqs * state))
@@ -204,7 +227,8 @@ class _Demand:
 
     @property
     def fitting_blocks(self) -> int:
-        return max(0, self.left // self.block_bytes)
+        room = self.left if self.elsewhere.kv_bytes is None else self.elsewhere.kv_bytes
+        return max(0, room // self.block_bytes)
 
     @property
     def where(self) -> str:
@@ -218,7 +242,9 @@ class _Demand:
                 f"{self.where}: num_gpu_blocks_override {blocks} leaves no block for requests, since vLLM keeps one as"
                 f" its null block; give at least {MIN_BLOCKS}"
             )
-        needed = self.weights + blocks * self.block_bytes
+        if self.elsewhere.kv_bytes is not None:
+            return
+        needed = self.weights - self.elsewhere.weights_bytes + blocks * self.block_bytes
         if needed <= self.device_bytes:
             return
         most = max(0, (self.device_bytes - self.weights) // self.block_bytes)

@@ -8,6 +8,7 @@
 
 #include "bindings.h"
 #include "expanded.h"
+#include "offload.h"
 #include "scheduling/registry.h"
 #include "scheduling/vllm_v1.h"
 
@@ -224,6 +225,7 @@ void bind_configs(nb::module_& m) {
       .def_rw("model", &GroupConfig::model)
       .def_rw("depth", &GroupConfig::depth)
       .def_rw("role", &GroupConfig::role)
+      .def_rw("offload", &GroupConfig::offload, nb::arg().none())
       .def_rw("api_latency_ps", &GroupConfig::api_latency);
 }
 

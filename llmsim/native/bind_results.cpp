@@ -270,6 +270,7 @@ nb::dict group_activity(const Group& group) {
   d["rows"] = nb::make_tuple(to_array(usage.rows[0]), to_array(usage.rows[1]), to_array(usage.rows[2]));
   d["kv_read_tokens"] = usage.kv_read_tokens;
   d["sequences"] = usage.sequences;
+  d["offload"] = offload_counters(group.evaluator());
   d["share_request"] = to_array(group.shares ? group.shares->request : std::vector<RequestId>{});
   d["share_ps"] = to_array(group.shares ? group.shares->ps : std::vector<Ps>{});
   return d;

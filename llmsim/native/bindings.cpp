@@ -48,7 +48,9 @@ void add_group(Simulation& s, const GroupConfig& config, std::unique_ptr<Builder
   if (config.depth > builder->max_depth()) throw std::invalid_argument("this scheduler has one batch in flight");
   if (builder->limits().usable_blocks < 1) throw std::invalid_argument("a pool needs at least 2 blocks");
   std::unique_ptr<Evaluator> evaluator;
-  if (expanded != nullptr || program->num_stages() > 1) {
+  if (config.offload) {
+    evaluator = make_offload(program, *config.offload);
+  } else if (expanded != nullptr || program->num_stages() > 1) {
     evaluator = std::make_unique<PipelineEvaluator>(program, make_timing(program, expanded));
   } else {
     evaluator = std::make_unique<FoldedEvaluator>(program);
@@ -192,6 +194,7 @@ NB_MODULE(_native, m) {
   llmsim::bind_program(m);
   llmsim::bind_configs(m);
   llmsim::bind_expanded(m);
+  llmsim::bind_offload(m);
   llmsim::bind_fabric(m);
   llmsim::bind_routing(m);
   llmsim::bind_policies(m);

@@ -5,6 +5,7 @@
 #include <nanobind/ndarray.h>
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "simulation.h"
@@ -41,6 +42,7 @@ void bind_routing(nb::module_& m);
 void bind_policies(nb::module_& m);
 // Methods that choose the admission policy of a simulation.
 void bind_set_admission(nb::class_<Simulation>& simulation);
+void bind_offload(nb::module_& m);
 void bind_simulation(nb::module_& m);
 // Methods that choose the router of a simulation.
 void bind_set_router(nb::class_<Simulation>& simulation);
@@ -59,5 +61,8 @@ nb::dict blame_columns(const Simulation& simulation);
 nb::list busy_time(const Simulation& simulation);
 nb::list table_rows(const Simulation& simulation);
 nb::dict group_activity(const Group& group);
+// What a group copied and computed outside of its devices; zeros for one that does not.
+nb::dict offload_counters(const Evaluator& evaluator);
+std::unique_ptr<Evaluator> make_offload(const std::shared_ptr<Program>& program, const OffloadConfig& config);
 
 }  // namespace llmsim

@@ -16,6 +16,7 @@
 namespace llmsim {
 
 class Wave;
+struct OffloadConfig;
 
 // One batch in flight. Times are ps; the device starts it when it is free.
 struct Slot {
@@ -34,7 +35,8 @@ struct GroupConfig {
   std::int32_t model = 0;  // which of the deployment's models it serves
   std::int32_t depth = 1;  // batches in flight: 1 synchronous, 2 asynchronous
   Role role = Role::kBoth;
-  Ps api_latency = 0;  // from a request's arrival until the engine sees it
+  Ps api_latency = 0;                              // from a request's arrival until the engine sees it
+  std::shared_ptr<const OffloadConfig> offload{};  // null: weights and KV are on its devices
 };
 
 // Changed by the loop only. A group acts when pumped: it drains its inbox, builds batches while it has free slots and

@@ -34,6 +34,8 @@ class GroupUse:
     share_request: Int64
     share_ps: Int64
     traffic: Traffic
+    computing_aj: int = 0
+    """Of memory that computes, above its idle power."""
 
 
 def account(
@@ -90,6 +92,7 @@ def _group(plan: PowerPlan, index: int, use: GroupUse, window_ps: tuple[int, int
     standby = after_each(active, power.standby_ps, window_ps[1])
     idle_ps = window_ps[1] - window_ps[0] - active.total_ps - standby.total_ps
     moved = _traffic_aj(spec, power, use.traffic)
+    moved["dram"] += use.computing_aj
     energy = GroupEnergy(
         group=index,
         node=node,

@@ -1,7 +1,7 @@
 """How many bytes a group's devices moved: operators' bytes times how often they ran, and at how many tokens."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ class TrafficTable:
 
     operators: tuple[Operator, ...]
     ranks: int
+    copies: Mapping[str, tuple[int, Int64]] = field(default_factory=dict)
+    """Memory ("cpu", "cxl:<id>") -> bytes that one rank copies from it in every step, and by tokens."""
 
     def traffic(self, activity: Mapping[str, Any]) -> Traffic:
         """The bytes of a run, from the core's counts (`Simulation.activity`); exact but for the experts' share.
@@ -40,12 +42,29 @@ class TrafficTable:
             moved += op.kv_bytes_per_context_token * int(activity["kv_read_tokens"])
             moved += 2 * op.state_bytes_per_sequence * int(activity["sequences"])
             memory += moved * op.repeat * self.ranks
-        return Traffic(memory_bytes=memory, link_bytes=link)
+        host, pool = self._copied(activity["rows"][0])
+        offload = activity["offload"]
+        host += (offload["to_memory_bytes"] + offload["from_memory_bytes"]) * self.ranks
+        return Traffic(memory_bytes=memory, link_bytes=link, host_bytes=host, pool_bytes=pool)
+
+    def _copied(self, rows: Int64) -> tuple[int, int]:
+        """Bytes from the host and from the pool."""
+        host = pool = 0
+        for place, (fixed, by_tokens) in self.copies.items():
+            read = np.flatnonzero(rows[: len(by_tokens)])
+            size = fixed * int(rows.sum()) + sum(int(rows[row]) * int(by_tokens[row]) for row in read.tolist())
+            if place == "cpu":
+                host += size * self.ranks
+            else:
+                pool += size * self.ranks
+        return host, pool
 
 
-def traffic_table(operators: Sequence[Operator], tp: int) -> TrafficTable:
+def traffic_table(
+    operators: Sequence[Operator], tp: int, copies: Mapping[str, tuple[int, Int64]] | None = None
+) -> TrafficTable:
     """The table of a group of `tp` ranks."""
-    return TrafficTable(tuple(operators), tp)
+    return TrafficTable(tuple(operators), tp, copies or {})
 
 
 def _table(op: Operator) -> int:

@@ -120,6 +120,7 @@ def full() -> Json:
     }
     node["price_per_hour"] = 1.5
     first["price_per_device_hour"] = 2.5
+    first.update(sub_batch_rule="shorter", weight_buffers=2, expert_prefetch="layer", expert_cache=0.5)
     document.update(link_bw=[450, 50], link_latency=[1000, 5000], description="all keys", engine=dict(options))
     document["$schema"] = "cluster.schema.json"
     document["cxl_mem"] = {"mem_size": 1024, "mem_bw": 60, "mem_latency": 250, "num_devices": 4}

@@ -153,7 +153,7 @@ def test_the_schema_describes_every_field(location: Location) -> None:
     node = schema_at(SCHEMA, location)
     assert node.get("description"), location
     if node.get("type") == "number":
-        unitless = {"watermark", "gpu_memory_utilization", "npu_memory_utilization", "mem_util", "util"}
+        unitless = {"watermark", "gpu_memory_utilization", "npu_memory_utilization", "mem_util", "util", "expert_cache"}
         assert "unit" in node or location[-1] in unitless
 
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OURS = sorted((ROOT / "cluster_config").glob("*.json"))
 ARTIFACT = sorted([*SHARED.glob("artifact/cluster_config/*.json"), *SHARED.glob("artifact/figure_5/*/config/*.json")])
 GROUND_TRUTH = sorted(SHARED.glob("groundtruth/*/cluster.json"))
-LATER = ("_pd_", "PDD_", "cxl", "pim", "memory_instance")
+LATER = ("_pd_", "PDD_")
 
 
 @pytest.mark.parametrize("path", OURS, ids=lambda path: path.stem)

@@ -202,12 +202,7 @@ def test_groups_are_numbered_through_the_nodes() -> None:
 NOT_YET: list[tuple[str, dict[str, Any]]] = [
     ("pd_type", {"pd_type": "prefill"}),
     ("pd_type", {"pd_type": "decode"}),
-    ("placement.default.weights", {"placement": {"default": {"weights": "cpu"}}}),
     ("placement.layers.lm_head.kv_loc", {"placement": {"layers": {"lm_head": {"kv_loc": "cpu"}}}}),
-    ("placement.blocks[0].kv_evict_loc", {"placement": {"blocks": [{"blocks": "0", "kv_evict_loc": "cpu"}]}}),
-    ("enable_local_offloading", {"enable_local_offloading": True}),
-    ("enable_attn_offloading", {"enable_attn_offloading": True}),
-    ("enable_sub_batch_interleaving", {"enable_sub_batch_interleaving": True}),
     ("max_num_batched_tokens", {"max_num_batched_tokens": 0}),
 ]
 
@@ -223,16 +218,17 @@ def test_what_a_later_version_runs_is_refused_by_name(field: str, keys: dict[str
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("field", ["cxl_mem", "nodes[0].cpu_mem.pim_config"])
-def test_hardware_of_a_later_version_is_refused_by_name(field: str) -> None:
+def test_offloading_is_the_instances_unless_only_the_command_line_says_it() -> None:
     document, source = small(), full()
-    if field == "cxl_mem":
-        document["cxl_mem"] = source["cxl_mem"]
-    else:
-        document["nodes"][0]["cpu_mem"]["pim_config"] = "DDR4_8GB_3200_pim"
-    with pytest.raises(NotYetError, match="does not run in this version; remove it to run without") as caught:
-        deploy(document)
-    assert f": {field} is " in str(caught.value)
+    document["cxl_mem"] = source["cxl_mem"]
+    document["nodes"][0]["cpu_mem"]["pim_config"] = "DDR4_8GB_3200_pim"
+    deployment = resolve(parsed(document), EngineOverrides(), frozenset({"enable_attn_offloading"}))
+    assert deployment.pool is not None and deployment.pool.devices == 4
+    assert deployment.nodes[0].pim == "DDR4_8GB_3200_pim"
+    assert deployment.groups[0].offloading.attention and not deployment.groups[0].offloading.local_reads
+    instance(document)["enable_attn_offloading"] = False
+    off = resolve(parsed(document), EngineOverrides(), frozenset({"enable_attn_offloading"}))
+    assert not off.groups[0].offloading.attention
 
 
 def test_harmless_wishes_run() -> None:
