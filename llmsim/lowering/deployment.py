@@ -29,7 +29,7 @@ from llmsim.lowering.layouts import (
     stage_operators,
     tightest,
 )
-from llmsim.lowering.offload import OffloadPlan, evicted_notes, local_reads, offload_plan
+from llmsim.lowering.offload import OffloadPlan, evicted_notes, local_reads, offload_plan, place_copies
 from llmsim.lowering.program import build_program, padded_tokens
 from llmsim.model import (
     DEFAULT_NUM_SMS,
@@ -257,6 +257,8 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
     program, program_costs = build_program(
         stages, costs, linked, padded_tokens(request), engine.host_gap_ps, max(engine.cuda_graph_sizes, default=0)
     )
+    if offload is not None:
+        place_copies(offload, ops, program_costs)
     expanded = expanded_config(ops, program_costs, costs.link_collectives, links) if options.exact else None
     return LoweredGroup(
         info=GroupInfo(

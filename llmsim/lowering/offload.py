@@ -4,7 +4,7 @@ A copy takes latency + bytes / rate, the rate being the smaller one of the devic
 bandwidth: all devices that stream from one memory share it evenly, at all times.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from llmsim.config.errors import InfeasibleError, InputError, NotYetError, neare
 from llmsim.core import PS_PER_S, Int64
 from llmsim.costs import OpCost
 from llmsim.costs.pim import PimPart, load_pim_part, pim_attention
+from llmsim.costs.source import AttentionCost
 from llmsim.lowering.network import BETWEEN_GROUPS
 from llmsim.model import Layout, ModelConfig, Operator
 from llmsim.power.traffic import weight_bytes as bytes_touched
@@ -33,10 +34,22 @@ class Copies:
 
 
 @dataclass(frozen=True, eq=False)
+class Streams:
+    """Copies by operator of the model, in its order: see the core's WeightStreaming."""
+
+    ahead: list[list[int]]
+    by_tokens: list[list[int]]
+    demand: list[bool]
+    buffers: int
+
+
+@dataclass(frozen=True, eq=False)
 class OffloadPlan:
     """What the core, the memory ledger and the energy account need to know."""
 
     native: "_native.OffloadConfig"
+    """Complete once `place_copies` has been called."""
+    streams: "Streams"
     weights_elsewhere: int
     """Bytes of a rank's weights that are not on its device."""
     buffers: int
@@ -69,7 +82,7 @@ def offload_plan(
     config = _native.OffloadConfig()
     plan = _Weights(where, layout.tp, table_tokens)
     plan.check_capacity(deployment)
-    plan.fill(config, program_order(operators))
+    streams = plan.streams()
     notes = list(plan.notes)
     kv_bytes, part, per_set = None, None, 1
     if group.offloading.attention:
@@ -85,6 +98,7 @@ def offload_plan(
         )
     return OffloadPlan(
         native=config,
+        streams=streams,
         weights_elsewhere=plan.elsewhere_bytes,
         buffers=plan.buffer_bytes,
         kv_bytes=kv_bytes,
@@ -107,12 +121,20 @@ def evicted_notes(deployment: Deployment) -> tuple[str, ...]:
     return ()
 
 
-def program_order(operators: tuple[Operator, ...]) -> list[int]:
-    """Index of each operator of the model in the program: parts are brought together, their order kept."""
-    rank = {"prologue": 0, "layer": 1, "head": 2}
-    order = sorted(range(len(operators)), key=lambda index: rank[operators[index].part])
-    place = {index: position for position, index in enumerate(order)}
-    return [place[index] for index in range(len(operators))]
+def place_copies(plan: OffloadPlan, operators: Sequence[Operator], costs: Sequence[OpCost | AttentionCost]) -> None:
+    """Gives the core the copies by operator of the program, whose costs are `costs`; those of one name come in turn."""
+    streams, native = plan.streams, _native.WeightStreaming()
+    ahead: list[list[int]] = [[] for _ in costs]
+    by_tokens: list[list[int]] = [[] for _ in costs]
+    demand = [False] * len(costs)
+    free = list(range(len(costs)))
+    for number, op in enumerate(operators):
+        place = next(index for index in free if costs[index].name == op.name)
+        free.remove(place)
+        ahead[place], by_tokens[place] = streams.ahead[number], streams.by_tokens[number]
+        demand[place] = streams.demand[number]
+    native.ahead, native.by_tokens, native.demand, native.buffers = ahead, by_tokens, demand, streams.buffers
+    plan.native.weights = native
 
 
 class Where:
@@ -230,15 +252,15 @@ class _Weights:
 
         return ps
 
-    def fill(self, config: "_native.OffloadConfig", order: list[int]) -> None:
-        """Gives the core the copies of every operator of the program."""
-        count = len(order)
+    def streams(self) -> Streams:
+        """The copies of every operator, and on the way their bytes and the buffers that they need."""
+        count = len(self.where.operators)
         ahead: list[list[int]] = [[] for _ in range(count)]
         by_tokens: list[list[int]] = [[] for _ in range(count)]
         demand = [False] * count
         policy = self.group.offloading.expert_prefetch
         places: dict[int, int] = {}  # bytes that one place of the step copies
-        for op, position in zip(self.where.operators, order, strict=True):
+        for position, op in enumerate(self.where.operators):
             for execution in range(op.repeat if op.weight_bytes else 0):
                 place = self.where.of(op, execution)
                 if place == DEVICE:
@@ -258,20 +280,12 @@ class _Weights:
                     ahead[position][execution] = int(times[0])
                     self.copies.fixed[place] = self.copies.fixed.get(place, 0) + size
                 places[number] = places.get(number, 0) + size
-        config.weights = self._native(ahead, by_tokens, demand)
         depth = self.group.offloading.weight_buffers
         sizes = [places[number] for number in sorted(places)]
         around = sizes + sizes[: depth - 1]  # the first layers of the next step follow the last of this one
         windows = [sum(around[first : first + min(depth, len(sizes))]) for first in range(len(sizes))]
         self.buffer_bytes = max(windows, default=0)
-
-    def _native(
-        self, ahead: list[list[int]], by_tokens: list[list[int]], demand: list[bool]
-    ) -> "_native.WeightStreaming":
-        streaming = _native.WeightStreaming()
-        streaming.ahead, streaming.by_tokens, streaming.demand = ahead, by_tokens, demand
-        streaming.buffers = self.group.offloading.weight_buffers
-        return streaming
+        return Streams(ahead, by_tokens, demand, depth)
 
     def _by_tokens(self, op: Operator) -> Int64:
         """Bytes that an execution copies at each token count: rows of a table, experts that the tokens touch."""

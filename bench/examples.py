@@ -1,0 +1,125 @@
+"""`python -m bench.examples`: runs every example cluster and writes docs/examples.md; --check measures wall time."""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "examples.md"
+TRACE = "dataset/example_10.jsonl"
+BUDGET_S = 1.0
+
+
+@dataclass(frozen=True)
+class Example:
+    """One cluster file with the options that show it; `cost_source` "auto" where measured kernels exist."""
+
+    file: str
+    what: str
+    options: tuple[str, ...] = ("--cost-source", "roofline")
+    dataset: str = TRACE
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return ("--cluster-config", f"cluster_config/{self.file}.json", "--dataset", self.dataset, *self.options)
+
+
+ROOFLINE = ("--cost-source", "roofline")
+EXAMPLES = (
+    Example("single_node_single_instance", "one A6000, Llama-3.1-8B"),
+    Example("single_node_single_instance_H100", "four H100 as one tensor-parallel instance, Llama-3.1-70B"),
+    Example("single_node_multi_instance", "two A6000, each with Llama-3.1-8B"),
+    Example("dual_node_multi_instance", "two nodes of two A6000"),
+    Example("single_node_pd_instance", "one A6000 prefills, one decodes"),
+    Example("single_node_moe_single_instance", "one A6000, Phi-mini-MoE"),
+    Example("single_node_moe_multi_instance", "two A6000, each with Phi-mini-MoE"),
+    Example("single_node_moe_pd_instance", "Phi-mini-MoE, one A6000 prefills, one decodes"),
+    Example("single_node_moe_dp_ep_instance", "Qwen3-30B-A3B: two data-parallel ranks of two H100, experts over all"),
+    Example("dual_node_moe_dp_ep_instance", "the same, a rank per node"),
+    Example("single_node_tp_pp_instance", "Llama-3.1-70B on H100, two pipeline stages of two devices"),
+    Example("single_node_memory_instance", "every placement key, all on the device"),
+    Example("single_node_cxl_instance", "weights on four CXL devices"),
+    Example("single_node_moe_offload_instance", "Phi-mini-MoE with its experts in host memory, a quarter cached"),
+    Example("single_node_power_instance", "what the node draws"),
+    Example("single_node_pim_instance", "decodes attend in 256 channels of HBM2"),
+    Example(
+        "single_node_pim_instance",
+        "the same, sub-batches",
+        (*ROOFLINE, "--enable-attn-offloading", "--enable-sub-batch-interleaving"),
+    ),
+    Example("heterogeneous_instance", "an H100 and an A6000 serve one model, with prices", (*ROOFLINE,)),
+    Example("tpu_v6e_slice", "a slice of eight TPU v6e, Llama-3.1-70B"),
+    Example("cpu_amx_instance", "a two-socket CPU node with AMX, Llama-3.1-8B in tensor parallel"),
+)
+
+HEAD = """# Examples
+
+Every scenario of LLMServingSim's `cluster_config/`, with numbers of our own
+([where each is from](../cluster_config/README.md)), and a few more. Each line is a run of `dataset/example_10.jsonl`
+(10 requests, 328 prompt and 768 output tokens):
+
+    python main.py --cluster-config cluster_config/NAME.json --dataset dataset/example_10.jsonl --cost-source roofline
+
+The table is made by `python -m bench.examples`; `python -m bench.examples --check` measures wall time (a whole process,
+warm): each takes less than a second, where LLMServingSim needs 34 to 355 s for ten requests.
+
+| cluster | what it shows | duration s | output tok/s | TTFT ms | TPOT ms | J per output token | USD per M tokens |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
+def run(example: Example) -> tuple[dict[str, Any] | None, str]:
+    """The summary of one example, or None and why it does not run."""
+    command = [sys.executable, str(ROOT / "main.py"), *example.arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    if done.returncode == 2 and "in this version" in done.stderr:
+        return None, "refused by name in this version"
+    if done.returncode:
+        raise SystemExit(f"{example.file}: {done.stderr}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found, ""
+
+
+def row(example: Example, summary: dict[str, Any]) -> str:
+    """One line of the table."""
+    energy, cost = summary.get("energy") or {}, summary.get("cost") or {}
+    figures = (
+        summary["duration"],
+        summary["output_throughput"],
+        summary["mean_ttft_ms"],
+        summary["mean_tpot_ms"],
+        energy.get("j_per_output_token"),
+        cost.get("per_million_output_tokens"),
+    )
+    cells = ["-" if figure is None else f"{figure:.4g}" for figure in figures]
+    return f"| {' | '.join((example.file, example.what, *cells))} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="measure wall time instead of writing the page")
+    if not parser.parse_args().check:
+        rows = []
+        for example in EXAMPLES:
+            summary, why = run(example)
+            rows.append(
+                f"| {example.file} | {example.what}: {why} | | | | | | |" if summary is None else row(example, summary)
+            )
+        PAGE.write_text(HEAD + "\n".join(rows) + "\n", encoding="utf-8")
+        return
+    for example in EXAMPLES:
+        run(example)  # compiles the cost tables
+        start = time.perf_counter()
+        summary, why = run(example)
+        wall = time.perf_counter() - start
+        verdict = why or ("ok" if wall <= BUDGET_S else f"above {BUDGET_S} s")
+        print(f"{example.file:40}{wall:8.2f} s  {verdict}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
