@@ -233,6 +233,8 @@ class Results:
     """Parts of each request's latency, `llmsim.results.tables.BLAME`, shape (requests,); zero unless it finished."""
     energy: Energy | None = None
     """None: no node says what it draws."""
+    kv_tiers: tuple[Mapping[str, int | str], ...] = ()
+    """What each pool of KV below the devices did (docs/kv_tiers.md)."""
     interrupted: bool = False
     invariants: Mapping[str, str] = field(default_factory=dict)
     """Number and name of each invariant checked -> "ok" or what was found."""

@@ -9,6 +9,7 @@ from llmsim import _native
 from llmsim.config.errors import InfeasibleError, InputError, InvariantError
 from llmsim.core import PS_PER_S, Clients, RequestColumns, Results, Status, TimeShare, Workload
 from llmsim.lowering import LoweredDeployment, LoweredGroup
+from llmsim.lowering.kv_tiers import LoweredTiers
 from llmsim.results.invariants import check_invariants
 from llmsim.routing import RouterSpec
 from llmsim.scheduling.policies import PolicySpecs
@@ -28,6 +29,8 @@ class SimulationOptions:
     series_interval_ps: int = PS_PER_S
     record_steps: bool = False
     policies: PolicySpecs = field(default_factory=PolicySpecs)
+    tiers: LoweredTiers | None = None
+    """Pools of KV below the devices."""
     clients: Clients | None = None
     """None: an open loop."""
 
@@ -88,6 +91,8 @@ def _native_simulation(
     for wave in deployment.waves:
         program = deployment.groups[wave.groups[0]].program
         simulation.add_wave(list(wave.groups), program, wave.sync_interval, wave.expanded)
+    if options.tiers is not None:
+        options.tiers.install(simulation)
     if workload.timeout_ps is not None or workload.cancel_after_tokens is not None:
         never, any_number = np.empty(0, np.int64), np.empty(0, np.int32)
         simulation.set_patience(
@@ -149,6 +154,7 @@ def _results(
         steps=simulation.steps(),
         series=simulation.series(),
         counters=simulation.counters(),
+        kv_tiers=tuple(simulation.kv_tiers()),
         time_shares=tuple(
             TimeShare(group, *deployment.operator(group, op), ps) for group, op, ps in simulation.busy_time()
         ),

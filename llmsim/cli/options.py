@@ -175,8 +175,17 @@ LogLevel = Annotated[
 PrioritizePrefill = Annotated[
     bool, _option(_PEER, "--prioritize-prefill", text="A step is all prompts while there are any.")
 ]
-PrefixSharing = Annotated[bool, _option(_PEER, "--enable-prefix-sharing", text="Not in this version.")]
-PrefixStorage = Annotated[str | None, _option(_PEER, "--prefix-storage", text="None; CPU and CXL not in this version.")]
+PrefixSharing = Annotated[
+    bool, _option(_ENGINE, "--enable-prefix-sharing", text="One pool of KV per node (CPU) or cluster (CXL).")
+]
+PrefixStorage = Annotated[
+    str | None, _option(_ENGINE, "--prefix-storage", text="KV below the devices: None, CPU, CXL or CPU+CXL.")
+]
+KvTierWrite = Annotated[
+    str | None, _option(_ENGINE, "--kv-tier-write", text="write-through, write-through-selective or write-back.")
+]
+KvTierEviction = Annotated[str | None, _option(_ENGINE, "--kv-tier-eviction", text="lru, lfu or cost.")]
+KvChunkSize = Annotated[int | None, _option(_ENGINE, "--kv-chunk-size", text="Tokens of a chunk of KV below; 256.")]
 LocalOffloading = Annotated[bool, _option(_PEER, "--enable-local-offloading", text="Not in this version.")]
 AttnOffloading = Annotated[bool, _option(_PEER, "--enable-attn-offloading", text="Not in this version.")]
 SubBatch = Annotated[bool, _option(_PEER, "--enable-sub-batch-interleaving", text="Not in this version.")]

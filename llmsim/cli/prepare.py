@@ -55,6 +55,11 @@ def prepare(options: RunOptions) -> Prepared:
             calibration=options.calibration,
         ),
     )
+    tiers = None
+    if options.tiers is not None:
+        from llmsim.lowering.kv_tiers import lower_tiers
+
+        tiers = lower_tiers(deployment, lowered.groups, options.tiers)
     workload = load_dataset(
         options.dataset, known_models=lowered.models, granularity=lowered.granularity, limit=options.num_reqs
     )
@@ -70,6 +75,7 @@ def prepare(options: RunOptions) -> Prepared:
         series_interval_ps=options.log_interval_ps,
         record_steps=options.run_dir is not None or options.timeline is not None,
         clients=clients,
+        tiers=tiers,
         policies=options.policies or PolicySpecs(),
     )
     return Prepared(deployment, lowered, workload, simulation)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from llmsim.config.errors import InputError, NotYetError
 
 NOT_YET: Mapping[str, str] = {
-    "--enable-prefix-sharing": "a prefix cache shared between instances",
     "--enable-attn-prediction": "attention costs from a fitted regressor",
 }
 """Switches of later versions -> what they ask for."""
@@ -20,17 +19,6 @@ def refuse_switches(given: Mapping[str, bool]) -> None:
     for option, is_on in given.items():
         if is_on:
             raise NotYetError(f"{option}: {NOT_YET[option]} does not run in this version; remove the option")
-
-
-def refuse_storage(storage: str | None) -> None:
-    """`--prefix-storage None` is what this version does; the other media come later."""
-    if storage is None or storage.lower() == "none":
-        return
-    if storage.upper() in ("CPU", "CXL"):
-        raise NotYetError(
-            f'--prefix-storage {storage}: a second tier of the prefix cache does not run in this version; say "None"'
-        )
-    raise InputError(f'--prefix-storage is "{storage}"; it may be None, CPU or CXL')
 
 
 def expert_routing(name: str) -> str:

@@ -13,6 +13,7 @@ from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
     from llmsim.lowering import Calibration
+    from llmsim.lowering.kv_tiers import KvTierOptions
     from llmsim.routing import RouterSpec
     from llmsim.scheduling.policies import PolicySpecs
 
@@ -52,6 +53,7 @@ class RunOptions:
     """A recorded log whose true arrivals replace the trace's."""
     timeline: Path | None = None
     policies: "PolicySpecs | None" = None
+    tiers: "KvTierOptions | None" = None
     max_concurrency: int = 0
     think_time: str | None = None
     timeout_s: float | None = None
@@ -109,6 +111,9 @@ def command(
     prioritize_prefill: o.PrioritizePrefill = False,
     enable_prefix_sharing: o.PrefixSharing = False,
     prefix_storage: o.PrefixStorage = None,
+    kv_tier_write: o.KvTierWrite = None,
+    kv_tier_eviction: o.KvTierEviction = None,
+    kv_chunk_size: o.KvChunkSize = None,
     enable_local_offloading: o.LocalOffloading = False,
     enable_attn_offloading: o.AttnOffloading = False,
     enable_sub_batch_interleaving: o.SubBatch = False,
@@ -124,11 +129,9 @@ def command(
     del enable_block_copy  # accepted for old command lines; equal blocks are always priced once
     refused.refuse_switches(
         {
-            "--enable-prefix-sharing": enable_prefix_sharing,
             "--enable-attn-prediction": enable_attn_prediction,
         }
     )
-    refused.refuse_storage(prefix_storage)
     if fp is not None and dtype is not None:
         raise InputError(f"--fp {fp} and --dtype {dtype} say the same thing twice; give one of them")
     engine = {
@@ -178,6 +181,7 @@ def command(
             log_level=_one_of("--log-level", log_level.upper(), LOG_LEVELS),
             arrivals=arrivals,
             policies=policies,
+            tiers=_tiers(prefix_storage, enable_prefix_sharing, kv_tier_write, kv_tier_eviction, kv_chunk_size),
             max_concurrency=_at_least("--max-concurrency", max_concurrency, 0),
             think_time=think_time,
             timeout_s=request_timeout,
@@ -235,6 +239,16 @@ def _router(text: str) -> "RouterSpec":
     from llmsim.routing import parse_router
 
     return parse_router(text)
+
+
+def _tiers(
+    storage: str | None, shared: bool, write: str | None, eviction: str | None, chunk_tokens: int | None
+) -> "KvTierOptions | None":
+    if (storage, shared, write, eviction, chunk_tokens) == (None, False, None, None, None):
+        return None
+    from llmsim.lowering.kv_tiers import parse_tiers
+
+    return parse_tiers(storage, shared=shared, write=write, eviction=eviction, chunk_tokens=chunk_tokens)
 
 
 def _policies(

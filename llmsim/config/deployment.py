@@ -114,6 +114,8 @@ class Deployment:
     economics: Economics = Economics()
     pool: PoolSpec | None = None
     pool_power: PoolPowerSpec | None = None
+    pool_memory: MemorySpec | None = None
+    """The whole CXL pool."""
 
     def accelerator_power(self, group: Group) -> AcceleratorPower | None:
         """What the group's devices draw; None where their node does not say."""

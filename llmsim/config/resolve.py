@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from llmsim.config.cluster import Cluster, placements
 from llmsim.config.deployment import Deployment, Economics, Group, LinkSpec, MemorySpec, Node, Offloading, PoolSpec
-from llmsim.config.devices import Memory
+from llmsim.config.devices import CxlMemory, Memory
 from llmsim.config.engine_args import CLUSTER_FILE, COMMAND_LINE, EngineArgs, Given, resolve_engine
 from llmsim.config.engine_profile import DEFAULT_PROFILE, EngineProfile, load_profile
 from llmsim.config.errors import InputError, NotYetError
@@ -52,6 +52,7 @@ def resolve(cluster: Cluster, overrides: EngineOverrides, switches: frozenset[st
         economics=Economics(cluster.grid_g_per_kwh, cluster.electricity_price_per_kwh),
         pool=PoolSpec(cluster.cxl_mem.num_devices, _memory(cluster.cxl_mem)) if cluster.cxl_mem else None,
         pool_power=resolve_pool_power(cluster.cxl_mem),
+        pool_memory=_pool(cluster.cxl_mem) if cluster.cxl_mem is not None else None,
     )
 
 
@@ -191,6 +192,13 @@ def _memory(memory: Memory) -> MemorySpec:
         bandwidth_bytes_per_s=gb_per_s_to_bytes_per_s(memory.bandwidth_gb_per_s),
         latency_ps=ns_to_ps(memory.latency_ns),
     )
+
+
+def _pool(memory: CxlMemory) -> MemorySpec:
+    """All devices of the pool, interleaved."""
+    one = _memory(memory)
+    count = memory.num_devices
+    return MemorySpec(one.capacity_bytes * count, one.bandwidth_bytes_per_s * count, one.latency_ps)
 
 
 def _link(cluster: Cluster) -> LinkSpec:

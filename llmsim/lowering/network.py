@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from llmsim import _native
 from llmsim.config import Deployment, LinkSpec
 
+EVERY_NODE = -1
+"""The island of what is near to all."""
 BETWEEN_GROUPS, BETWEEN_NODES = 1, 2
 """Dimensions of the cluster file's link list."""
 
@@ -25,6 +27,8 @@ class ClusterNetwork:
     """`devices[group][rank]`: the place of that device's memory."""
     hosts: tuple[int | None, ...]
     """By node; None where the file declares no host memory."""
+    pool: int | None = None
+    """The CXL pool, near to every node; None where the file declares none."""
 
 
 def cluster_network(deployment: Deployment, contention: str = "fair") -> ClusterNetwork:
@@ -42,7 +46,11 @@ def cluster_network(deployment: Deployment, contention: str = "fair") -> Cluster
             continue
         link = config.add_link(memory.bandwidth_bytes_per_s, memory.latency_ps)
         hosts.append(config.add_place(node.index, (link, link), _port(config, deployment.link, BETWEEN_NODES)))
-    return ClusterNetwork(config, devices, tuple(hosts))
+    pool = None
+    if deployment.pool_memory is not None:
+        link = config.add_link(deployment.pool_memory.bandwidth_bytes_per_s, deployment.pool_memory.latency_ps)
+        pool = config.add_place(EVERY_NODE, (link, link), (-1, -1))
+    return ClusterNetwork(config, devices, tuple(hosts), pool)
 
 
 def _device(config: "_native.FabricConfig", node: int, link: LinkSpec) -> int:

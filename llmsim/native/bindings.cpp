@@ -132,6 +132,9 @@ void bind_simulation(nb::module_& m) {
           },
           "config"_a, "scheduler"_a, "kv"_a, "program"_a, "expanded"_a.none() = nb::none(), "record_steps"_a = false,
           "record_schedule"_a = false, "A group whose scheduler is a Python object (llmsim.scheduling.base.Scheduler).")
+      .def("set_kv_tiers", &Simulation::set_kv_tiers, "config"_a,
+           "Pools of KV below the groups'; after them and the fabric.")
+      .def("kv_tiers", &kv_tier_rows)
       .def("set_fabric", &Simulation::set_fabric, "config"_a, "The cluster's shared network; before the first run.")
       .def("add_wave", &add_wave, "groups"_a, "program"_a, "sync_interval"_a, "expanded"_a.none() = nb::none(),
            "Groups that were added before, by index, run in lock-step, all with this program.")
@@ -198,5 +201,6 @@ NB_MODULE(_native, m) {
   llmsim::bind_fabric(m);
   llmsim::bind_routing(m);
   llmsim::bind_policies(m);
+  llmsim::bind_kv_tiers(m);
   llmsim::bind_simulation(m);
 }

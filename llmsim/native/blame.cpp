@@ -19,7 +19,8 @@ struct Timeline {
         start(group.output_starts()),
         communication(group.output_communication()),
         waited(group.output_waiting()),
-        overlaps(group.evaluator().overlaps()) {
+        overlaps(group.evaluator().overlaps()),
+        recalls(group.recalls()) {
     const std::size_t n = end.size();
     compute.assign(n + 1, 0);
     collective.assign(n + 1, 0);
@@ -47,6 +48,7 @@ struct Timeline {
 
   const std::vector<Ps>&end, &start, &communication, &waited;
   bool overlaps;
+  bool recalls;  // steps wait for KV from the tiers, and for nothing else
   std::vector<Ps> compute, collective, waiting, idle;
 };
 
@@ -106,7 +108,8 @@ class Walk {
     if (first > last) return;
     part[id] += t.compute[last + 1] - t.compute[first];
     blame_.communication[id] += t.collective[last + 1] - t.collective[first];
-    if (!t.waiting.empty()) blame_.wait[id] += t.waiting[last + 1] - t.waiting[first];
+    if (!t.waiting.empty())
+      (t.recalls ? blame_.kv_transfer : blame_.wait)[id] += t.waiting[last + 1] - t.waiting[first];
     blame_.host[id] += t.idle[last + 1] - t.idle[first];
   }
 

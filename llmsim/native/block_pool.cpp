@@ -116,6 +116,8 @@ void BlockPool::make_findable(BlockId id) {
 
 void BlockPool::drop_key(BlockId id) {
   Block& block = blocks_[id];
+  if (dropped_ && block.findable && block.chunk >= 0) dropped_(block.key, block.chunk);
+  block.chunk = -1;
   if (block.findable) {
     if (block.same_prev != 0) {
       blocks_[block.same_prev].same_next = block.same_next;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -45,6 +46,11 @@ class BlockPool {
   // Gives a referenced block the key of its content. `findable` enters it into the index: keys that nobody else can
   // ask for stay out until `make_findable`.
   void set_key(BlockId block, Key key, bool findable);
+  // The block ends a chunk of KV tiers, with this place among its sequence's chunks.
+  void end_chunk(BlockId block, std::int32_t chunk) { blocks_[block].chunk = chunk; }
+  // From now on tells `dropped` which findable ends of chunks lose their content.
+  using Dropped = std::function<void(Key, std::int32_t chunk)>;
+  void on_drop(Dropped dropped) { dropped_ = std::move(dropped); }
   void make_findable(BlockId block);
   // The cached block that was entered first under this key, or 0.
   BlockId find(Key key) const { return index_.find(key); }
@@ -61,6 +67,7 @@ class BlockPool {
     BlockId prev = 0, next = 0;            // neighbours in a free list
     BlockId same_prev = 0, same_next = 0;  // blocks with the same key, in order of entry
     std::int32_t references = 0;
+    std::int32_t chunk = -1;  // that it ends, if any
     bool findable = false;
   };
   // Sentinels of the two free lists live behind the pool: blocks before the never-used range, and blocks after it.
@@ -83,6 +90,7 @@ class BlockPool {
   std::vector<Block> blocks_;  // grows with use, so an untouched pool costs nothing
   BlockMap index_;
   KeyLog* key_log_ = nullptr;
+  Dropped dropped_;
   std::shared_ptr<Eviction> eviction_;  // with one, only blocks without a key leave by the lists
   std::deque<BlockId> victims_;         // chosen by it, not evicted yet
   std::vector<BlockId> freed_, reused_, chosen_;

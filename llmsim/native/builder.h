@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <stdexcept>
 #include <vector>
 
 #include "batch.h"
@@ -11,6 +12,7 @@
 
 namespace llmsim {
 
+class GroupTiers;
 class KeyLog;
 
 struct BuilderCounters {
@@ -58,6 +60,11 @@ class Builder {
   // Where to note changes of the cached keys; a builder without a prefix cache has none to note.
   virtual void log_keys(KeyLog* log) { static_cast<void>(log); }
 
+  // Pools of KV below its own, for as long as it lives.
+  virtual void use_tiers(GroupTiers* tiers) {
+    static_cast<void>(tiers);
+    throw std::invalid_argument("KV tiers need the scheduler vllm_v1");
+  }
   // Appends the requests that the last `build` gave blocks to and parked until their KV is there.
   virtual void take_reserved(std::vector<Reserved>& out) { static_cast<void>(out); }
   // The KV of a parked request is there; or the KV of a request that ended here has been read by whoever decodes it.

@@ -4,6 +4,7 @@
 
 #include "domain.h"
 #include "handover.h"
+#include "kv_tiers.h"
 
 namespace llmsim {
 
@@ -75,8 +76,29 @@ void Group::pump(Ps now) {
     return;
   }
   drain_inbox(now);
-  while (build_next(now)) launch(evaluator_->run(next_slot().batch, now), now);
-  if (idle() && builder_->has_requests() && builder_->num_bound() == 0) ++idle_with_work_;
+  if (gated_) launch_gated(now);
+  while (!gated_ && build_next(now)) {
+    if (!gate(now)) launch(evaluator_->run(next_slot().batch, now), now);
+  }
+  if (idle() && !gated_ && builder_->has_requests() && builder_->num_bound() == 0) ++idle_with_work_;
+}
+
+// Starts what the batch just built moves between tiers; true when it has to wait for some of it.
+bool Group::gate(Ps now) {
+  if (tiers_ == nullptr || tiers_->start(now)) return false;
+  gated_since_ = now;
+  return gated_ = true;
+}
+
+void Group::launch_gated(Ps now) {
+  if (!tiers_->open()) return;
+  gated_ = false;
+  StepTimes times = evaluator_->run(next_slot().batch, now);
+  // What the device idled for it is this step's waiting.
+  const Ps since = std::max(gated_since_, last_end_);
+  times.waiting += std::max<Ps>(0, times.start - since);
+  times.start = std::min(times.start, since);
+  launch(times, now);
 }
 
 void Group::hear_of_moved(Ps launched) {
@@ -157,6 +179,7 @@ void Group::outputs(Ps now, std::vector<RequestId>& finished) {
   const std::size_t before = finished.size();
   if (!slot.batch.empty()) {
     builder_->complete(slot.batch, finished);
+    if (tiers_ != nullptr) tiers_->start(now);
     outstanding_ -= static_cast<std::int32_t>(finished.size() - before);
     hear_of_moved(slot.scheduled);
     if (key_log_ != nullptr) key_log_->publish(now);

@@ -78,6 +78,13 @@ class Group {
     builder_->log_keys(log);
   }
 
+  // Pools of KV below the group's own: a batch waits for what it recalls.
+  void use_tiers(GroupTiers* tiers) {
+    tiers_ = tiers;
+    builder_->use_tiers(tiers);
+  }
+
+  bool recalls() const { return tiers_ != nullptr; }
   bool idle() const { return num_in_flight_ == 0; }
   Ps next_output() const { return slots_[oldest_].times.end; }
 
@@ -126,6 +133,8 @@ class Group {
     RequestId request;
   };
   void drain_inbox(Ps now);
+  bool gate(Ps now);
+  void launch_gated(Ps now);
   bool build_next(Ps now);
   bool build_batch(Ps now);
   void report_reserved(Ps now);
@@ -149,6 +158,9 @@ class Group {
   bool nothing_to_build_ = false;  // until the next output: an empty schedule occupies its slot, as in vLLM
   Wave* wave_ = nullptr;
   bool has_offer_ = false;
+  GroupTiers* tiers_ = nullptr;
+  bool gated_ = false;  // the next slot's batch waits for KV from the tiers
+  Ps gated_since_ = 0;
   Ps last_end_ = 0, busy_ = 0;
   std::int64_t scheduled_tokens_ = 0, idle_with_work_ = 0;
   std::vector<Ps> output_times_, output_starts_, output_communication_, output_waiting_;

@@ -1,25 +1,39 @@
 #include "kv_cache.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 namespace llmsim {
+
+KvCache::KvCache(const KvCacheConfig& config, SequenceTable& sequences)
+    : config_(config), sequences_(sequences), pool_(config.num_blocks, config.free_order, config.eviction) {
+  const std::int32_t size = config.block_size, unit = sequences.content().granularity;
+  if (config.prefix_caching && !sequences.content().keys.empty() && size % unit != 0 && unit % size != 0)
+    throw std::invalid_argument("content keys of " + std::to_string(unit) + " tokens cannot name blocks of " +
+                                std::to_string(size) + ": one has to be a multiple of the other");
+}
 
 namespace {
 constexpr Key kOwnKey = Key{1} << 63;  // content that no other request can have; workload keys keep this bit clear
 }
 
+// The workload's keys may name less than one of our blocks (then a block has the key of its last part) or, as those of
+// traces with long blocks do, several (then a block has its part of their key).
 bool KvCache::shareable(RequestId request, std::int32_t block) const {
-  const auto keys = sequences_.content().of(request);
-  const std::int64_t ratio = config_.block_size / sequences_.content().granularity;
-  return (block + 1) * ratio <= static_cast<std::int64_t>(keys.size());
+  const std::int64_t end = (block + std::int64_t{1}) * config_.block_size, unit = sequences_.content().granularity;
+  return ceil_div(end, unit) <= static_cast<std::int64_t>(sequences_.content().of(request).size());
 }
 
 Key KvCache::key_of(RequestId request, std::int32_t block) const {
   if (!shareable(request, block)) {
     return kOwnKey | (static_cast<Key>(request) << 28) | static_cast<Key>(block);
   }
-  const std::int64_t ratio = config_.block_size / sequences_.content().granularity;
-  return sequences_.content().of(request)[(block + 1) * ratio - 1];
+  const std::int64_t end = (block + std::int64_t{1}) * config_.block_size, unit = sequences_.content().granularity;
+  const Key key = sequences_.content().of(request)[ceil_div(end, unit) - 1];
+  if (config_.block_size >= unit) return key;
+  const std::int64_t parts = unit / config_.block_size, part = (end - 1) % unit / config_.block_size;
+  return (key * static_cast<Key>(parts) + static_cast<Key>(part)) & ~kOwnKey;
 }
 
 void KvCache::find_hits(RequestId request, std::vector<BlockId>& hits) const {
@@ -65,8 +79,50 @@ bool KvCache::grow_slow(Sequence& sequence, std::int32_t tokens) {
 void KvCache::register_slow(RequestId request, std::int32_t tokens) {
   Sequence& sequence = sequences_[request];
   const std::int32_t full = tokens / config_.block_size;
-  for (std::int32_t& i = sequence.num_keyed_blocks; i < full; ++i)
+  for (std::int32_t& i = sequence.num_keyed_blocks; i < full; ++i) {
     pool_.set_key(sequence.blocks[i], key_of(request, i), shareable(request, i));
+    if (chunk_blocks_ > 0 && (i + 1) % chunk_blocks_ == 0) pool_.end_chunk(sequence.blocks[i], i / chunk_blocks_);
+  }
+}
+
+void KvCache::use_tiers(GroupTiers* tiers) {
+  if (!config_.prefix_caching) throw std::invalid_argument("KV tiers need the prefix cache");
+  if (tiers->chunk_tokens() % config_.block_size != 0)
+    throw std::invalid_argument("a chunk of KV of " + std::to_string(tiers->chunk_tokens()) +
+                                " tokens is not whole blocks of " + std::to_string(config_.block_size));
+  tiers_ = tiers;
+  chunk_blocks_ = tiers->chunk_tokens() / config_.block_size;
+  if (tiers->write() == TierWrite::kBack)
+    pool_.on_drop([tiers](Key key, std::int32_t chunk) { tiers->store(key, chunk, /*gate=*/true); });
+}
+
+Key KvCache::chunk_key(RequestId request, std::int32_t chunk) const {
+  return key_of(request, (chunk + 1) * chunk_blocks_ - 1);
+}
+
+std::int32_t KvCache::find_below(RequestId request, std::int32_t cached) const {
+  if (tiers_ == nullptr) return 0;
+  const std::int32_t size = tiers_->chunk_tokens();
+  std::int32_t chunk = cached / size;
+  while ((chunk + 1) * size < sequences_[request].num_tokens && tiers_->holds(chunk_key(request, chunk))) ++chunk;
+  return std::max(0, chunk * size - cached);
+}
+
+void KvCache::recall(RequestId request, std::int32_t hit, std::int32_t recalled) {
+  if (tiers_ == nullptr) return;
+  const std::int32_t size = tiers_->chunk_tokens();
+  if (tiers_->write() == TierWrite::kSelective) store(request, 0, hit);
+  for (std::int32_t from = hit; from < hit + recalled;) {
+    const std::int32_t chunk = from / size, end = (chunk + 1) * size;
+    tiers_->recall({chunk_key(request, chunk), 0, chunk}, end - from);
+    from = end;
+  }
+}
+
+void KvCache::store(RequestId request, std::int32_t before, std::int32_t after) {
+  const std::int32_t size = tiers_->chunk_tokens();
+  for (std::int32_t chunk = before / size; (chunk + 1) * size <= after; ++chunk)
+    tiers_->store(chunk_key(request, chunk), chunk, /*gate=*/false);
 }
 
 void KvCache::release(RequestId request, bool preempted) {

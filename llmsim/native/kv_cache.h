@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "block_pool.h"
+#include "kv_tiers.h"
 #include "sequence_table.h"
 
 namespace llmsim {
@@ -21,8 +22,8 @@ struct KvCacheConfig {
 
 class KvCache {
  public:
-  KvCache(const KvCacheConfig& config, SequenceTable& sequences)
-      : config_(config), sequences_(sequences), pool_(config.num_blocks, config.free_order, config.eviction) {}
+  // Throws std::invalid_argument where the workload's content keys do not fit the blocks.
+  KvCache(const KvCacheConfig& config, SequenceTable& sequences);
 
   // Cached leading blocks of the sequence, at most (num_tokens - 1) / block_size of them, so that at least one token
   // is computed. Nothing is changed; the blocks are valid until the next allocation.
@@ -48,6 +49,17 @@ class KvCache {
   void release(RequestId request, bool preempted);
   void log_keys(KeyLog* log) { pool_.log_keys(log); }
 
+  // Pools below the device's; null: none. Throws std::invalid_argument where their chunks are not whole blocks.
+  void use_tiers(GroupTiers* tiers);
+  // Tokens after the first `cached` that the tiers hold, at most up to the last but one token.
+  std::int32_t find_below(RequestId request, std::int32_t cached) const;
+  // The request, just admitted, hits `hit` tokens here and takes the next `recalled` from the tiers.
+  void recall(RequestId request, std::int32_t hit, std::int32_t recalled);
+  // The KV of tokens from `before` to `after` has been computed.
+  void computed(RequestId request, std::int32_t before, std::int32_t after) {
+    if (tiers_ != nullptr && tiers_->write() == TierWrite::kThrough) store(request, before, after);
+  }
+
   const BlockPool& pool() const { return pool_; }
   const KvCacheConfig& config() const { return config_; }
   std::int32_t usable_blocks() const { return config_.num_blocks - 1; }
@@ -60,10 +72,14 @@ class KvCache {
   void register_slow(RequestId request, std::int32_t tokens);
   Key key_of(RequestId request, std::int32_t block) const;
   bool shareable(RequestId request, std::int32_t block) const;
+  Key chunk_key(RequestId request, std::int32_t chunk) const;
+  void store(RequestId request, std::int32_t before, std::int32_t after);
 
   KvCacheConfig config_;
   SequenceTable& sequences_;
   BlockPool pool_;
+  GroupTiers* tiers_ = nullptr;
+  std::int32_t chunk_blocks_ = 0;  // of the tiers
 };
 
 }  // namespace llmsim

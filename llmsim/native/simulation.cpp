@@ -50,6 +50,23 @@ void Simulation::set_fabric(const FabricConfig& config) {
   });
 }
 
+void Simulation::set_kv_tiers(const KvTiersConfig& config) {
+  if (!fabric_) throw std::invalid_argument("KV tiers need the fabric");
+  if (config.groups.size() != groups_.size()) throw std::invalid_argument("KV tiers need an entry for every group");
+  kv_tiers_ = std::make_unique<KvTiers>(config, *fabric_, [this](std::int32_t index) {
+    if (pump_at_[index] <= now_) return;
+    pump_at_[index] = now_;
+    post(now_, Phase::kPump, index);
+  });
+  for (const auto& group : groups_) {
+    GroupTiers* tiers = kv_tiers_->of(group->config().index);
+    if (tiers == nullptr) continue;
+    if (group->wave() != nullptr || group->config().role != Role::kBoth || group->evaluator().overlaps())
+      throw std::invalid_argument("KV tiers need groups of one stage that neither run in lock-step nor hand over");
+    group->use_tiers(tiers);
+  }
+}
+
 void Simulation::add_wave(std::unique_ptr<Wave> wave) {
   for (Group* member : wave->members()) {
     if (member->wave() != nullptr) throw std::invalid_argument("a group is a member of two waves");

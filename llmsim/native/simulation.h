@@ -15,6 +15,7 @@
 #include "fabric.h"
 #include "group.h"
 #include "handover.h"
+#include "kv_tiers.h"
 #include "routing/router.h"
 
 namespace llmsim {
@@ -58,7 +59,10 @@ class Simulation {
   void set_admission(Admission admission) { admission_ = std::move(admission); }
   // The network that groups and memories share; before the first call of run.
   void set_fabric(const FabricConfig& config);
-  Fabric* fabric() { return fabric_.get(); }  // null: none was given
+  // Pools of KV below the groups'; after the groups and the fabric.
+  void set_kv_tiers(const KvTiersConfig& config);
+  const KvTiers* kv_tiers() const { return kv_tiers_.get(); }  // null: none were given
+  Fabric* fabric() { return fabric_.get(); }                   // null: none was given
   const Fabric* fabric() const { return fabric_.get(); }
   // How clients behave; before the first call of run.
   Clients& clients() { return clients_; }
@@ -147,6 +151,7 @@ class Simulation {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::unique_ptr<Prompts> prompts_;
   std::unique_ptr<Fabric> fabric_;
+  std::unique_ptr<KvTiers> kv_tiers_;
   std::unique_ptr<Router> decode_router_;  // until set_handovers
   std::unique_ptr<Handovers> handovers_;
   Ps landing_at_ = kEndOfTime;  // time of the fabric's pending event

@@ -121,6 +121,13 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     cache = summary["prefix_cache"]
     hits = f"{cache['hit_tokens']} of {cache['queried_tokens']} tokens hit ({_percent(cache['hit_rate'])})"
     yield "Prefix cache", hits
+    for pool in summary["kv_tiers"][:_MAX_GROUPS]:
+        used = _percent(pool["peak_bytes"] / pool["capacity_bytes"]) if pool["capacity_bytes"] else "-"
+        moved = f"{pool['hit_tokens']} tokens recalled, {pool['written_chunks']} chunks written"
+        yield (
+            f"KV in {pool['name']}",
+            f"{moved}, {pool['evicted_chunks']} given up ({pool['thrashed_chunks']} thrashed), peak use {used}",
+        )
     yield "Preemptions", f"{summary['preemptions']} ({summary['recomputed_tokens']} tokens computed again)"
     yield from _energy_facts(summary)
     sources = summary["sources"]

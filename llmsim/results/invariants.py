@@ -67,6 +67,9 @@ def _clock(results: Results) -> str:
 
 def _blocks(results: Results) -> str:
     counters = results.counters
+    for pool in results.kv_tiers:
+        if not pool["consistent"]:
+            return f"the chunks of the KV pool {pool['name']} do not add up to the bytes it has in use"
     for group, consistent in enumerate(counters["pool_consistent"]):
         if not consistent:
             return f"group {group}: free, cached and referenced blocks do not add up to its pool"

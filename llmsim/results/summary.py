@@ -31,6 +31,7 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         **_latency(results),
         "kv_cache": _kv_cache(results, info),
         "prefix_cache": _prefix_cache(results),
+        "kv_tiers": [{key: value for key, value in pool.items() if key != "consistent"} for pool in results.kv_tiers],
         "utilisation": _utilisation(results, info),
         "preemptions": _total(results, "preemptions"),
         "recomputed_tokens": _total(results, "recomputed_tokens"),

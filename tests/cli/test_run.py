@@ -107,8 +107,8 @@ def test_routers_use_every_group(router: str, tmp_path: Path) -> None:
     ("options", "code", "words"),
     [
         (["--enable-attn-offloading"], 2, "--enable-attn-offloading"),
-        (["--prefix-storage", "CPU"], 2, "--prefix-storage"),
-        (["--prefix-storage", "TAPE"], 2, "None, CPU or CXL"),
+        (["--prefix-storage", "CXL"], 2, "--prefix-storage"),
+        (["--prefix-storage", "TAPE"], 2, "None, CPU, CXL or CPU+CXL"),
         (["--network-backend", "ns3"], 2, "ns3"),
         (["--network-backend", "smoke"], 2, "congestion-unaware"),
         (["--request-routing-policy", "CUSTOM"], 2, "CUSTOM"),

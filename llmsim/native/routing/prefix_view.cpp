@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <stdexcept>
 
 namespace llmsim {
 
@@ -18,6 +19,8 @@ void PrefixView::watch(std::span<const std::unique_ptr<Group>> groups) {
     auto size = std::find_if(block_sizes_.begin(), block_sizes_.end(),
                              [tokens](const BlockSize& known) { return known.tokens == tokens; });
     if (size == block_sizes_.end()) {
+      if (tokens < content_.granularity)
+        throw std::invalid_argument("a router that sees cached prefixes needs content keys as fine as the blocks");
       const std::int32_t ratio = tokens / std::max(1, content_.granularity);
       size = block_sizes_.insert(size, {tokens, ratio, std::vector<std::uint64_t>(words_, 0)});
     }

@@ -217,7 +217,8 @@ bool VllmV1::admit(Ps now, RequestId request, std::int32_t budget, Batch& batch)
   Sequence& s = sequences_[request];
   kv_.find_hits(request, hits_);
   const std::int32_t hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
-  const std::int32_t cached = std::max(hit, tokens_brought(s, config_.decode_only));
+  const std::int32_t recalled = kv_.find_below(request, hit);
+  const std::int32_t cached = std::max(hit + recalled, tokens_brought(s, config_.decode_only));
   std::int32_t tokens = s.num_tokens - cached;
   if (config_.long_prefill_token_threshold > 0) tokens = std::min(tokens, config_.long_prefill_token_threshold);
   if (!config_.chunked_prefill && tokens > budget) return false;
@@ -226,6 +227,7 @@ bool VllmV1::admit(Ps now, RequestId request, std::int32_t budget, Batch& batch)
   if (config_.reserve_full_isl && !kv_.fits(s, s.num_tokens, hits_, spare)) return false;
   const std::int32_t slots = cached + tokens + config_.num_lookahead_tokens;
   if (!kv_.fits(s, slots, hits_, spare)) return false;
+  kv_.recall(request, hit, recalled);
   kv_.allocate(request, slots, hits_);
 
   waiting_.pop_front();
@@ -297,6 +299,7 @@ void VllmV1::receive(const Item& item, std::vector<RequestId>& finished) {
   const std::int32_t rejected = item.drafts - accepted;  // these roll back
   if (s.num_computed > 0) s.num_computed -= rejected;
   if (s.num_in_flight > 0) s.num_in_flight -= rejected;
+  if (current) kv_.computed(item.request, item.computed_before, item.computed_before + item.tokens - rejected);
   if (!item.emits) return;
   std::int32_t count = 0;
   bool stopped = false;

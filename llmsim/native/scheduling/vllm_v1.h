@@ -43,6 +43,7 @@ class VllmV1 final : public Builder {
   void abort(RequestId request) override;
   void complete(const Batch& batch, std::vector<RequestId>& finished) override;
   void log_keys(KeyLog* log) override { kv_.log_keys(log); }
+  void use_tiers(GroupTiers* tiers) override { kv_.use_tiers(tiers); }
   void take_reserved(std::vector<Reserved>& out) override;
   void transferred(RequestId request) override;
   std::int32_t num_bound() const override { return parked_.size() + num_held_; }

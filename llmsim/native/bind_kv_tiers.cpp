@@ -1,0 +1,72 @@
+// Pools of KV below the groups' own, for Python.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+#include "kv_tiers.h"
+
+using namespace nanobind::literals;
+
+namespace llmsim {
+
+void bind_kv_tiers(nb::module_& m) {
+  nb::enum_<TierEviction>(m, "TierEviction")
+      .value("LRU", TierEviction::kLru)
+      .value("LFU", TierEviction::kLfu)
+      .value("COST", TierEviction::kCost);
+  nb::enum_<TierWrite>(m, "TierWrite")
+      .value("THROUGH", TierWrite::kThrough)
+      .value("SELECTIVE", TierWrite::kSelective)
+      .value("BACK", TierWrite::kBack);
+  nb::class_<KvTiersConfig>(m, "KvTiersConfig", "Pools of KV, and which groups use which.")
+      .def(
+          "__init__",
+          [](KvTiersConfig* config, TierWrite write) {
+            new (config) KvTiersConfig{};
+            config->write = write;
+          },
+          "write"_a)
+      .def(
+          "add_pool",
+          [](KvTiersConfig& config, const std::string& name, std::int64_t capacity_bytes, TierEviction eviction,
+             PlaceId place) {
+            config.pools.push_back({name, capacity_bytes, eviction, place});
+            return config.pools.size() - 1;
+          },
+          "name"_a, "capacity_bytes"_a, "eviction"_a, "place"_a, "Returns the pool's number.")
+      .def(
+          "add_group",
+          [](KvTiersConfig& config, const std::vector<std::int32_t>& pools, const std::vector<PlaceId>& ranks,
+             std::int32_t chunk_tokens, std::int64_t bytes_per_token,
+             std::int32_t model) { config.groups.push_back({pools, ranks, chunk_tokens, bytes_per_token, model}); },
+          "pools"_a, "ranks"_a, "chunk_tokens"_a, "bytes_per_token"_a, "model"_a,
+          "The next group: its pools in order of lookup (none: it has no tiers), the places of its ranks, bytes of one "
+          "rank.");
+}
+
+nb::list kv_tier_rows(const Simulation& simulation) {
+  nb::list rows;
+  if (simulation.kv_tiers() == nullptr) return rows;
+  for (const TierPool& pool : simulation.kv_tiers()->pools()) {
+    const TierCounters& c = pool.counters();
+    nb::dict row;
+    row["name"] = pool.config().name;
+    row["capacity_bytes"] = pool.config().capacity_bytes;
+    row["used_bytes"] = pool.used_bytes();
+    row["peak_bytes"] = c.peak_bytes;
+    row["chunks"] = pool.num_chunks();
+    row["hit_chunks"] = c.hit_chunks;
+    row["hit_tokens"] = c.hit_tokens;
+    row["written_chunks"] = c.written_chunks;
+    row["unwritten_chunks"] = c.unwritten_chunks;
+    row["evicted_chunks"] = c.evicted_chunks;
+    row["thrashed_chunks"] = c.thrashed_chunks;
+    row["recalled_bytes"] = c.recalled_bytes;
+    row["written_bytes"] = c.written_bytes;
+    row["consistent"] = pool.consistent();
+    rows.append(row);
+  }
+  return rows;
+}
+
+}  // namespace llmsim

@@ -1,0 +1,96 @@
+"""`--prefix-storage` from the command line: the examples run, and what cannot be is said in one sentence."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from llmsim.cli import run_main
+
+ROOT = Path(__file__).resolve().parents[2]
+TRACE = "synthetic:n=60,rate=20,input=lognormal:100:max=400,output=lognormal:20:max=60,prefixes=12:tokens=1024,seed=1"
+PRESSED = (
+    "--num-gpu-blocks-override",
+    "400",
+    "--max-model-len",
+    "4096",
+    "--cost-source",
+    "roofline",
+    "--dataset",
+    TRACE,
+)
+
+
+def run(cluster: str, *more: str) -> int:
+    return run_main(
+        [
+            "--cluster-config",
+            str(ROOT / "cluster_config" / f"{cluster}.json"),
+            *PRESSED,
+            "--dataset",
+            TRACE,
+            *more,
+            "--json",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("cluster", "options", "pools"),
+    [
+        ("h100_cpu_prefix_pool", ("--prefix-storage", "CPU"), ["CPU of group 0", "CPU of group 1"]),
+        ("h100_cpu_prefix_pool", ("--prefix-storage", "CPU", "--enable-prefix-sharing"), ["CPU of node 0"]),
+        (
+            "h100_cxl_prefix_pool",
+            ("--prefix-storage", "CXL", "--enable-prefix-sharing", "--kv-tier-write", "write-back"),
+            ["CXL of the cluster"],
+        ),
+        (
+            "h100_multi_shared_prefix_pool",
+            ("--prefix-storage", "CPU+CXL", "--enable-prefix-sharing", "--kv-tier-write", "write-back"),
+            ["CPU of node 0", "CXL of the cluster", "CPU of node 1"],
+        ),
+    ],
+)
+def test_the_examples_run_and_recall(
+    cluster: str, options: tuple[str, ...], pools: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(cluster, *options) == 0
+    summary = json.loads(capsys.readouterr().out)
+    tiers = summary["kv_tiers"]
+    assert [pool["name"] for pool in tiers] == pools
+    assert summary["completed"] == 60 and all(found == "ok" for found in summary["invariants"].values())
+    assert sum(pool["hit_tokens"] for pool in tiers) > 0 and summary["blame"]["kv_transfer"]["mean_ms"] > 0
+    assert sum(pool["capacity_bytes"] for pool in tiers) >= 512 * 2**30
+    if cluster == "h100_multi_shared_prefix_pool":
+        assert run("h100_multi_shared_prefix_pool", "--prefix-storage", "CPU") == 2  # nothing uses its cxl_mem
+        capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "options", "said"),
+    [
+        ("h100_cpu_prefix_pool", ("--prefix-storage", "SSD"), 'is "SSD"; it may be None, CPU, CXL or CPU+CXL'),
+        ("h100_cpu_prefix_pool", ("--prefix-storage", "CXL"), "it has no cxl_mem"),
+        ("h100_cxl_prefix_pool", ("--prefix-storage", "CPU+CXL"), "nodes[0] has no cpu_mem"),
+        ("h100_cpu_prefix_pool", ("--enable-prefix-sharing",), "add --prefix-storage CPU or CXL"),
+        (
+            "h100_cpu_prefix_pool",
+            ("--prefix-storage", "None", "--kv-chunk-size", "64"),
+            "only with a second tier",
+        ),
+        ("h100_cpu_prefix_pool", ("--prefix-storage", "CPU", "--kv-chunk-size", "24"), "not whole blocks of 16"),
+        ("h100_cpu_prefix_pool", ("--prefix-storage", "CPU", "--kv-tier-write", "never"), "write-through-selective"),
+        ("h100_cpu_prefix_pool", ("--prefix-storage", "CPU", "--kv-tier-eviction", "fifo"), "lru, lfu, cost"),
+        ("h100_cpu_prefix_pool", ("--prefix-storage", "CPU", "--no-enable-prefix-caching"), "need the prefix cache"),
+        (
+            "h100_cpu_prefix_pool",
+            ("--prefix-storage", "CPU", "--scheduler", "sarathi"),
+            "other than vllm_v1",
+        ),
+    ],
+)
+def test_refusals(cluster: str, options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(cluster, *options) == 2
+    error = capsys.readouterr().err.strip()
+    assert said in error and "\n" not in error, error

@@ -1,0 +1,257 @@
+"""KV below the device: what is found there, what moving it costs, what is given up, and that nothing is lost."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_serving_core import PER_SEQUENCE, PER_TOKEN, STEP, program
+
+from llmsim import _native
+
+BLOCK, CHUNK = 4, 8
+BYTES = 1000
+"""Of one token on one rank."""
+PS_PER_BYTE = 1000
+"""Links of 10^9 bytes/s."""
+
+
+def run(
+    requests: list[tuple[int, int, int]],
+    *,
+    keys: list[list[int]] | None = None,
+    write: str = "THROUGH",
+    eviction: str = "LRU",
+    capacity_chunks: tuple[int, ...] = (100,),
+    blocks: int = 100,
+    groups: int = 1,
+    ranks: int = 1,
+    shared: bool = True,
+    depth: int = 1,
+    max_seqs: int = 8,
+    granularity: int = BLOCK,
+    router: str = "RR",
+    timeouts: list[int] | None = None,
+) -> Any:
+    """Rows of (arrival in ps, prompt, output); every group has the pools of `capacity_chunks`, in order of lookup."""
+    n = len(requests)
+    columns = np.array(requests, np.int64).reshape(n, 3)
+    keys = keys or [[] for _ in range(n)]
+    sim = _native.Simulation(
+        columns[:, 0].copy(), columns[:, 1].astype(np.int32), columns[:, 2].astype(np.int32), np.zeros(n, np.int16),
+        np.full(n, -1, np.int32), np.zeros(n, np.int64), np.empty(0, np.int32),
+        np.cumsum([0, *map(len, keys)]).astype(np.int64), np.array([k for row in keys for k in row], np.uint64),
+        granularity, 0,
+    )  # fmt: skip
+    fabric = _native.FabricConfig(_native.Sharing.FAIR)
+    config = _native.KvTiersConfig(getattr(_native.TierWrite, write))
+    devices = [
+        [fabric.add_place(0, (fabric.add_link(10**9, 0),) * 2, (-1, -1)) for _ in range(ranks)] for _ in range(groups)
+    ]
+    lists: list[list[int]] = [[] for _ in range(groups)]
+    for level, chunks in enumerate(capacity_chunks):
+        for owner in range(1 if shared else groups):
+            place = fabric.add_place(0, (fabric.add_link(10**9, 0),) * 2, (-1, -1))
+            size = chunks * CHUNK * BYTES * ranks
+            pool = config.add_pool(f"{level}.{owner}", size, getattr(_native.TierEviction, eviction), place)
+            for group in range(groups) if shared else (owner,):
+                lists[group].append(pool)
+    for index in range(groups):
+        kv = _native.KvCacheConfig()
+        kv.num_blocks, kv.block_size, kv.max_model_len, kv.prefix_caching = blocks, BLOCK, 10_000, True
+        scheduler = _native.VllmV1Config()
+        scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens, scheduler.kv = max_seqs, 256, kv
+        scheduler.async_scheduling = depth == 2
+        group = _native.GroupConfig()
+        group.index, group.depth = index, depth
+        sim.add_group(group, scheduler, program(256, max_seqs), record_steps=True)
+        config.add_group(lists[index], devices[index], CHUNK, BYTES, 0)
+    sim.set_router(router, 0, 1)
+    sim.set_fabric(fabric)
+    sim.set_kv_tiers(config)
+    if timeouts is not None:
+        sim.set_patience(np.array(timeouts, np.int64), np.empty(0, np.int32))
+    for _ in range(1000):
+        if sim.run(1000):
+            return sim
+    raise AssertionError("no end")
+
+
+def step(tokens: int, sequences: int = 1) -> int:
+    return STEP + tokens * PER_TOKEN + sequences * PER_SEQUENCE
+
+
+LATER = 10**12
+SAME = [1, 2, 3, 4]
+"""Content of 16 tokens in blocks of 4."""
+
+
+def test_a_recall_delays_its_batch_by_the_links_and_saves_the_computing() -> None:
+    # The second group has computed nothing: it reads two chunks of 8 tokens from the pool that both share.
+    sim = run([(0, 20, 1), (LATER, 20, 1)], keys=[SAME, SAME], groups=2)
+    r, pool, parts = sim.requests(), sim.kv_tiers()[0], sim.blame()
+    moved = 16 * BYTES * PS_PER_BYTE
+    assert r["finish_ps"].tolist() == [step(20), LATER + moved + step(4)]
+    assert r["cached_tokens"].tolist() == [0, 16] and parts["kv_transfer_ps"].tolist() == [0, moved]
+    assert (pool["hit_chunks"], pool["hit_tokens"], pool["written_chunks"]) == (2, 16, 2)
+    assert pool["recalled_bytes"] == pool["written_bytes"] == 16 * BYTES
+
+
+def test_ranks_move_their_shares_at_once_but_share_the_pools_link() -> None:
+    sim = run([(0, 20, 1), (LATER, 20, 1)], keys=[SAME, SAME], groups=2, ranks=2)
+    assert sim.requests()["finish_ps"][1] == LATER + 2 * 16 * BYTES * PS_PER_BYTE + step(4)
+    assert sim.kv_tiers()[0]["recalled_bytes"] == 2 * 16 * BYTES
+
+
+def test_what_the_device_has_is_not_recalled_and_private_pools_do_not_meet() -> None:
+    sim = run([(0, 20, 1), (LATER, 20, 1)], keys=[SAME, SAME])
+    assert sim.kv_tiers()[0]["hit_chunks"] == 0 and sim.requests()["cached_tokens"][1] == 16
+    sim = run([(0, 20, 1), (LATER, 20, 1)], keys=[SAME, SAME], groups=2, shared=False)
+    assert sim.requests()["cached_tokens"].tolist() == [0, 0]
+    assert [pool["written_chunks"] for pool in sim.kv_tiers()] == [2, 2]
+
+
+def test_part_of_a_chunk_that_the_device_has_does_not_move() -> None:
+    # The second prompt shares three blocks with the first; the third shares them and the fourth with the second.
+    keys = [[1, 2, 3], [1, 2, 3, 9]]
+    sim = run([(0, 12, 1), (LATER, 16, 1), (2 * LATER, 17, 1)], keys=[*keys, keys[1]], groups=2)
+    # Request 1 recalls the first chunk (8 tokens) and writes the second; request 2, on group 0, has 12 tokens at hand.
+    assert sim.requests()["cached_tokens"].tolist() == [0, 8, 16]
+    assert sim.kv_tiers()[0]["hit_tokens"] == 8 + 4
+
+
+def test_write_through_at_once_selective_at_the_first_hit_and_write_back_when_pushed_out() -> None:
+    rows = [(0, 16, 1), (LATER, 17, 1), (2 * LATER, 30, 1)]
+    keys = [SAME, SAME, []]
+    assert run(rows[:1], keys=keys[:1]).kv_tiers()[0]["written_chunks"] == 2
+    assert run(rows[:1], keys=keys[:1], write="SELECTIVE").kv_tiers()[0]["written_chunks"] == 0
+    assert run(rows[:2], keys=keys[:2], write="SELECTIVE").kv_tiers()[0]["written_chunks"] == 2
+    assert run(rows[:2], keys=keys[:2], write="BACK").kv_tiers()[0]["written_chunks"] == 0
+    # Of 9 blocks the third request needs 8, so both chunks lose their last blocks; its step waits for the copies.
+    sim = run(rows, keys=keys, write="BACK", blocks=10)
+    assert sim.kv_tiers()[0]["written_chunks"] == 2
+    assert sim.requests()["finish_ps"][2] == 2 * LATER + 2 * CHUNK * BYTES * PS_PER_BYTE + step(30)
+
+
+def test_what_was_pushed_out_comes_back_instead_of_being_computed_again() -> None:
+    """Two requests that need more than the pool: the preempted one recalls the chunks that were taken from it."""
+    rows = [(0, 16, 40), (1, 16, 40)]
+    plain = run(rows, blocks=18, capacity_chunks=(0,), write="BACK")
+    swapped = run(rows, blocks=18, write="BACK")
+    for sim in (plain, swapped):
+        assert sim.counters()["preemptions"][0] > 0 and (sim.requests()["emitted_tokens"] == 40).all()
+    assert swapped.kv_tiers()[0]["hit_chunks"] > 0
+    assert swapped.counters()["recomputed_tokens"][0] < plain.counters()["recomputed_tokens"][0]
+
+
+def lists(sim: Any) -> tuple[int, int, int]:
+    pool = sim.kv_tiers()[0]
+    return pool["hit_chunks"], pool["evicted_chunks"], pool["thrashed_chunks"]
+
+
+@pytest.mark.parametrize(("eviction", "hits"), [("LRU", 0), ("LFU", 1), ("COST", 1)])
+def test_evictions_differ_where_use_and_recency_disagree(eviction: str, hits: int) -> None:
+    """A chunk that was recalled twice, then two new ones, in a pool of two: only the least recent loses it."""
+    a, b, c = [1, 2], [3, 4], [5, 6]
+    keys = [a, a, a, b, c, a]
+    rows = [(i * LATER, 9, 1) for i in range(len(keys))]
+    # As many groups as requests: nobody finds anything on a device of its own.
+    sim = run(rows, keys=keys, eviction=eviction, capacity_chunks=(2,), groups=len(keys))
+    assert sim.kv_tiers()[0]["hit_chunks"] == 2 + hits
+
+
+def test_what_a_pool_gives_up_moves_down_and_thrashing_is_counted() -> None:
+    keys = [[1, 2], [3, 4], [1, 2], [3, 4]]
+    rows = [(i * LATER, 9, 1) for i in range(4)]
+    sim = run(rows, keys=keys, capacity_chunks=(1,), groups=4)
+    assert lists(sim) == (0, 3, 2)  # each comes back after it was given up
+    # Write-back: device, first pool, second pool. A device of 4 usable blocks: each request pushes out the last.
+    keys = [[1, 2], [3, 4], [5, 6], [1, 2]]
+    sim = run(rows, keys=keys, capacity_chunks=(1, 10), write="BACK", blocks=5)
+    first, second = sim.kv_tiers()
+    assert first["evicted_chunks"] > 0 and second["written_chunks"] == first["evicted_chunks"]
+    assert (first["hit_chunks"], second["hit_chunks"]) == (0, 1)
+
+
+@pytest.mark.parametrize("granularity", [4, 8, 16, 64])
+def test_content_keys_may_be_coarser_than_the_blocks(granularity: int) -> None:
+    """Keys of 64 tokens name what keys of 4 tokens name: the same hits, on the device and below."""
+    fine = [list(range(1, 33)), [*range(1, 17), *range(50, 66)], list(range(1, 33))]
+    per = granularity // 4
+    ids: dict[tuple[int, ...], int] = {}
+    coarse = [[ids.setdefault(tuple(row[: i + per]), len(ids) + 1) for i in range(0, len(row), per)] for row in fine]
+    rows = [(i * LATER, 128, 2) for i in range(3)]
+    for groups in (1, 3):
+        reference = run(rows, keys=fine, groups=groups)
+        sim = run(rows, keys=coarse, groups=groups, granularity=granularity)
+        assert sim.requests()["cached_tokens"].tolist() == reference.requests()["cached_tokens"].tolist()
+        assert sim.requests()["finish_ps"].tolist() == reference.requests()["finish_ps"].tolist()
+
+
+def test_refusals() -> None:
+    with pytest.raises(ValueError, match="cannot name blocks of 4"):
+        run([(0, 20, 1)], keys=[[1]], granularity=6)
+
+
+requests_strategy = st.lists(
+    st.tuples(st.integers(0, 400), st.integers(1, 120), st.integers(1, 40), st.integers(0, 5)), min_size=1, max_size=20
+).map(sorted)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    requests=requests_strategy,
+    write=st.sampled_from(["THROUGH", "SELECTIVE", "BACK"]),
+    eviction=st.sampled_from(["LRU", "LFU", "COST"]),
+    capacity=st.lists(st.integers(0, 12), min_size=1, max_size=3).map(tuple),
+    blocks=st.integers(42, 100),
+    groups=st.integers(1, 3),
+    shared=st.booleans(),
+    depth=st.sampled_from([1, 2]),
+    impatient=st.booleans(),
+)
+def test_nothing_is_lost(
+    requests: list[tuple[int, int, int, int]],
+    write: str,
+    eviction: str,
+    capacity: tuple[int, ...],
+    blocks: int,
+    groups: int,
+    shared: bool,
+    depth: int,
+    impatient: bool,
+) -> None:
+    rows = [(ms * 10**9, tokens, output) for ms, tokens, output, _ in requests]
+    keys = [[100 * kind + i for i in range(1, 1 + tokens // BLOCK)] if kind else [] for _, tokens, _, kind in requests]
+    timeouts = [37 * 10**9 if impatient and i % 3 == 0 else -1 for i in range(len(rows))]
+
+    def simulate() -> Any:
+        return run(
+            rows, keys=keys, write=write, eviction=eviction, capacity_chunks=capacity, blocks=blocks, groups=groups,
+            shared=shared, depth=depth, timeouts=timeouts,
+        )  # fmt: skip
+
+    sim = simulate()
+    r, c, parts = sim.requests(), sim.counters(), sim.blame()
+    status = r["status"]
+    assert np.isin(status, (3, 5)).all() and (impatient or (status == 3).all())
+    done = status == 3
+    assert (r["emitted_tokens"][done] == np.array([o for _, _, o in rows])[done]).all()
+    assert c["pool_consistent"].all() and (c["free_blocks"] == blocks - 1).all() and not c["idle_with_work"].any()
+    end = np.maximum(r["finish_ps"], r["cancelled_ps"])
+    assert (sum(parts.values()) == end - r["arrival_ps"]).all() and all((part >= 0).all() for part in parts.values())
+    chain = ("arrival_ps", "queued_ps", "scheduled_ps", "first_token_ps", "finish_ps")
+    for early, late in pairwise(chain):
+        assert (r[early][done] <= r[late][done]).all()
+    for pool in sim.kv_tiers():
+        assert pool["consistent"] and pool["used_bytes"] <= pool["peak_bytes"] <= pool["capacity_bytes"]
+        assert pool["written_chunks"] - pool["evicted_chunks"] == pool["chunks"]
+        assert pool["thrashed_chunks"] <= pool["evicted_chunks"]
+    needed = sum(i + o - 1 for _, i, o in rows)
+    if not impatient:
+        steps = int(sim.steps()["tokens"].sum())
+        assert steps == needed - int(r["cached_tokens"].sum()) + int(c["recomputed_tokens"].sum())
+    again = simulate()
+    assert all((again.requests()[name] == r[name]).all() for name in r) and again.kv_tiers() == sim.kv_tiers()
