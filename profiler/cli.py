@@ -109,6 +109,36 @@ def serve_log_command(
     return 0
 
 
+@app.command("import", help="Read profiles that others measured and write a bundle; says what was left out and why.")
+def import_command(
+    sources: Annotated[list[Path], typer.Argument(help="Files, or folders to search for .csv, .txt, .parquet.")],
+    model: Annotated[str, typer.Option("--model", help="Model preset, or the path of a config.json.")],
+    hardware: Hardware,
+    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel degree of the rows to take.")] = 1,
+    out_root: Annotated[Path, typer.Option("--out-root", help="Profile directory to write below.")] = Path(
+        "profiler/perf"
+    ),
+    dtype: Dtype = None,
+    format_name: Annotated[
+        str | None, typer.Option("--format", help="llmservingsim, older, vidur, aiconfigurator; told by columns.")
+    ] = None,
+    max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the largest step.")] = 2048,
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="Sequences of the largest step.")] = 256,
+    attention_max_kv: Annotated[int, typer.Option(min=16, help="Longest context.")] = 16384,
+) -> int:
+    from llmsim.model import load_model, resolve_dtypes
+    from profiler.importing.run import import_profiles
+    from profiler.importing.target import Target
+
+    config = load_model(model)
+    short = resolve_dtypes(config, dtype).weight
+    target = Target(config, hardware, tp, short, out_root, max_num_batched_tokens, max_num_seqs, attention_max_kv)
+    report, written = import_profiles(sources, target, format_name)
+    print("\n".join(report.lines()))
+    print(f"{target.folder}: {', '.join(path.name for path in written)}")
+    return 0
+
+
 def _degrees(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() and int(part) > 0 for part in parts):

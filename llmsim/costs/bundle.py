@@ -102,6 +102,8 @@ class BundleSource:
         return folders[0] / file_name, None
 
     def _layers(self, path: Path, feature: str) -> dict[str, tuple[Floats, Floats]]:
+        if path.name == "per_sequence.csv" and not path.is_file():
+            return {}  # imported profiles may know nothing of the head
         if path not in self._tables:
             self._tables[path] = split_layers(read_table(path, text=("layer",), numbers=(feature, "time_us")), feature)
         return self._tables[path]

@@ -7,8 +7,8 @@ from llmsim.config.errors import InputError
 from llmsim.costs.source import CostRequest
 from llmsim.model import short_dtype
 
-NEEDED = ("dense.csv", "per_sequence.csv", "attention.csv")
-OPTIONAL = ("moe.csv", "skew.csv")
+NEEDED = ("dense.csv", "attention.csv")
+OPTIONAL = ("per_sequence.csv", "moe.csv", "skew.csv")
 OLDER = (
     "layers.csv",
     "attention.csv",

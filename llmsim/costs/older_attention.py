@@ -99,8 +99,10 @@ def read_older_attention(
         notes.append(f"{path.parent} has neither predictions nor attention.csv: decodes cost as the attn rows scaled")
     else:
         raise InputError(f"{files.folder}: no predictions, no attention.csv and no attn rows in layers.csv; add one")
-    q, k, prefill_us, prefill_marks = _complete(prefill, request.table_tokens, request.max_model_len, causal=True)
-    n, kv, decode_us, decode_marks = _complete(decode, request.table_sequences, request.max_model_len, causal=False)
+    q, k, prefill_us, prefill_marks = complete_points(prefill, request.table_tokens, request.max_model_len, causal=True)
+    n, kv, decode_us, decode_marks = complete_points(
+        decode, request.table_sequences, request.max_model_len, causal=False
+    )
     if predicted is not None:
         context = np.multiply.outer(n, kv).astype(np.float64)
         notes += _raise_to_light(path.parent, request, op, context, decode_us, decode_marks)
@@ -230,7 +232,9 @@ def _raise_to_light(
     ]
 
 
-def _complete(points: Points, last_first: int, last_second: int, *, causal: bool) -> tuple[Int64, Int64, Floats, UInt8]:
+def complete_points(
+    points: Points, last_first: int, last_second: int, *, causal: bool
+) -> tuple[Int64, Int64, Floats, UInt8]:
     """A regular grid without holes that reaches `last_first` and `last_second`.
 
     Holes: linear along the cache, then along the other axis. Beyond the data: in proportion to the attended area,

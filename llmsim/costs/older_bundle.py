@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,7 @@ from llmsim.costs.light import light_of
 from llmsim.costs.older_attention import read_older_attention
 from llmsim.costs.skew import mixed_decode_q20, skew_q20
 from llmsim.costs.source import AttentionCost, CostRequest, Curve, curve_from_points, last_slope, to_ps
-from llmsim.costs.tables import Table, read_table, refuse_duplicates
+from llmsim.costs.tables import read_table, refuse_duplicates
 
 if TYPE_CHECKING:
     from llmsim.model import Operator
@@ -59,7 +60,7 @@ class OlderBundleSource:
         self._path = files.folder / "layers.csv"
         self._notes: list[str] = []
         self._light = LightWarnings(request)
-        self._layers = _layers(read_table(self._path, text=("layer_name",), numbers=COLUMNS), request.layout.tp)
+        self._layers = read_layers(self._path, request.layout.tp)
 
     def operator(self, op: Operator, last: int) -> Curve | None:
         """Sums of the profile's rows, linear between them; None for what this generation does not hold."""
@@ -151,8 +152,9 @@ class OlderBundleSource:
 COLUMNS = ("input", "kv_cache", "tp_size", "latency(ns)")
 
 
-def _layers(table: Table, tp: int) -> dict[str, tuple[Floats, Floats]]:
-    """Layer -> (tokens ascending, microseconds) of this degree with an empty cache."""
+def read_layers(path: Path, tp: int) -> dict[str, tuple[Floats, Floats]]:
+    """layers.csv: layer -> (tokens ascending, microseconds) of this degree with an empty cache."""
+    table = read_table(path, text=("layer_name",), numbers=COLUMNS)
     columns = table.number
     degrees = sorted({int(value) for value in columns["tp_size"]})
     if tp not in degrees:

@@ -1,0 +1,1 @@
+"""Reads profiles that others measured and writes them as bundles: one module per format, one report for all."""

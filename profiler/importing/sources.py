@@ -1,0 +1,130 @@
+"""Opens the tables of an import, CSV or Parquet, and tells by their columns what each is."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmsim.config.errors import InputError
+
+LFS_MARK = b"version https://git-lfs"
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """One table, every cell as text; `line[i]` is row i's line in the file (of Parquet: its row number)."""
+
+    path: Path
+    header: tuple[str, ...]
+    rows: list[list[str]]
+    first_line: int
+
+    @property
+    def kind(self) -> str:
+        """Which table of which format this is; "" for none that is known."""
+        columns = set(self.header)
+        for kind, needed in KINDS.items():
+            if needed <= columns:
+                return kind
+        return ""
+
+    def place(self, row: int) -> str:
+        """`file:line` of a row."""
+        return f"{self.path}:{self.first_line + row}"
+
+    def text(self, name: str) -> list[str]:
+        """A column as text, "" where there is none."""
+        if name not in self.header:
+            return [""] * len(self.rows)
+        index = self.header.index(name)
+        return [row[index].strip() for row in self.rows]
+
+    def numbers(self, name: str) -> list[float]:
+        """A column as numbers; NaN where a cell is blank or there is no such column; InputError with its place."""
+        return [self._number(row, name, cell) for row, cell in enumerate(self.text(name))]
+
+    def _number(self, row: int, name: str, cell: str) -> float:
+        if not cell:
+            return math.nan
+        try:
+            value = float(cell)
+        except ValueError:
+            raise InputError(f'{self.place(row)}: {name} is "{cell}", not a number') from None
+        if math.isinf(value) or (value < 0 and not math.isnan(value)):
+            raise InputError(f"{self.place(row)}: {name} is {cell}; it must be finite and not negative")
+        return value
+
+
+KINDS: dict[str, frozenset[str]] = {
+    "llmservingsim dense": frozenset({"layer", "tokens", "time_us"}),
+    "llmservingsim per_sequence": frozenset({"layer", "sequences", "time_us"}),
+    "llmservingsim attention": frozenset({"prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us"}),
+    "llmservingsim moe": frozenset({"tokens", "activated_experts", "time_us"}),
+    "llmservingsim skew": frozenset({"kv_big", "kv_mean", "t_mean_us", "t_skew_us"}),
+    "older layers": frozenset({"layer_name", "input", "kv_cache", "tp_size", "latency(ns)"}),
+    "older prefill predictions": frozenset({"kv_cache_size", "prefill_chunk_size", "prediction"}),
+    "older decode predictions": frozenset({"batch_size", "kv_cache_size", "prediction"}),
+    "vidur moe": frozenset({"time_stats.moe_grouped_gemm.median", "num_tokens"}),
+    "vidur linear": frozenset({"time_stats.attn_pre_proj.median", "num_tokens", "num_tensor_parallel_workers"}),
+    "vidur attention": frozenset({"batch_size", "kv_cache_size", "prefill_chunk_size", "is_prefill", "n_q_head"}),
+    "vidur collective": frozenset({"num_workers", "size", "collective"}),
+    "aiconfigurator gemm": frozenset({"gemm_dtype", "m", "n", "k", "latency"}),
+    "aiconfigurator attention": frozenset({"batch_size", "isl", "num_heads", "num_key_value_heads", "step", "latency"}),
+    "aiconfigurator moe": frozenset({"moe_dtype", "num_tokens", "hidden_size", "inter_size", "topk", "latency"}),
+    "aiconfigurator collective": frozenset({"num_gpus", "message_size", "latency"}),
+}  # fmt: skip
+"""Columns that tell a table; the first that fits holds."""
+
+
+def open_tables(sources: Sequence[Path]) -> list[SourceTable]:
+    """Every .csv, .txt and .parquet among the sources and below the folders among them, sorted by path."""
+    found = [open_table(path) for path in _files(sources)]
+    if not found:
+        raise InputError(f"{', '.join(map(str, sources))}: no .csv, .txt or .parquet file is there")
+    return found
+
+
+def _files(sources: Sequence[Path]) -> Iterable[Path]:
+    for source in sources:
+        if not source.exists():
+            raise InputError(f"{source} does not exist; name files or folders with the tables")
+        if source.is_file():
+            yield source
+        else:
+            yield from (p for p in sorted(source.rglob("*")) if p.suffix in (".csv", ".txt", ".parquet"))
+
+
+def open_table(path: Path) -> SourceTable:
+    """One table; InputError for what is not one, a Git LFS pointer among them."""
+    try:
+        head = path.open("rb").read(len(LFS_MARK))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    if head == LFS_MARK:
+        raise InputError(f"{path}: this is a Git LFS pointer, not the table; fetch it with `git lfs pull`")
+    if head[:4] == b"PAR1":
+        return _parquet(path)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            rows = [row for row in csv.reader(stream) if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: not CSV in UTF-8 ({error})") from None
+    if not rows:
+        raise InputError(f"{path}: the file is empty")
+    header = tuple(cell.strip() for cell in rows[0])
+    for number, row in enumerate(rows[1:], 2):
+        if len(row) != len(header):
+            raise InputError(f"{path}:{number}: the row has {len(row)} fields where the header has {len(header)}")
+    return SourceTable(path, header, rows[1:], 2)
+
+
+def _parquet(path: Path) -> SourceTable:
+    import pyarrow.parquet as pq
+
+    table: Any = pq.read_table(path)
+    columns = [["" if value is None else str(value) for value in column.to_pylist()] for column in table.columns]
+    return SourceTable(path, tuple(table.schema.names), [list(row) for row in zip(*columns, strict=True)], 1)
