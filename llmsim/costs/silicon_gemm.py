@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,11 +38,12 @@ class GemmTable:
         """Microseconds of (m x k) by (k x n) for every m in `counts`, provenance, and the method in words.
 
         Between measured m: linear. A shape that was not run: t = roofline(m, n, k) / u, u = roofline / measured time,
-        log u bilinear in (log n, log k) between the four neighbours, that of the edge beyond the table. In a model
-        weights are always cold; where a card's rows were measured warm (see `measured_warm`), matrices that the cache
+        log u between the measured neighbours, in log n at the k around it and in log k at the n around it, the mean of
+        both; that of the edge beyond the table. In a model weights are always cold; where a card's rows were measured
+        warm (see `measured_warm`), matrices that the cache
         may have held are raised to streaming at the rate of those that it cannot hold.
         """
-        column, exact = self._column(n, k)
+        column, exact = self.column(n, k)
         times = np.interp(counts, self.m_axis, column)
         if counts[-1] > self.m_axis[-1]:
             slope = max(0.0, (column[-1] - column[-2]) / (self.m_axis[-1] - self.m_axis[-2]))
@@ -75,7 +77,7 @@ class GemmTable:
         limit = float(self.light.memory_bandwidth_bytes_per_s)
         return min(float(np.median(rates)), limit) if len(rates) else limit
 
-    def _column(self, n: int, k: int) -> tuple[Floats, bool]:
+    def column(self, n: int, k: int) -> tuple[Floats, bool]:
         """Microseconds over the m axis of one (n, k), and whether that shape was measured."""
         at_n, at_k = np.searchsorted(self.n_axis, n), np.searchsorted(self.k_axis, k)
         inside = at_n < len(self.n_axis) and at_k < len(self.k_axis)
@@ -87,23 +89,35 @@ class GemmTable:
                 have = ~np.isnan(column)
                 return np.interp(self.m_axis, self.m_axis[have], column[have]), False
         n, k = max(n, int(self.n_axis[0])), max(k, int(self.k_axis[0]))  # below the table a GEMM is all launch
-        low_n, high_n, share_n = _neighbours(self.n_axis, n)
-        low_k, high_k, share_k = _neighbours(self.k_axis, k)
-        corners = [(low_n, low_k), (low_n, high_k), (high_n, low_k), (high_n, high_k)]
-        weights = [(1 - share_n) * (1 - share_k), (1 - share_n) * share_k, share_n * (1 - share_k), share_n * share_k]
-        total = np.zeros_like(self.m_axis)
-        mass = np.zeros_like(self.m_axis)
-        for (i, j), weight in zip(corners, weights, strict=True):
-            use = np.log(self._roofline_us(self.n_axis[i], self.k_axis[j]) / self.us[:, i, j])
-            have = ~np.isnan(use) & (weight > 0)
-            total += np.where(have, weight * np.nan_to_num(use), 0.0)
-            mass += np.where(have, weight, 0.0)
-        if not bool((mass > 0).any()):
+        found = [use for use in (self._along_n(n, k), self._along_k(n, k)) if use is not None]
+        if not found:
             return self._roofline_us(float(n), float(k)) / self._nearest_efficiency(n, k), False
-        efficiency = np.exp(np.where(mass > 0, total / np.maximum(mass, 1e-12), np.nan))
-        known = ~np.isnan(efficiency)
-        efficiency = np.interp(self.m_axis, self.m_axis[known], efficiency[known])
-        return self._roofline_us(float(n), float(k)) / efficiency, False
+        return self._roofline_us(float(n), float(k)) / np.exp(np.mean(found, axis=0)), False
+
+    def _along_n(self, n: int, k: int) -> Floats | None:
+        """Log efficiency over m: along n at the measured k on either side, then between those two."""
+        low, high, share = _neighbours(self.k_axis, k)
+        if self.k_axis[high] == k:
+            low, share = high, 0.0
+        sides = [_between(self.n_axis, self._log_use[:, :, at], n) for at in (low, high)]
+        return _blend(sides[0], sides[1], share)
+
+    def _along_k(self, n: int, k: int) -> Floats | None:
+        low, high, share = _neighbours(self.n_axis, n)
+        if self.n_axis[high] == n:
+            low, share = high, 0.0
+        sides = [_between(self.k_axis, self._log_use[:, at, :], k) for at in (low, high)]
+        return _blend(sides[0], sides[1], share)
+
+    @cached_property
+    def _log_use(self) -> Floats:
+        """log(roofline / measured) [m, n, k]; NaN where a shape was not run."""
+        n, k = np.meshgrid(self.n_axis, self.k_axis, indexing="ij")
+        moved = n * k * self.weight_bytes_per_element + self.m_axis[:, None, None] * (n + k) * ACTIVATION_BYTES
+        memory = moved / self.light.memory_bandwidth_bytes_per_s
+        peak = self.peak_flops_per_s
+        compute = 2.0 * self.m_axis[:, None, None] * n * k / peak if peak else np.zeros_like(memory)
+        return np.asarray(np.log(np.maximum(memory, compute) * 1e6 / self.us))
 
     def _nearest_efficiency(self, n: int, k: int) -> Floats:
         """Efficiency of the nearest shape that was run at all, over m; for holes at the table's edge."""
@@ -119,6 +133,30 @@ class GemmTable:
         memory = moved / self.light.memory_bandwidth_bytes_per_s
         compute = 2.0 * self.m_axis * n * k / self.peak_flops_per_s if self.peak_flops_per_s else 0.0
         return np.asarray(np.maximum(memory, compute) * 1e6)
+
+
+def _between(axis: Floats, log_use: Floats, value: float) -> Floats | None:
+    """Log efficiency [m] at a value of one axis, from the measured shapes around it; None where none was run.
+
+    Gaps over m are filled from the neighbouring m.
+    """
+    run = np.flatnonzero(~np.isnan(log_use).all(axis=0))
+    if not len(run):
+        return None
+    low, high, share = _neighbours(axis[run], value)
+    columns = [_filled(log_use[:, run[at]]) for at in (low, high)]
+    return _blend(columns[0], columns[1], share)
+
+
+def _filled(column: Floats) -> Floats:
+    have = np.flatnonzero(~np.isnan(column))
+    return np.interp(np.arange(len(column)), have, column[have])
+
+
+def _blend(low: Floats | None, high: Floats | None, share: float) -> Floats | None:
+    if low is None or high is None:
+        return high if low is None else low
+    return np.asarray((1 - share) * low + share * high)
 
 
 def _neighbours(axis: Floats, value: float) -> tuple[int, int, float]:
