@@ -235,6 +235,8 @@ class Results:
     """None: no node says what it draws."""
     kv_tiers: tuple[Mapping[str, int | str], ...] = ()
     """What each pool of KV below the devices did (docs/kv_tiers.md)."""
+    attention_reach: tuple[tuple[int, str, float], ...] = ()
+    """(group, attention, farthest point over the last one of its tables) where they were continued."""
     interrupted: bool = False
     invariants: Mapping[str, str] = field(default_factory=dict)
     """Number and name of each invariant checked -> "ok" or what was found."""

@@ -159,6 +159,10 @@ def _results(
             TimeShare(group, *deployment.operator(group, op), ps) for group, op, ps in simulation.busy_time()
         ),
         table_rows=tuple(simulation.table_rows()),
+        attention_reach=tuple(
+            (group, deployment.operator(group, op)[0], permille / 1000)
+            for group, op, permille in simulation.attention_reach()
+        ),
         blame=simulation.blame(),
         energy=deployment.accounting.energy(simulation, requests, interval_ps or PS_PER_S),
         interrupted=interrupted,

@@ -2,7 +2,7 @@
 
 import typer
 
-from llmsim.cli import calibrate, conformance, cost, graph, run, schema, topology, trace, validate
+from llmsim.cli import calibrate, conformance, cost, graph, run, schema, times, topology, trace, validate
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
@@ -28,6 +28,10 @@ _conformance = _new("Compares the schedulers with recordings of the real ones.")
 _conformance.command("schedules", help=conformance.SCHEDULES_HELP)(conformance.schedules)
 _conformance.command("vllm", help=conformance.VLLM_HELP)(conformance.vllm)
 app.add_typer(_conformance, name="conformance")
+_times = _new("Operator times: imports them from external simulators, shows where they come from.")
+_times.command("import", help=times.IMPORT_HELP)(times.import_table)
+_times.command("show", help=times.SHOW_HELP)(times.show)
+app.add_typer(_times, name="times")
 _trace = _new("Looks into traces and converts them.")
 _trace.command("inspect", help=trace.INSPECT_HELP)(trace.inspect)
 _trace.command("convert", help=trace.CONVERT_HELP)(trace.convert)

@@ -136,7 +136,23 @@ ProfileDir = Annotated[
     list[Path] | None,
     _option(_COST, "--profile-dir", text="Folder of profile bundles <hardware>/<model>/<variant>/tp<N>/; repeatable."),
 ]
-CostSource = Annotated[str, _option(_COST, "--cost-source", text="auto, bundle, silicon or roofline.", default=True)]
+CostSource = Annotated[
+    str,
+    _option(
+        _COST,
+        "--cost-source",
+        text="auto, bundle, external, silicon or roofline; module:Class; blackbox:FILE.json.",
+        default=True,
+    ),
+]
+CostTable = Annotated[
+    list[Path] | None,
+    _option(_COST, "--cost-table", text="Table of an external simulator (docs/external_simulators.md); repeatable."),
+]
+Require = Annotated[
+    str | None,
+    _option(_COST, "--require", text="measured, interpolated, extrapolated or scaled: refuse times known less well."),
+]
 Collectives = Annotated[str, _option(_COST, "--collective-costs", text="auto, measured or links.", default=True)]
 Network = Annotated[
     str, _option(_COST, "--network-backend", text="analytical (congestion-unaware) or congestion-aware.", default=True)
@@ -189,7 +205,9 @@ KvChunkSize = Annotated[int | None, _option(_ENGINE, "--kv-chunk-size", text="To
 LocalOffloading = Annotated[bool, _option(_PEER, "--enable-local-offloading", text="Not in this version.")]
 AttnOffloading = Annotated[bool, _option(_PEER, "--enable-attn-offloading", text="Not in this version.")]
 SubBatch = Annotated[bool, _option(_PEER, "--enable-sub-batch-interleaving", text="Not in this version.")]
-AttnPrediction = Annotated[bool, _option(_PEER, "--enable-attn-prediction", text="Not in this version.")]
+AttnPrediction = Annotated[
+    bool, _option(_PEER, "--enable-attn-prediction", text="A bundle's attention by a regressor fitted on it.")
+]
 Gen = Annotated[bool, _option(_PEER, "--gen", text="The older form of --skip-prefill.")]
 SkipPrefill = Annotated[
     bool, _option(_PEER, "--skip-prefill", text="Decode-only: requests arrive with the KV of their prompts.")

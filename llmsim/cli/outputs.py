@@ -116,6 +116,7 @@ def _info(lowered: "LoweredDeployment") -> dict[str, Any]:
             "block_bytes": g.ledger.block_bytes,
             "operators": g.operators,
             "hardware": g.hardware,
+            "tables": [cost for cost in g.program_costs if cost is not None],
         }
         for g in lowered.groups
     ]

@@ -47,6 +47,9 @@ def prepare(options: RunOptions) -> Prepared:
             cost_source=options.cost_source,  # type: ignore[arg-type]  # checked by _one_of
             collectives=options.collectives,  # type: ignore[arg-type]
             expert_routing=options.expert_routing,  # type: ignore[arg-type]
+            cost_tables=options.cost_tables,
+            cost_plugin=options.cost_plugin,
+            predict_attention=options.predict_attention,
             profile_dirs=options.profile_dirs,
             profile_dirs_given=options.profile_dirs_given,
             network=options.network,  # type: ignore[arg-type]

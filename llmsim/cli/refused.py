@@ -1,24 +1,10 @@
 """Options of LLMServingSim that this version accepts, maps, or refuses by name."""
 
-from collections.abc import Mapping
-
 from llmsim.config.errors import InputError, NotYetError
-
-NOT_YET: Mapping[str, str] = {
-    "--enable-attn-prediction": "attention costs from a fitted regressor",
-}
-"""Switches of later versions -> what they ask for."""
 
 NETWORKS = ("analytical", "congestion-unaware", "congestion-aware")
 FP = {16: "auto", 32: "float32", 8: "fp8"}
 """LLMServingSim 1.0's --fp, bits per element; 16 keeps whichever 16-bit type the model has."""
-
-
-def refuse_switches(given: Mapping[str, bool]) -> None:
-    """Raises NotYetError for the first switch that is on."""
-    for option, is_on in given.items():
-        if is_on:
-            raise NotYetError(f"{option}: {NOT_YET[option]} does not run in this version; remove the option")
 
 
 def expert_routing(name: str) -> str:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 HELP = "Simulate a cluster (JSON) serving a trace (JSONL) and report what every request and the cluster would see."
 
 LOG_LEVELS = ("WARNING", "INFO", "DEBUG")
-COST_SOURCES = ("auto", "bundle", "silicon", "roofline")
+COST_SOURCES = ("auto", "bundle", "external", "silicon", "roofline")
+REQUIRED = ("measured", "interpolated", "extrapolated", "scaled")
 COLLECTIVES = ("auto", "measured", "links")
 DEFAULT_PROFILES = Path("profiler/perf")
 """Searched after the --profile-dir folders, relative to the working directory, as LLMServingSim does."""
@@ -54,6 +55,12 @@ class RunOptions:
     timeline: Path | None = None
     policies: "PolicySpecs | None" = None
     tiers: "KvTierOptions | None" = None
+    cost_tables: tuple[Path, ...] = ()
+    cost_plugin: str = ""
+    """A cost source in Python, or a blackbox; "": one of the names."""
+    predict_attention: bool = False
+    require: str = ""
+    """The least provenance that a time may have; "": any."""
     max_concurrency: int = 0
     think_time: str | None = None
     timeout_s: float | None = None
@@ -99,6 +106,8 @@ def command(
     expert_routing_policy: o.ExpertRouting = "BALANCED",
     profile_dir: o.ProfileDir = None,
     cost_source: o.CostSource = "auto",
+    cost_table: o.CostTable = None,
+    require: o.Require = None,
     collective_costs: o.Collectives = "auto",
     network_backend: o.Network = "analytical",
     exact: o.Exact = False,
@@ -127,11 +136,6 @@ def command(
 ) -> int:
     """What is done with the checked options is up to the caller (`context.obj`); by itself, they are run."""
     del enable_block_copy  # accepted for old command lines; equal blocks are always priced once
-    refused.refuse_switches(
-        {
-            "--enable-attn-prediction": enable_attn_prediction,
-        }
-    )
     if fp is not None and dtype is not None:
         raise InputError(f"--fp {fp} and --dtype {dtype} say the same thing twice; give one of them")
     engine = {
@@ -169,7 +173,11 @@ def command(
             expert_routing=refused.expert_routing(expert_routing_policy),
             profile_dirs=_profile_dirs(profile_dir or []),
             profile_dirs_given=bool(profile_dir),
-            cost_source=_one_of("--cost-source", cost_source, COST_SOURCES),
+            cost_source="auto" if ":" in cost_source else _named_source(cost_source),
+            cost_plugin=cost_source if ":" in cost_source or cost_source not in COST_SOURCES else "",
+            cost_tables=tuple(cost_table or ()),
+            predict_attention=enable_attn_prediction,
+            require="" if require is None else _one_of("--require", require, REQUIRED),
             collectives=_one_of("--collective-costs", collective_costs, COLLECTIVES),
             network=refused.network(network_backend),
             exact=exact,
@@ -214,8 +222,21 @@ def run(options: RunOptions) -> int:
     lowered, workload = prepared.lowered, prepared.workload
     with terminable(), Progress(len(workload), lowered, options) as progress:
         results = simulate(lowered, workload, prepared.simulation, progress.update)
+    if options.require:
+        from llmsim.cli.required import require
+
+        require(options.require, lowered, results)
     with undisturbed():
         return write_outputs(options, prepared.deployment, lowered, results)
+
+
+def _named_source(name: str) -> str:
+    """One of ours, else "auto": the name of a plug-in, which is looked up when costs are compiled."""
+    from importlib.metadata import entry_points
+
+    if name in COST_SOURCES or name not in entry_points(group="llmsim.cost_sources").names:
+        return _one_of("--cost-source", name, COST_SOURCES)
+    return "auto"
 
 
 def _calibration(path: Path | None) -> "Calibration | None":

@@ -72,7 +72,13 @@ class BundleSource:
         else:
             kappa, how = 0, "none: the bundle has no skew.csv"
             self._note(f"{skew_path} does not exist: decode batches of unequal lengths cost as much as equal ones")
-        return AttentionCost(op.repeat, complete_grid(table), None, kappa, self._files.label(path), how)
+        if not self._request.predict_attention:
+            return AttentionCost(op.repeat, complete_grid(table), None, kappa, self._files.label(path), how)
+        from llmsim.costs.regress import fitted_grid
+
+        grid, sentence = fitted_grid(table)
+        self._note(sentence)
+        return AttentionCost(op.repeat, grid, None, kappa, f"{self._files.label(path)}, regressor", how)
 
     def notes(self) -> list[str]:
         """Rows faster than light first, then what was assumed."""

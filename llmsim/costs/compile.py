@@ -15,6 +15,7 @@ from llmsim.costs import cache
 from llmsim.costs.bundle import BundleSource
 from llmsim.costs.bundle_files import BundleFiles, find_bundle
 from llmsim.costs.database import Database, find_database
+from llmsim.costs.external import ExternalTable, read_external
 from llmsim.costs.light import bandwidth_differs, floor_of, light_of, own_light_of
 from llmsim.costs.older_bundle import OlderBundleSource
 from llmsim.costs.roofline import RooflineSource
@@ -37,6 +38,7 @@ class Available:
     database: Database | None
     roofline: bool
     notes: tuple[str, ...]
+    tables: tuple[ExternalTable, ...] = ()
 
 
 def compile_costs(request: CostRequest) -> CompiledCosts:
@@ -45,6 +47,8 @@ def compile_costs(request: CostRequest) -> CompiledCosts:
     Raises InputError when the chosen source does not know the deployment, or a table of a bundle is malformed.
     """
     available = look(request)
+    if request.plugin:  # its code may depend on anything
+        return build(request, available)
     key = cache_key(request, available)
     found = cache.load(key)
     if found is not None:
@@ -68,17 +72,25 @@ def look(request: CostRequest) -> Available:
         if bundle is None and request.profile_dirs:
             notes.append(f"no profile bundle is used: {reason}")
     database = find_database(request) if request.source != "roofline" or request.collectives == "measured" else None
+    if request.predict_attention and bundle is None:
+        raise InputError(
+            "--enable-attn-prediction fits the attention rows of a profile bundle; give one with --profile-dir"
+            + (f" ({reason})" if reason else "")
+        )
     if request.source == "silicon":
         _need_silicon(request, database)
+    tables = tuple(read_external(path) for path in request.cost_tables)
+    if request.source == "external" and not tables:
+        raise InputError("the cost source external needs a table; give --cost-table FILE")
     roofline = light_of(request) is not None
-    if bundle is None and request.hardware is None:
+    if bundle is None and request.hardware is None and not tables and not request.plugin:
         raise InputError(
             f'the hardware "{request.hardware_name}" is not known'
             f"{nearest(request.hardware_name, hardware_spellings())}; use one of {', '.join(hardware_names())}, "
             f"the path of a data sheet (.json, as in {LOCATION}), or a profile bundle "
             "(--profile-dir)" + (f": {reason}" if reason and request.profile_dirs else "")
         )
-    return Available(bundle, database, roofline, tuple(notes))
+    return Available(bundle, database, roofline, tuple(notes), tables)
 
 
 def _need_silicon(request: CostRequest, database: Database | None) -> None:
@@ -104,6 +116,8 @@ def cache_key(request: CostRequest, available: Available) -> str:
             data = read_content(path)
             digest.update(f"{path} {len(data)}\n".encode())
             digest.update(data)
+    for table in available.tables:
+        digest.update(read_content(table.path))
     if available.database is not None:
         digest.update(available.database.fingerprint().encode())
     return digest.hexdigest()
@@ -181,11 +195,19 @@ def _sources(request: CostRequest, available: Available) -> list[CostSource]:
     if available.bundle is not None:
         source_class = OlderBundleSource if available.bundle.older else BundleSource
         sources.append(source_class(request, available.bundle))
+    if request.plugin:
+        from llmsim.costs.plugin import load_plugin
+
+        sources.append(load_plugin(request))
+    if available.tables and request.source in ("auto", "external"):
+        from llmsim.costs.external_source import ExternalSource
+
+        sources.append(ExternalSource(request, available.tables))
     if available.database is not None and available.database.has_operators and request.source in ("auto", "silicon"):
         from llmsim.costs.silicon import SiliconSource  # pyarrow is imported only where a table is read
 
         sources.append(SiliconSource(request, available.database))
-    if available.roofline and request.source != "bundle":
+    if available.roofline and request.source not in ("bundle", "external"):
         sources.append(RooflineSource(request))
     return sources
 
@@ -250,7 +272,8 @@ def _collective_pricer(request: CostRequest, available: Available) -> Callable[[
         among = _among(op)
         if among == "pipeline stages" or (among == "data-parallel ranks" and request.spans_nodes):
             return None
-        if wanted == "auto" and available.bundle is not None and among == "the ranks of a group":
+        own = available.bundle is not None or available.tables or request.plugin
+        if wanted == "auto" and own and among == "the ranks of a group":
             return None
         ranks = request.layout.dp if among == "data-parallel ranks" else request.layout.tp
         curve = pricer.operator(op, request.counts(op.feature), ranks) if pricer is not None else None

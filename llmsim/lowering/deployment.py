@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from llmsim import _native
@@ -13,6 +14,8 @@ from llmsim.config.errors import InputError, LlmsimError
 from llmsim.core import GroupInfo
 from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost, compile_costs
 from llmsim.costs.light import own_light_of
+from llmsim.costs.blackbox import PREFIX as BLACKBOX
+from llmsim.costs.blackbox import read_coefficients
 from llmsim.costs.source import CollectiveSource, ExpertRouting, SourceName
 from llmsim.lowering.accounting import Accounting, accounting
 from llmsim.lowering.adjusted import adjusted, adjusted_costs, adjustment_notes
@@ -59,6 +62,9 @@ class LoweringOptions:
     cost_source: SourceName = "auto"
     collectives: CollectiveSource = "auto"
     expert_routing: ExpertRouting = "balanced"
+    cost_tables: tuple[Path, ...] = ()
+    cost_plugin: str = ""
+    predict_attention: bool = False
     profile_dirs: tuple[Path, ...] = ()
     profile_dirs_given: bool = False
     """Whether the user named any of them: then one has to be of use."""
@@ -200,6 +206,8 @@ def _placed(lowered: LoweredGroup, group: Group) -> LoweredGroup:
 
 def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions, model_index: int) -> LoweredGroup:
     model = load_model(_located(group.model_name, deployment.cluster_path))
+    if options.cost_plugin.startswith(BLACKBOX):
+        group = replace(group, engine=with_queueing(group.engine, options.cost_plugin))
     engine = with_model_limits(group.engine, model.max_position_embeddings, "the engine")
     hardware = load_hardware(_located(group.hardware, deployment.cluster_path))
     layout, dtypes = layout_of(group, model), resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
@@ -241,6 +249,9 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
         cuda_graph_sizes=engine.cuda_graph_sizes,
         profile_dirs=options.profile_dirs,
         source=options.cost_source,
+        cost_tables=options.cost_tables,
+        plugin=options.cost_plugin,
+        predict_attention=options.predict_attention,
         collectives=options.collectives,
         expert_routing=options.expert_routing,
         spans_nodes=group.dp_spans_nodes,
@@ -285,6 +296,13 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
         offload=offload,
         hardware=hardware,
     )
+
+
+def with_queueing(engine: EngineArgs, plugin: str) -> EngineArgs:
+    """The engine with a blackbox's queueing term as the time between a request's arrival and its queue."""
+    path = plugin.removeprefix(BLACKBOX)
+    origin = MappingProxyType({**engine.origin, "api_latency_ps": path})
+    return replace(engine, api_latency_ps=read_coefficients(Path(path)).queueing_ps, origin=origin)
 
 
 def _native_group(group: Group, model_index: int, offload: OffloadPlan | None, *, exact: bool) -> "_native.GroupConfig":

@@ -62,3 +62,13 @@ def _key(name: str) -> str:
     for vendor in ("nvidia", "amd", "google"):
         word = word.removeprefix(vendor)
     return word
+
+
+def same_device(one: str, other: str) -> bool:
+    """Whether two spellings name one device: the same sheet, or the same letters and digits."""
+    if _key(one) == _key(other):
+        return True
+    if one.endswith(".json") or other.endswith(".json"):
+        return _key(Path(one).stem) == _key(Path(other).stem)
+    sheets = load_hardware(one), load_hardware(other)
+    return sheets[0] is not None and sheets[0] == sheets[1]

@@ -154,7 +154,20 @@ void bind_program(nb::module_& m) {
             auto usage = p.new_usage();
             return std::max<Ps>(1, p.evaluate(batch, usage).ps + p.host_gap());
           },
-          "items"_a, "Duration of a step of (tokens, computed before) items, ps.");
+          "items"_a, "Duration of a step of (tokens, computed before) items, ps.")
+      .def(
+          "attention_ps",
+          [](const Program& p, const std::vector<std::pair<std::int64_t, std::int64_t>>& items) {
+            Batch batch;
+            for (const auto& [q, k] : items) {
+              batch.items.push_back({0, static_cast<std::int32_t>(q), static_cast<std::int32_t>(k), 0, 0, true});
+              batch.features.add(q, k);
+            }
+            std::vector<Ps> layers;
+            for (const AttentionPrice& price : p.attention_layer(batch)) layers.push_back(price.ps);
+            return layers;
+          },
+          "items"_a, "One layer of each kind of attention, ps; 0 for kinds that the program does not have.");
 }
 
 void bind_configs(nb::module_& m) {

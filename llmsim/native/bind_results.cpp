@@ -276,6 +276,18 @@ nb::dict group_activity(const Group& group) {
   return d;
 }
 
+nb::list attention_reach(const Simulation& s) {
+  nb::list rows;
+  for (const auto& group : s.groups()) {
+    const Program& program = group->evaluator().program();
+    for (const OperatorTime& time : program.busy_time(group->evaluator().usage())) {
+      if (time.beyond_permille > 1000)
+        rows.append(nb::make_tuple(group->config().index, time.op, time.beyond_permille));
+    }
+  }
+  return rows;
+}
+
 nb::list busy_time(const Simulation& s) {
   nb::list rows;
   for (const auto& group : s.groups()) {

@@ -168,6 +168,7 @@ void bind_simulation(nb::module_& m) {
       .def("counters", &counter_columns)
       .def("blame", &blame_columns)
       .def("busy_time", &busy_time)
+      .def("attention_reach", &attention_reach)
       .def("table_rows", &table_rows)
       .def("record_shares", &Simulation::record_shares, "From now on groups note for whom their devices worked.")
       .def("activity", [](const Simulation& s, std::size_t group) { return group_activity(*s.groups().at(group)); })

@@ -62,6 +62,8 @@ nb::dict counter_columns(const Simulation& simulation);
 // Where the latency of each finished request went.
 nb::dict blame_columns(const Simulation& simulation);
 nb::list busy_time(const Simulation& simulation);
+// (group, operator, how far its attention tables were continued, in permille of their last point), where they were.
+nb::list attention_reach(const Simulation& simulation);
 nb::list table_rows(const Simulation& simulation);
 nb::dict group_activity(const Group& group);
 // What a group copied and computed outside of its devices; zeros for one that does not.

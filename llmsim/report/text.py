@@ -134,7 +134,7 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     parts = {name: part["share"] for name, part in summary["blame"].items()}
     yield "Latency by cause", _shares(parts)
     yield "Time by source", _shares(_by_family(sources["by_source"]))
-    yield "Time by confidence", _shares(sources["by_provenance"])
+    yield "Time by confidence", _shares(sources["by_provenance"]) + _confidence(sources)
     broken = [f"{name}: {found}" for name, found in summary["invariants"].items() if found != "ok"]
     yield "Invariants", "; ".join(broken) if broken else f"{len(summary['invariants'])} checked, all hold"
 
@@ -157,6 +157,14 @@ def _energy_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"{cost['total']:.4f}, {_number(cost['per_million_output_tokens'], 3)} per million output tokens "
             f"({cost['price_per_hour']:g} per hour)",
         )
+def _confidence(sources: Mapping[str, Any]) -> str:
+    """How far the tables may be off, and where one was left farthest behind."""
+    error = sources["expected_error_percent"]
+    text = f"; expected error {error['half']:.1f} %, nine in ten {error['most']:.1f} %"
+    if sources["extrapolations"]:
+        worst = sources["extrapolations"][0]
+        text += f"; farthest from its table: {worst['operator']}, {worst['beyond']:.1f} x the last point"
+    return text
 
 
 def _warnings(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,12 +1,13 @@
 """The machine-readable summary of a run: vLLM's benchmark names first, then what only a simulator knows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from llmsim.core import PS_PER_MS, PS_PER_S, Provenance, Results, Status, TimeShare
 from llmsim.results.energy import carbon_block, cost_block, energy_block
+from llmsim.costs.confidence import Reach, expected_error, farthest
 from llmsim.results.metrics import PERCENTILES, Distribution, describe, finished_rows, latencies, makespan_ps
 from llmsim.results.tables import BLAME
 from llmsim.results.work import group_usage, utilisation
@@ -23,6 +24,10 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
     bytes), `block_bytes`, `operators` and `hardware` (of `llmsim.model`), `cost_plan`, and `notes` (sentences). All of
     it is optional. Times end in their unit; `duration` is in seconds, throughputs are per second, as in vLLM's
     benchmark. Holds no wall-clock time: same run, same bytes.
+    bytes), `block_bytes`, `operators` and `hardware` (of `llmsim.model`), `tables` (of `llmsim.costs`), and `notes`
+    (sentences). All of it is optional. Times end in their unit; `duration` is in seconds, throughputs are per second, as
+    in vLLM's benchmark.
+    Holds no wall-clock time: same run, same bytes.
     """
     energy = energy_block(results)
     return {
@@ -41,6 +46,7 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         "cost": cost_block(results, info, energy),
         "carbon": carbon_block(info, energy),
         "sources": _sources(results.time_shares),
+        "sources": _sources(results.time_shares, _reaches(results, info)),
         "invariants": dict(results.invariants),
         "workload": {"source": results.workload.source, "requests": len(results.workload)},
         "notes": [*results.workload.notes, *info.get("notes", ()), *results.notes],
@@ -157,7 +163,23 @@ def _blame(results: Results) -> dict[str, Any]:
     }
 
 
-def _sources(shares: tuple[TimeShare, ...]) -> dict[str, Any]:
+FEATURES = ("tokens", "sequences", "gathered")
+
+
+def _reaches(results: Results, info: Mapping[str, Any]) -> list[Reach]:
+    """Where the run read tables beyond their last measured point."""
+    found = [
+        Reach(name, beyond, f"an axis of its table, group {group}") for group, name, beyond in results.attention_reach
+    ]
+    for rows, about in zip(results.table_rows, info.get("groups", ()), strict=False):
+        for cost in about.get("tables", ()):
+            used = rows[FEATURES.index(cost.feature)]
+            reach = farthest(cost, used) if len(used) == len(cost.ps) else None
+            found += [reach] if reach is not None and reach not in found else []
+    return found
+
+
+def _sources(shares: tuple[TimeShare, ...], reaches: Sequence[Reach]) -> dict[str, Any]:
     """Where the simulated busy time comes from: shares of its total, by source and by provenance, then per operator."""
     total_ps = sum(sum(share.ps_by_provenance) for share in shares)
     by_source: dict[str, int] = {}
@@ -178,11 +200,17 @@ def _sources(shares: tuple[TimeShare, ...]) -> dict[str, Any]:
                 "provenance": _provenance(share.ps_by_provenance, time_ps),
             }
         )
+    half, most = expected_error(by_provenance)
     ranked = sorted(by_source.items(), key=lambda item: (-item[1], item[0]))
     return {
         "busy_time_s": _rounded(total_ps / PS_PER_S),
         "by_source": {source: _share(part_ps, total_ps) for source, part_ps in ranked},
         "by_provenance": _provenance(by_provenance, total_ps),
+        "expected_error_percent": {"half": _rounded(half), "most": _rounded(most)},
+        "extrapolations": [
+            {"operator": reach.operator, "beyond": _rounded(reach.beyond), "what": reach.what}
+            for reach in sorted(reaches, key=lambda reach: (-reach.beyond, reach.operator))
+        ],
         "operators": operators,
     }
 

@@ -1,0 +1,24 @@
+"""`--require`: a run whose times are known less well than asked for is refused, by operator and shape."""
+
+from typing import TYPE_CHECKING
+
+from llmsim.costs.confidence import refuse_attention_below, refuse_below
+
+if TYPE_CHECKING:
+    from llmsim.core import Results
+    from llmsim.lowering import LoweredDeployment
+
+FEATURES = ("tokens", "sequences", "gathered")
+
+
+def require(level: str, lowered: "LoweredDeployment", results: "Results") -> None:
+    """InputError for the first time that the run used and that is known less well than `level`."""
+    for index, group in enumerate(lowered.groups):
+        where = f"group {group.info.index} ({group.info.model_name} on {group.info.hardware})"
+        for cost in group.program_costs:
+            if cost is not None and len(cost.ps) == len(results.table_rows[index][FEATURES.index(cost.feature)]):
+                refuse_below(level, where, cost, results.table_rows[index][FEATURES.index(cost.feature)])
+        names = {attention.name: attention.source for attention in group.costs.attentions}
+        for share in results.time_shares:
+            if share.group == group.info.index and share.operator in names:
+                refuse_attention_below(level, where, share.operator, share.source, share.ps_by_provenance)

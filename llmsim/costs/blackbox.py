@@ -1,0 +1,106 @@
+"""Cost source: a step's time as a linear function of its tokens, with coefficients trained elsewhere (BLIS).
+
+    step = beta0 + beta1 * prompt tokens computed + beta2 * decode tokens            (microseconds)
+
+and before it alpha0 between a request's arrival and the queue. The file is {"beta": [b0, b1, b2], "alpha": [a0]}.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from llmsim.config.errors import InputError, NotYetError
+from llmsim.core import Provenance
+from llmsim.costs.source import AttentionCost, CostRequest, Curve, OpCost, SplitGrid
+from llmsim.costs.tables import read_text
+
+if TYPE_CHECKING:
+    from llmsim.model import Operator
+
+PREFIX = "blackbox:"
+PS_PER_US = 10**6
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """Picoseconds; `beta` of a step, of a prompt token, of a decode token."""
+
+    beta_ps: tuple[int, int, int]
+    queueing_ps: int
+
+
+def read_coefficients(path: Path) -> Coefficients:
+    """The coefficients of a file; InputError for what is not there, NotYetError for terms that depend on a request."""
+    import json
+
+    try:
+        document = json.loads(read_text(path))
+    except ValueError as error:
+        raise InputError(f'{path}: not JSON ({error}); write {{"beta": [b0, b1, b2], "alpha": [a0]}}') from None
+    if not isinstance(document, dict):
+        raise InputError(f'{path}: must be an object with "beta" and "alpha"')
+    beta = _numbers(document.get("beta"), "beta", 3, path)
+    alpha = _numbers(document.get("alpha", [0.0]), "alpha", 1, path)
+    for index, what in ((1, "queueing by prompt length"), (2, "processing of output tokens")):
+        if len(alpha) > index and alpha[index]:
+            raise NotYetError(f"{path}: alpha{index} ({what}) is {alpha[index]:g}, but this version adds alpha0 only")
+    first, prompt, decode = (round(value * PS_PER_US) for value in beta[:3])
+    return Coefficients((first, prompt, decode), round(alpha[0] * PS_PER_US))
+
+
+def _numbers(value: object, name: str, least: int, path: Path) -> list[float]:
+    good = isinstance(value, list) and len(value) >= least
+    if not good or not all(isinstance(x, int | float) and math.isfinite(x) and 0 <= x < 1e9 for x in value):  # type: ignore[attr-defined]
+        raise InputError(f'{path}: "{name}" must be a list of at least {least} numbers of microseconds, none negative')
+    return [float(x) for x in value]  # type: ignore[attr-defined]
+
+
+class BlackboxSource:
+    """Every operator is inside one number per step; attention carries what depends on the tokens' kinds."""
+
+    name = "blackbox"
+    enforce_floor = False
+
+    def __init__(self, request: CostRequest) -> None:
+        self._path = Path(request.plugin.removeprefix(PREFIX))
+        self._coefficients = read_coefficients(self._path)
+        self._request = request
+        self._label = f"linear blackbox of {self._path}"
+
+    def operator(self, op: Operator, last: int) -> Curve | None:
+        """Nothing of its own, collectives included."""
+        del op
+        zero = np.zeros(last + 1, dtype=np.int64)
+        return Curve(zero, np.full(last + 1, Provenance.ANALYTIC, dtype=np.uint8), self._label)
+
+    def attention(self, op: Operator) -> AttentionCost | None:
+        """beta1 for each prompt token, beta2 for each decode; once per step, in the first kind of layers."""
+        _, prompt, decode = self._coefficients.beta_ps
+        if op.name != next(one.name for one in self._request.operators if one.kind == "attention"):
+            prompt = decode = 0
+        tokens = np.array([0, self._request.table_tokens + 1], dtype=np.int64)
+        contexts = np.array([0, 1], dtype=np.int64)
+        marks = np.full((2, 2), Provenance.ANALYTIC, dtype=np.uint8)
+        flat = np.ones((1, 2), dtype=np.int64)
+        grid = SplitGrid(
+            tokens, contexts, tokens[:, None] * prompt * flat, marks,
+            tokens, contexts, tokens[:, None] * decode * flat, marks, 0,
+        )  # fmt: skip
+        return AttentionCost(1, None, grid, 0, self._label, "none: the blackbox does not see lengths")
+
+    def extra_ops(self) -> list[OpCost]:
+        """beta0, once per step."""
+        ps = np.full(self._request.table_tokens + 1, self._coefficients.beta_ps[0], dtype=np.int64)
+        ps[0] = 0
+        marks = np.full(len(ps), Provenance.ANALYTIC, dtype=np.uint8)
+        return [OpCost("step", "layer", 1, "tokens", ps, marks, self._label)]
+
+    def notes(self) -> list[str]:
+        """Where its queueing term went."""
+        alpha_us = self._coefficients.queueing_ps / PS_PER_US
+        return [f"{self._label}: its alpha0, {alpha_us:g} us, is the time between arrival and queue"]

@@ -1,0 +1,136 @@
+"""The examples of docs/external_simulators.md and docs/extending.md, executed as they are printed."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from llmsim.cli import main
+from tests.costs.builders import needs_database
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (DOCS / "external_simulators.md").read_text()
+FILE = re.compile(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", re.DOTALL)
+RUN = re.compile(r"<!-- run -->\n```sh\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with every file of the page, which is also the working directory."""
+    for name, text in FILE.findall(PAGE):
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def command(index: int) -> list[str]:
+    """The words of one command of the page, without the name of the program."""
+    words = shlex.split(RUN.findall(PAGE)[index].replace("\\\n", " "))
+    assert words[0] == "llmsim"
+    return words[1:]
+
+
+def test_a_systolic_array(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command(0)) == 0
+    assert "8 rows" in capsys.readouterr().out
+    lines = (folder / "systolic.csv").read_text().splitlines()
+    assert lines[0] == "operator,device,tokens,n,k,latency_us,energy_uj,confidence,kind"
+    assert lines[1] == "qkv_proj,systolic.json,1,6144,4096,26.4,,1,simulated"  # 26,400 cycles at 1 GHz
+    show = ["times", "show", "meta-llama/Llama-3.1-8B", "systolic.json", "--cost-table", "systolic.csv"]
+    assert main(show) == 0
+    table = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert table["qkv_proj"][2] == "26.4"
+    assert table["down_proj"][2] == "61.1"
+    assert "systolic.csv" in " ".join(table["gate_up_proj"])
+    assert "data" in " ".join(table["layernorm"])  # the sheet has what the array does not
+
+
+@needs_database
+def test_processing_in_memory(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command(1)) == 0
+    lines = (folder / "pim.csv").read_text().splitlines()
+    assert lines[1] == "decode,H100,1,512,4.33333333,3.1,0.8,simulated"
+    assert main(["times", "show", "meta-llama/Llama-3.1-8B", "H100", "--cost-table", "pim.csv"]) == 0
+    text = capsys.readouterr().out
+    assert "confidence 0.8" in text
+    assert "only one phase" in text
+    assert "aiconfigurator-core" in text  # matrices are still the card's
+
+
+def test_an_unbuilt_accelerator(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command(2), "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["completed"] == 20
+    assert any("sheet.json (analytic, confidence 0.5)" in source for source in summary["sources"]["by_source"])
+    assert main([*command(2), "--require", "scaled"]) == 2
+    error = capsys.readouterr().err
+    assert "--require scaled" in error
+    assert "tokens is analytic" in error
+
+
+def test_by_its_data_sheet_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    without_table = command(2)[:-2]
+    assert main([*without_table, "--json"]) == 0
+    sources = json.loads(capsys.readouterr().out)["sources"]["by_source"]
+    assert set(sources) == {"data sheet of Systolic-1"}
+
+
+def test_a_cost_source_in_python(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (DOCS / "extending.md").read_text()
+    code = next(block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "TwiceAsFast" in block)
+    (folder / "my_costs.py").write_text(code)
+    run = command(2)[:-2]
+    assert main([*run, "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert main([*run, "--json", "--cost-source", "my_costs:TwiceAsFast"]) == 0
+    fast = json.loads(capsys.readouterr().out)
+    assert fast["mean_tpot_ms"] < plain["mean_tpot_ms"]
+    assert fast["sources"]["by_source"]["my_costs.TwiceAsFast"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("class TwiceAsFast:\n    pass\n", "could not be made"),
+        ("class TwiceAsFast:\n    def __init__(self, request): pass\n", 'no method "operator"'),
+        ("import nothing_here\n", "cannot be imported"),
+        ("x = 1\n", 'has no "TwiceAsFast"'),
+        (
+            "class TwiceAsFast:\n    def __init__(self, request): pass\n"
+            "    def operator(self, op, last): return 1 / 0\n"
+            "    def attention(self, op): return None\n",
+            "ZeroDivisionError",
+        ),
+    ],
+)
+def test_a_broken_cost_source_ends_in_a_sentence(
+    folder: Path, capsys: pytest.CaptureFixture[str], code: str, expected: str, request: pytest.FixtureRequest
+) -> None:
+    name = f"broken_{abs(hash(code)) % 10**6}"
+    (folder / f"{name}.py").write_text(code)
+    assert main([*command(2)[:-2], "--cost-source", f"{name}:TwiceAsFast"]) == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert "Traceback" not in error
+
+
+def test_a_linear_blackbox(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "blis.json").write_text(json.dumps({"beta": [5000, 20, 10], "alpha": [1000, 0, 0]}))
+    arguments = [
+        "run",
+        "--cluster-config",
+        "cluster.json",
+        "--json",
+        "--cost-source",
+        "blackbox:blis.json",
+        "--dataset",
+    ]
+    assert main([*arguments, "synthetic:n=1,rate=1,input=100,output=3,seed=1", "--no-async-scheduling"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["mean_ttft_ms"] == pytest.approx(1 + 5 + 100 * 0.020)  # alpha0, then one step of the prompt
+    assert summary["mean_tpot_ms"] == pytest.approx(5 + 0.010)
+    (folder / "blis.json").write_text(json.dumps({"beta": [5000, 20, 10], "alpha": [1000, 2, 0]}))
+    assert main([*arguments, "synthetic:n=1,rate=1,input=100,output=3,seed=1"]) == 2
+    assert "alpha1" in capsys.readouterr().err

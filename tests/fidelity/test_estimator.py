@@ -1,0 +1,45 @@
+"""Steps against the estimator of aiconfigurator-core, and the errors of interpolation: the scripts' own figures."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.costs.builders import needs_database
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+pytestmark = needs_database
+LIMIT_PERCENT = 5.0
+
+
+@pytest.mark.parametrize(
+    ("model", "card"),
+    [
+        ("meta-llama/Llama-3.1-8B", "A100"),
+        ("meta-llama/Llama-3.1-70B", "H200"),
+        ("Qwen/Qwen3-30B-A3B", "B200"),
+        ("Qwen/Qwen3-30B-A3B", "H100"),
+    ],
+)
+def test_steps_agree_or_their_difference_is_named(model: str, card: str) -> None:
+    from evaluation.estimator import compare
+
+    steps = list(compare(model, card))
+    assert len(steps) == 6
+    for step in steps:
+        assert abs(step.percent) <= LIMIT_PERCENT or abs(step.alike_percent) <= LIMIT_PERCENT, step
+    assert all(abs(step.alike_percent) <= LIMIT_PERCENT for step in steps)
+    decodes = [step for step in steps if step.what.startswith("decode") and not step.what.startswith("decode 1 ")]
+    assert all(abs(step.percent) <= LIMIT_PERCENT + (card == "B200") for step in decodes)
+
+
+@pytest.mark.parametrize("card", ["A100", "H100"])
+def test_what_is_left_out_is_predicted(card: str) -> None:
+    from evaluation.leave_one_out import leave_one_out
+
+    errors = {one.what: one for one in leave_one_out(card, sample=80)}
+    for what in ("GEMM, unseen shape", "GEMM, unseen tokens", "decode attention"):
+        assert len(errors[what].values) > 100
+        assert errors[what].percentile(50) <= LIMIT_PERCENT
+    assert errors["GEMM by the data sheet (analytic)"].percentile(50) > errors["GEMM, unseen shape"].percentile(50)
