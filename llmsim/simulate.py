@@ -17,6 +17,9 @@ from llmsim.scheduling.policies import PolicySpecs
 EVENTS_PER_CALL = 100_000
 """Events between two looks at the keyboard and the progress bar: some tens of milliseconds."""
 
+EVENTS_PER_BATCH = 2_000
+"""The same while one iteration is looked for."""
+
 Progress = Callable[["_native.Simulation"], None]
 
 
@@ -70,8 +73,30 @@ def simulate(
     return _results(deployment, workload, simulation, interrupted, options.series_interval_ps)
 
 
+def batch_of(
+    deployment: LoweredDeployment, workload: Workload, options: SimulationOptions, group: int, iteration: int
+) -> list[tuple[int, int]]:
+    """(tokens, computed before) of every sequence in one iteration of a group, steps without work not counted.
+
+    Runs until that iteration. Raises InputError when the run ends before it.
+    """
+    simulation = _native_simulation(deployment, workload, options, recorded=group)
+    done, count = False, 0
+    while not done:
+        done = simulation.run(EVENTS_PER_BATCH)
+        schedule = simulation.schedule(group)
+        offsets = schedule["item_offsets"]
+        steps = np.flatnonzero(np.diff(offsets))
+        count = len(steps)
+        if 0 <= iteration < count:
+            first, last = int(offsets[steps[iteration]]), int(offsets[steps[iteration] + 1])
+            columns = schedule["item_tokens"][first:last], schedule["item_computed"][first:last]
+            return [(int(tokens), int(before)) for tokens, before in zip(*columns, strict=True)]
+    raise InputError(f"group {group} ran {count} iterations; there is no iteration {iteration}")
+
+
 def _native_simulation(
-    deployment: LoweredDeployment, workload: Workload, options: SimulationOptions
+    deployment: LoweredDeployment, workload: Workload, options: SimulationOptions, recorded: int = -1
 ) -> "_native.Simulation":
     simulation = _native.Simulation(
         arrival_ps=workload.arrival_ps,
@@ -87,7 +112,7 @@ def _native_simulation(
         series_interval_ps=options.series_interval_ps,
     )
     for group in deployment.groups:
-        _add_group(simulation, group, workload, options)
+        _add_group(simulation, group, workload, options, record_schedule=group.info.index == recorded)
     for wave in deployment.waves:
         program = deployment.groups[wave.groups[0]].program
         simulation.add_wave(list(wave.groups), program, wave.sync_interval, wave.expanded)
@@ -109,16 +134,20 @@ def _native_simulation(
 
 
 def _add_group(
-    simulation: "_native.Simulation", group: LoweredGroup, workload: Workload, options: SimulationOptions
+    simulation: "_native.Simulation",
+    group: LoweredGroup,
+    workload: Workload,
+    options: SimulationOptions,
+    *,
+    record_schedule: bool,
 ) -> None:
+    recorded = {"record_steps": options.record_steps, "record_schedule": record_schedule}
     steps = options.policies.steps(group.scheduler, workload)
     if steps is None:
         scheduler = options.policies.applied(group.scheduler)
-        simulation.add_group(group.native, scheduler, group.program, group.expanded, record_steps=options.record_steps)
+        simulation.add_group(group.native, scheduler, group.program, group.expanded, **recorded)
         return
-    simulation.add_python_group(
-        group.native, steps, group.scheduler.kv, group.program, group.expanded, record_steps=options.record_steps
-    )
+    simulation.add_python_group(group.native, steps, group.scheduler.kv, group.program, group.expanded, **recorded)
 
 
 def _model_indices(deployment: LoweredDeployment, workload: Workload) -> "np.ndarray[tuple[int], np.dtype[np.int16]]":

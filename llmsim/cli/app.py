@@ -2,7 +2,7 @@
 
 import typer
 
-from llmsim.cli import calibrate, conformance, cost, graph, run, schema, times, topology, trace, validate
+from llmsim.cli import calibrate, conformance, cost, graph, graph_step, run, schema, times, topology, trace, validate
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
@@ -38,6 +38,7 @@ _trace.command("convert", help=trace.CONVERT_HELP)(trace.convert)
 app.add_typer(_trace, name="trace")
 _graph = _new("Execution graphs of models, for the command astra-sim.")
 _graph.command("generate", help=graph.GENERATE_HELP)(graph.generate)
+_graph.command("step", help=graph_step.HELP, context_settings=graph_step.SETTINGS)(graph_step.command)
 app.add_typer(_graph, name="graph")
 _topology = _new("The bundled networks, and networks as files.")
 _topology.command("list", help=topology.LIST_HELP)(topology.list_presets)

@@ -51,11 +51,16 @@ def costs_at_clock(
         factor = _stretch(flops, moved, op.weight_dtype or dtypes.activation, light, phi)
         return replace(cost, ps=_times(cost.ps, factor), source=cost.source + label)
 
-    attention = next(op for op in operators if op.kind == "attention")
+    kinds = [op for op in operators if op.kind == "attention"]
+    first, *more = (
+        _slowed_attention(cost, op, dtypes.activation, light, phi, label)
+        for cost, op in zip(costs.attentions, kinds, strict=True)
+    )
     return replace(
         costs,
         ops=tuple(slowed(cost) for cost in costs.ops),
-        attention=_slowed_attention(costs.attention, attention, dtypes.activation, light, phi, label),
+        attention=first,
+        more_attention=tuple(more),
     )
 
 

@@ -157,6 +157,8 @@ def _energy_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"{cost['total']:.4f}, {_number(cost['per_million_output_tokens'], 3)} per million output tokens "
             f"({cost['price_per_hour']:g} per hour)",
         )
+
+
 def _confidence(sources: Mapping[str, Any]) -> str:
     """How far the tables may be off, and where one was left farthest behind."""
     error = sources["expected_error_percent"]

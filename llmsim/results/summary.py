@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from llmsim.core import PS_PER_MS, PS_PER_S, Provenance, Results, Status, TimeShare
-from llmsim.results.energy import carbon_block, cost_block, energy_block
 from llmsim.costs.confidence import Reach, expected_error, farthest
+from llmsim.results.energy import carbon_block, cost_block, energy_block
 from llmsim.results.metrics import PERCENTILES, Distribution, describe, finished_rows, latencies, makespan_ps
 from llmsim.results.tables import BLAME
 from llmsim.results.work import group_usage, utilisation
@@ -21,13 +21,9 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
     """Everything a program may want to read about a run; keys in a fixed order, None where there is no value.
 
     `info` says what the results do not know: `groups`, a list with, for each group, `ledger` (pairs of label and
-    bytes), `block_bytes`, `operators` and `hardware` (of `llmsim.model`), `cost_plan`, and `notes` (sentences). All of
-    it is optional. Times end in their unit; `duration` is in seconds, throughputs are per second, as in vLLM's
-    benchmark. Holds no wall-clock time: same run, same bytes.
-    bytes), `block_bytes`, `operators` and `hardware` (of `llmsim.model`), `tables` (of `llmsim.costs`), and `notes`
-    (sentences). All of it is optional. Times end in their unit; `duration` is in seconds, throughputs are per second, as
-    in vLLM's benchmark.
-    Holds no wall-clock time: same run, same bytes.
+    bytes), `block_bytes`, `operators` and `hardware` (of `llmsim.model`), `tables` (of `llmsim.costs`), `cost_plan`,
+    and `notes` (sentences). All of it is optional. Times end in their unit; `duration` is in seconds, throughputs are
+    per second, as in vLLM's benchmark. Holds no wall-clock time: same run, same bytes.
     """
     energy = energy_block(results)
     return {
@@ -45,7 +41,6 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         "energy": energy,
         "cost": cost_block(results, info, energy),
         "carbon": carbon_block(info, energy),
-        "sources": _sources(results.time_shares),
         "sources": _sources(results.time_shares, _reaches(results, info)),
         "invariants": dict(results.invariants),
         "workload": {"source": results.workload.source, "requests": len(results.workload)},

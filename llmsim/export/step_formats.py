@@ -1,0 +1,120 @@
+"""Writes an iteration's graph as JSON, DOT or GraphML, and makes a networkx graph of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any
+from xml.sax.saxutils import escape, quoteattr
+
+from llmsim.export.step_graph import PS_PER_US, GraphNode, IterationGraph
+
+ATTRIBUTES = {
+    "rank": "int", "name": "string", "kind": "string", "layer": "int", "duration_us": "double", "flops": "long",
+    "bytes": "long", "power_class": "string", "collective": "string", "provenance": "string", "source": "string",
+}  # fmt: skip
+"""Of a node in GraphML and networkx -> its type."""
+COLORS = {"compute": "#dbe9f6", "attention": "#fde8c8", "collective": "#e3d7f0"}
+
+
+def as_json(graph: IterationGraph, nodes: Sequence[GraphNode]) -> str:
+    """One object: the iteration, its batch, and a list of nodes; times in ps."""
+    about = {name: value for name, value in vars(graph).items() if name not in ("nodes", "items")}
+    items = [{"tokens": tokens, "computed_before": before} for tokens, before in graph.items]
+    return json.dumps({**about, "items": items, "nodes": [asdict(node) for node in nodes]}, indent=1) + "\n"
+
+
+def as_dot(graph: IterationGraph, nodes: Sequence[GraphNode], *, every_layer: bool = False) -> str:
+    """One box per operator with device, duration and bytes; identical layers once, with their number."""
+    shown = list(nodes) if every_layer else [node for node in nodes if node.layer == 0]
+    counts = _repeats(nodes)
+    title = f"{graph.model} on {graph.ranks} x {graph.hardware}, iteration {graph.iteration}: "
+    title += f"{len(graph.items)} sequences, {graph.padded_tokens} tokens, {_us(graph.duration_ps)}"
+    lines = ["digraph iteration {", f"  label={_quoted(title)}; labelloc=t; rankdir=TB;"]
+    lines.append('  node [shape=box, style=filled, fontname="Helvetica", fontsize=10];')
+    for rank in sorted({node.rank for node in shown}):
+        lines.append(f"  subgraph cluster_{rank} {{ label={_quoted(f'rank {rank}')};")
+        for node in (node for node in shown if node.rank == rank):
+            times = "" if every_layer or counts[node.node] == 1 else f" x {counts[node.node]}"
+            text = f"{node.name}{times}\\n{graph.hardware} {rank}: {_us(node.duration_ps)}, {_size(node.bytes_moved)}"
+            lines.append(f"    n{node.node} [label={_quoted(text)}, fillcolor={_quoted(COLORS[node.kind])}];")
+        lines.append("  }")
+    for rank in sorted({node.rank for node in shown}):
+        mine = [node for node in shown if node.rank == rank]
+        lines += [f"  n{a.node} -> n{b.node};" for a, b in pairwise(mine)]
+    for left, right in _meetings(shown):
+        lines.append(f"  n{left.node} -> n{right.node} [dir=both, style=dashed, constraint=false];")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _repeats(nodes: Sequence[GraphNode]) -> dict[int, int]:
+    """Node of layer 0 -> in how many layers its operator runs, by its turn among those of its name."""
+    found: dict[tuple[int, int, str, int], list[int]] = {}
+    turn: dict[tuple[int, int, str, int], int] = {}
+    for node in nodes:
+        place = (node.rank, node.part, node.name, node.layer)
+        turn[place] = turn.get(place, 0) + 1
+        found.setdefault((node.rank, node.part, node.name, turn[place]), []).append(node.node)
+    return {members[0]: len(members) for members in found.values()}
+
+
+def _meetings(nodes: Sequence[GraphNode]) -> list[tuple[GraphNode, GraphNode]]:
+    """Neighbouring ranks of each collective."""
+    by_turn: dict[tuple[int, int], GraphNode] = {}
+    turns: dict[int, int] = {}
+    pairs = []
+    for node in nodes:
+        if node.kind != "collective":
+            continue
+        turn = turns[node.rank] = turns.get(node.rank, 0) + 1
+        by_turn[node.rank, turn] = node
+        if (node.rank - 1, turn) in by_turn:
+            pairs.append((by_turn[node.rank - 1, turn], node))
+    return pairs
+
+
+def attributes(node: GraphNode) -> dict[str, Any]:
+    """A node's attributes, by the names of `ATTRIBUTES`."""
+    own = {"duration_us": node.duration_ps / PS_PER_US, "bytes": node.bytes_moved}
+    return {name: own[name] if name in own else getattr(node, name) for name in ATTRIBUTES}
+
+
+def as_graphml(graph: IterationGraph, nodes: Sequence[GraphNode]) -> str:
+    """GraphML, as networkx, Gephi and yEd read it."""
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">']
+    lines += [f'  <key id="{n}" for="node" attr.name="{n}" attr.type="{kind}"/>' for n, kind in ATTRIBUTES.items()]
+    lines.append(f'  <graph id={quoteattr(f"iteration {graph.iteration}")} edgedefault="directed">')
+    for node in nodes:
+        data = "".join(f'<data key="{name}">{escape(str(v))}</data>' for name, v in attributes(node).items())
+        lines.append(f'    <node id="n{node.node}">{data}</node>')
+    for node in nodes:
+        lines += [f'    <edge source="n{before}" target="n{node.node}"/>' for before in node.depends_on]
+    return "\n".join([*lines, "  </graph>", "</graphml>"]) + "\n"
+
+
+def to_networkx(graph: IterationGraph) -> Any:
+    """A networkx.DiGraph of all ranks, nodes by their number; ImportError without networkx."""
+    import networkx
+
+    result = networkx.DiGraph(model=graph.model, hardware=graph.hardware, iteration=graph.iteration)
+    for node in graph.nodes:
+        result.add_node(node.node, **attributes(node))
+    result.add_edges_from((before, node.node) for node in graph.nodes for before in node.depends_on)
+    return result
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '\\"') + '"'
+
+
+def _us(ps: int) -> str:
+    return f"{ps / PS_PER_US:.2f} us"
+
+
+def _size(num_bytes: int) -> str:
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if num_bytes >= scale:
+            return f"{num_bytes / scale:.2f} {unit}"
+    return f"{num_bytes} B"
