@@ -110,13 +110,15 @@ def _print_report(options: "RunOptions", lowered: "LoweredDeployment", report: d
 
 
 def _info(lowered: "LoweredDeployment") -> dict[str, Any]:
+    from llmsim.costs import OpCost
+
     groups = [
         {
             "ledger": g.ledger.lines,
             "block_bytes": g.ledger.block_bytes,
             "operators": g.operators,
             "hardware": g.hardware,
-            "tables": [cost for cost in g.program_costs if cost is not None],
+            "tables": [cost for cost in g.program_costs if isinstance(cost, OpCost)],
         }
         for g in lowered.groups
     ]

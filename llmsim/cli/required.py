@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from llmsim.costs import OpCost
 from llmsim.costs.confidence import refuse_attention_below, refuse_below
 
 if TYPE_CHECKING:
@@ -16,8 +17,10 @@ def require(level: str, lowered: "LoweredDeployment", results: "Results") -> Non
     for index, group in enumerate(lowered.groups):
         where = f"group {group.info.index} ({group.info.model_name} on {group.info.hardware})"
         for cost in group.program_costs:
-            if cost is not None and len(cost.ps) == len(results.table_rows[index][FEATURES.index(cost.feature)]):
-                refuse_below(level, where, cost, results.table_rows[index][FEATURES.index(cost.feature)])
+            if isinstance(cost, OpCost):
+                rows = results.table_rows[index][FEATURES.index(cost.feature)]
+                if len(cost.ps) == len(rows):
+                    refuse_below(level, where, cost, rows)
         names = {attention.name: attention.source for attention in group.costs.attentions}
         for share in results.time_shares:
             if share.group == group.info.index and share.operator in names:

@@ -79,7 +79,7 @@ class BlackboxSource:
         return Curve(zero, np.full(last + 1, Provenance.ANALYTIC, dtype=np.uint8), self._label)
 
     def attention(self, op: Operator) -> AttentionCost | None:
-        """beta1 for each prompt token, beta2 for each decode; once per step, in the first kind of layers."""
+        """beta1 for each prompt token, beta2 for each decode, spread over the layers of the first kind."""
         _, prompt, decode = self._coefficients.beta_ps
         if op.name != next(one.name for one in self._request.operators if one.kind == "attention"):
             prompt = decode = 0
@@ -87,11 +87,9 @@ class BlackboxSource:
         contexts = np.array([0, 1], dtype=np.int64)
         marks = np.full((2, 2), Provenance.ANALYTIC, dtype=np.uint8)
         flat = np.ones((1, 2), dtype=np.int64)
-        grid = SplitGrid(
-            tokens, contexts, tokens[:, None] * prompt * flat, marks,
-            tokens, contexts, tokens[:, None] * decode * flat, marks, 0,
-        )  # fmt: skip
-        return AttentionCost(1, None, grid, 0, self._label, "none: the blackbox does not see lengths")
+        prompts, decodes = (tokens[:, None] * each * flat // op.repeat for each in (prompt, decode))
+        grid = SplitGrid(tokens, contexts, prompts, marks, tokens, contexts, decodes, marks, 0)
+        return AttentionCost(op.repeat, None, grid, 0, self._label, "none: the blackbox does not see lengths")
 
     def extra_ops(self) -> list[OpCost]:
         """beta0, once per step."""

@@ -136,7 +136,7 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
         if op.kind == "attention":
             attentions.append(_attention(op, sources, request, notes))
         elif op.kind == "collective":
-            curve = collective(op)
+            curve = _own_collective(op, sources, request) or collective(op)
             if curve is None:
                 linked[op.name] = None
             else:
@@ -247,6 +247,12 @@ def _extra_ops(source: CostSource, request: CostRequest) -> list[OpCost]:
     """Costs that belong to a source as a whole rather than to one operator (the launch gap of isolated kernels)."""
     extra = getattr(source, "extra_ops", None)
     return list(extra()) if extra is not None else []
+
+
+def _own_collective(op: Operator, sources: list[CostSource], request: CostRequest) -> Curve | None:
+    """What a plug-in or a table of the user's says about a collective; they come before tables and links."""
+    own = [source for source in sources if source.name in ("blackbox", "external") or source.name.startswith("plug-in")]
+    return next((curve for source in own if (curve := source.operator(op, request.counts(op.feature)))), None)
 
 
 def _collective_pricer(request: CostRequest, available: Available) -> Callable[[Operator], Curve | None]:

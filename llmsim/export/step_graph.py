@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from llmsim.config.errors import NotYetError
 from llmsim.core import Provenance
+from llmsim.costs import AttentionCost
 from llmsim.lowering import LoweredGroup
 from llmsim.lowering.program import PARTS
 from llmsim.model import Operator
@@ -85,10 +86,11 @@ class _Row:
 
 def iteration_graph(lowered: LoweredGroup, iteration: int, items: Sequence[Item]) -> IterationGraph:
     """The graph of a batch on a group. Raises NotYetError for groups of several stages or members."""
-    if lowered.info.num_devices != lowered.layout.tp:
+    layout = lowered.layout
+    if layout.pp > 1 or layout.dp > 1:
         raise NotYetError(
-            f"group {lowered.info.index} has {lowered.info.num_devices} devices in {lowered.layout.tp}-way tensor"
-            " parallelism; graphs of pipeline stages are not exported by this version"
+            f"group {lowered.info.index} has {layout.pp} pipeline stages and {layout.dp} data-parallel ranks; graphs of"
+            " steps that overlap or wait for others are not exported by this version"
         )
     rows = _rows(lowered, items)
     nodes: list[GraphNode] = []
@@ -137,11 +139,10 @@ def _rows(lowered: LoweredGroup, items: Sequence[Item]) -> list[_Row]:
     sequences, computed = len(items), _padded(lowered, sum(item[0] for item in items))
     turns: dict[str, int] = {}
     attention_ps = lowered.program.attention_ps(list(items))
-    attentions = iter(enumerate(lowered.costs.attentions))
     rows = []
     for cost in lowered.program_costs:
-        if cost is None:
-            index, kind = next(attentions)
+        if isinstance(cost, AttentionCost):
+            kind, index = cost, [one.name for one in lowered.costs.attentions].index(cost.name)
             shape = next(op for op in lowered.operators if op.name == kind.name)
             pairs = sum(q * k + q * (q + 1) // 2 for q, k in items)
             kv = sum(k + q for q, k in items)
@@ -168,7 +169,7 @@ def _rows(lowered: LoweredGroup, items: Sequence[Item]) -> list[_Row]:
         rows.append(
             _Row(cost.name, "collective" if together else "compute", PARTS[cost.part], cost.repeat, duration_ps,
                  op.flops_per_token * count, moved, op.power_class, op.collective,
-                 together and lowered.costs.link_collectives, mark, cost.source)
+                 together and cost.name in lowered.costs.link_collectives, mark, cost.source)
         )  # fmt: skip
     return rows
 

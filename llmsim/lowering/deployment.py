@@ -13,9 +13,9 @@ from llmsim.config.engine_profile import load_profile
 from llmsim.config.errors import InputError, LlmsimError
 from llmsim.core import GroupInfo
 from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost, compile_costs
-from llmsim.costs.light import own_light_of
 from llmsim.costs.blackbox import PREFIX as BLACKBOX
 from llmsim.costs.blackbox import read_coefficients
+from llmsim.costs.light import own_light_of
 from llmsim.costs.source import CollectiveSource, ExpertRouting, SourceName
 from llmsim.lowering.accounting import Accounting, accounting
 from llmsim.lowering.adjusted import adjusted, adjusted_costs, adjustment_notes
