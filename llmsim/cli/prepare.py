@@ -46,7 +46,7 @@ def prepare(options: RunOptions) -> Prepared:
         LoweringOptions(
             cost_source=options.cost_source,  # type: ignore[arg-type]  # checked by _one_of
             collectives=options.collectives,  # type: ignore[arg-type]
-            expert_routing=options.expert_routing,  # type: ignore[arg-type]
+            expert_routing=options.expert_routing,
             cost_tables=options.cost_tables,
             cost_plugin=options.cost_plugin,
             predict_attention=options.predict_attention,

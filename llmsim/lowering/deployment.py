@@ -15,8 +15,9 @@ from llmsim.core import GroupInfo
 from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost, compile_costs
 from llmsim.costs.blackbox import PREFIX as BLACKBOX
 from llmsim.costs.blackbox import read_coefficients
+from llmsim.costs.expert_routing import ExpertRouting
 from llmsim.costs.light import own_light_of
-from llmsim.costs.source import CollectiveSource, ExpertRouting, SourceName
+from llmsim.costs.source import CollectiveSource, SourceName
 from llmsim.lowering.accounting import Accounting, accounting
 from llmsim.lowering.adjusted import adjusted, adjusted_costs, adjustment_notes
 from llmsim.lowering.calibration import Calibration
@@ -26,6 +27,7 @@ from llmsim.lowering.layouts import (
     LoweredWave,
     batches_in_flight,
     distinct_operators,
+    expert_placement,
     layout_of,
     lockstep_waves,
     members_of,
@@ -61,7 +63,7 @@ class LoweringOptions:
 
     cost_source: SourceName = "auto"
     collectives: CollectiveSource = "auto"
-    expert_routing: ExpertRouting = "balanced"
+    expert_routing: ExpertRouting = field(default_factory=ExpertRouting)
     cost_tables: tuple[Path, ...] = ()
     cost_plugin: str = ""
     predict_attention: bool = False
@@ -253,7 +255,8 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
         plugin=options.cost_plugin,
         predict_attention=options.predict_attention,
         collectives=options.collectives,
-        expert_routing=options.expert_routing,
+        expert_routing=options.expert_routing.with_array(model.num_moe_layers, model.num_experts),
+        expert_placement=expert_placement(layout, engine),
         spans_nodes=group.dp_spans_nodes,
     )
     costs = adjusted_costs(compile_costs(request), group.hardware, options.calibration, options.disabled_terms)
