@@ -10,7 +10,7 @@ from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
 from llmsim.config.deployment import Offloading
 from llmsim.config.engine_profile import load_profile
-from llmsim.config.errors import InputError, LlmsimError
+from llmsim.config.errors import InputError, LlmsimError, NotYetError
 from llmsim.core import GroupInfo
 from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost, compile_costs
 from llmsim.costs.blackbox import PREFIX as BLACKBOX
@@ -272,6 +272,11 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
         stages, costs, linked, padded_tokens(request), engine.host_gap_ps, max(engine.cuda_graph_sizes, default=0)
     )
     if offload is not None:
+        if any(isinstance(cost, OpCost) and cost.drawn is not None for cost in program_costs):
+            raise NotYetError(
+                f"{deployment.cluster_path}: {group.field_path}: uneven loads of experts together with weights or "
+                'attention outside of the device do not run in this version; say "--expert-routing-policy BALANCED"'
+            )
         place_copies(offload, ops, program_costs)
     expanded = expanded_config(ops, program_costs, costs.link_collectives, links) if options.exact else None
     return LoweredGroup(

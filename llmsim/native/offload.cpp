@@ -183,7 +183,7 @@ StepTimes OffloadEvaluator::run(const Batch& batch, Ps now) {
     if (!weights_.by_tokens[op].empty())
       prices_[static_cast<std::size_t>(first_by_tokens_) + op] =
           weights_.by_tokens[op].at(static_cast<std::size_t>(place.tokens));
-  const Program::StepPrice price = program_->evaluate(batch, place, attention, usage_);
+  const Program::StepPrice price = program_->evaluate(batch, place, attention, usage_, {});
 
   const Ps start = std::max(now, free_);
   const bool may_split = !halves_.nodes.empty() && batch.items.size() > 1;

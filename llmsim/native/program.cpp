@@ -103,10 +103,12 @@ Program::StepPrice Program::evaluate(const Batch& batch, const Place& place, con
   return price;
 }
 
-void Program::attention_ends(const Batch& batch, std::vector<Ps>& out) const {
+void Program::attention_ends(const Batch& batch, std::int64_t step, std::vector<Ps>& out) const {
   out.clear();
   const Place where = place(batch.features, padded(batch.features.tokens), 0);
   const AttentionPrices attention = attention_layer(batch);
+  std::vector<Ps> draws;
+  if (num_draws_ > 0) draw(where, step, draws);
   Ps now = 0;
   for (std::size_t first = 0; first < operators_.size();) {  // operators of one part repeat together, layer by layer
     std::size_t last = first;
@@ -118,8 +120,9 @@ void Program::attention_ends(const Batch& batch, std::vector<Ps>& out) const {
         const Operator& op = operators_[i];
         if (layer >= op.repeat) continue;
         const bool attends = op.kind == NodeKind::kAttention;
-        now += attends ? attention[static_cast<std::size_t>(op.attention)].ps
-                       : op.ps[static_cast<std::size_t>(where.at(op.feature))];
+        now += attends               ? attention[static_cast<std::size_t>(op.attention)].ps
+               : first_draw_[i] >= 0 ? draws[static_cast<std::size_t>(first_draw_[i] + layer)]
+                                     : op.ps[static_cast<std::size_t>(where.at(op.feature))];
         if (attends) out.push_back(now);
       }
     }

@@ -85,9 +85,9 @@ class Program {
     for (std::size_t i = 0; i < attentions_.size(); ++i) prices[i] = attentions_[i]->price(batch);
     return prices;
   }
-  // When each layer's attention has run, in order, after the step's start, for a group alone in one stage: replaces the
-  // contents of `out`.
-  void attention_ends(const Batch& batch, std::vector<Ps>& out) const;
+  // When each layer's attention has run, in order, after the start of the step that `evaluate` counted as number `step`,
+  // for a group alone in one stage: replaces the contents of `out`.
+  void attention_ends(const Batch& batch, std::int64_t step, std::vector<Ps>& out) const;
   Ps host_gap() const { return host_gap_; }
   // The least time that the step's reads of weights and KV, or its operations, take at the data sheet's peaks.
   Ps light_floor_ps(const Features& features) const;
