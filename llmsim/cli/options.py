@@ -128,7 +128,7 @@ ExpertRouting = Annotated[
     _option(
         _COST,
         "--expert-routing-policy",
-        text="BALANCED or POWER_LAW (uneven loads, as real routers have).",
+        text="Loads of experts: BALANCED, RR, RAND, ZIPF:s=1, POWER_LAW:alpha=1.2, TRACE:file or module:Class.",
         default=True,
     ),
 ]

@@ -46,7 +46,7 @@ def prepare(options: RunOptions) -> Prepared:
         LoweringOptions(
             cost_source=options.cost_source,  # type: ignore[arg-type]  # checked by _one_of
             collectives=options.collectives,  # type: ignore[arg-type]
-            expert_routing=options.expert_routing,  # type: ignore[arg-type]
+            expert_routing=options.expert_routing,
             profile_dirs=options.profile_dirs,
             profile_dirs_given=options.profile_dirs_given,
             network=options.network,  # type: ignore[arg-type]

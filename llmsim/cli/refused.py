@@ -36,16 +36,6 @@ def refuse_storage(storage: str | None) -> None:
     raise InputError(f'--prefix-storage is "{storage}"; it may be None, CPU or CXL')
 
 
-def expert_routing(name: str) -> str:
-    """The distribution of tokens over experts that is priced."""
-    upper = name.upper()
-    if upper in ("RR", "RAND", "FAST", "CUSTOM"):
-        raise NotYetError(f"--expert-routing-policy {upper} does not run in this version; say BALANCED or POWER_LAW")
-    if upper not in ("BALANCED", "POWER_LAW"):
-        raise InputError(f'--expert-routing-policy is "{name}"; it may be BALANCED or POWER_LAW')
-    return upper.lower()
-
-
 def network(name: str) -> str:
     """The network backend; `analytical` means congestion-unaware, as in LLMServingSim."""
     lower = name.lower()

@@ -12,6 +12,7 @@ from llmsim.cli import refused
 from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
+    from llmsim.costs.expert_routing import ExpertRouting
     from llmsim.lowering import Calibration
     from llmsim.routing import RouterSpec
     from llmsim.scheduling.policies import PolicySpecs
@@ -36,7 +37,7 @@ class RunOptions:
     seed: int
     engine: dict[str, Any]
     router: "RouterSpec"
-    expert_routing: str
+    expert_routing: "ExpertRouting"
     profile_dirs: tuple[Path, ...]
     profile_dirs_given: bool
     cost_source: str
@@ -164,7 +165,7 @@ def command(
             seed=_at_least("--seed", seed, 0),
             engine=engine,
             router=_router(request_routing_policy),
-            expert_routing=refused.expert_routing(expert_routing_policy),
+            expert_routing=_expert_routing(expert_routing_policy, seed),
             profile_dirs=_profile_dirs(profile_dir or []),
             profile_dirs_given=bool(profile_dir),
             cost_source=_one_of("--cost-source", cost_source, COST_SOURCES),
@@ -221,6 +222,12 @@ def _profile_dirs(given: list[Path]) -> tuple[Path, ...]:
                 f'--profile-dir "{folder}" is not a folder; name one that holds <hardware>/<model>/.../tp<N>/'
             )
     return (*given, *([DEFAULT_PROFILES] if DEFAULT_PROFILES.is_dir() else []))
+
+
+def _expert_routing(text: str, seed: int) -> "ExpertRouting":
+    from llmsim.costs.expert_routing import parse_expert_routing
+
+    return parse_expert_routing(text, max(seed, 0))
 
 
 def _router(text: str) -> "RouterSpec":

@@ -52,6 +52,11 @@ class EngineArgs:
     """Steps between two agreements of data-parallel ranks on whether anyone has work."""
     lockstep_dense_dp: bool
     """Whether data-parallel ranks of a dense model run in lock-step, too."""
+    enable_eplb: bool
+    """Experts are placed by their load instead of in their order."""
+    num_redundant_experts: int
+    expert_placement_strategy: str
+    """"linear" or "round_robin", without EPLB."""
     pipeline_extra_batches: int
     """Batches in flight beyond one for each pipeline stage."""
     origin: Mapping[str, str]

@@ -128,6 +128,15 @@ class EngineOptions(Section):
     lockstep_dense_dp: bool | None = Field(
         default=None, description="Whether the ranks of a dense model's dp_group run in lock-step, too."
     )
+    enable_eplb: bool | None = Field(
+        default=None, description="Whether experts are placed by their load (expert-parallel load balancer)."
+    )
+    num_redundant_experts: Annotated[int, Field(ge=0, le=1 << 16)] | None = Field(
+        default=None, description="Copies of the most loaded experts, over all ranks; needs enable_eplb."
+    )
+    expert_placement_strategy: Literal["linear", "round_robin"] | None = Field(
+        default=None, description="How experts are dealt to ranks without EPLB: in blocks, or one by one."
+    )
     pipeline_extra_batches: Annotated[int, Field(ge=0, le=64)] | None = Field(
         default=None, description="Batches in flight beyond one for each pipeline stage."
     )
@@ -170,6 +179,9 @@ class EngineOverrides:
     host_gap_ns: float | None = None
     dp_sync_interval: int | None = None
     lockstep_dense_dp: bool | None = None
+    enable_eplb: bool | None = None
+    num_redundant_experts: int | None = None
+    expert_placement_strategy: str | None = None
     pipeline_extra_batches: int | None = None
 
 

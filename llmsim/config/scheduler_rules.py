@@ -17,6 +17,9 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "lockstep_dense_dp": False,
     "dp_sync_interval": 32,
     "pipeline_extra_batches": 0,
+    "enable_eplb": False,
+    "num_redundant_experts": 0,
+    "expert_placement_strategy": "linear",
 }
 """Options that no engine has, and what a profile need not say; the default of each does what the engine does.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,21 @@ class BundleSource:
         points, times_us = rows
         self._light.dense(op, path, feature, points, times_us)
         return curve_from_points(points, times_us, last, self._files.label(path))
+
+    def experts_us(self, op: Operator) -> Callable[[Floats, Floats], Floats]:
+        """Microseconds of a rank whose experts get so many (token, expert) pairs and of which so many are touched."""
+        path = self._moe_path()
+        assert path is not None, "the curve came from it"
+        table = read_table(path, text=(), numbers=("tokens", "activated_experts", "time_us"))
+        layout = self._request.layout
+        cut = layout.expert_ranks // layout.ep
+        divisor = cut if cut > 1 and (layout.dp > 1 or path.parent != self._files.folder) else 1
+
+        def price(pairs: Floats, touched: Floats) -> Floats:
+            us = moe_us(table, (pairs / op.topk).ravel(), touched.ravel()).reshape(pairs.shape)
+            return np.where(pairs > 0, us / divisor, 0.0)
+
+        return price
 
     def attention(self, op: Operator) -> AttentionCost:
         """The measured four-dimensional grid, completed; skew from skew.csv where there is one."""
@@ -156,7 +172,12 @@ def expected_moe_us(table: Table, op: Operator, counts: Floats) -> Floats:
     """
     touched = op.experts_local * (1.0 - (1.0 - op.topk / op.experts_total) ** counts)
     touched = np.clip(touched, min(op.topk, op.experts_local), op.experts_local)
-    tokens = counts * op.experts_local / op.experts_total
+    return moe_us(table, counts * op.experts_local / op.experts_total, touched)
+
+
+def moe_us(table: Table, tokens: Floats, touched: Floats) -> Floats:
+    """Bilinear in the table's (tokens, activated experts); one entry per entry of both."""
+    counts = tokens
     axis = np.unique(table.number["tokens"])
     by_tokens = np.empty((len(axis), len(counts)))
     for index, value in enumerate(axis):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from llmsim.costs.expert_loads import DrawnTable
 from llmsim.costs.source import AttentionCost, CompiledCosts, Floor, MixedGrid, OpCost, SplitGrid
 
 MAGIC = b"LLMSIMC1"
@@ -19,7 +20,9 @@ ALIGNMENT = 8
 MAX_FILES = 256
 """Oldest tables beyond this number are removed when a new one is written (each is 1 to 3 MB)."""
 
-_CLASSES = {cls.__name__: cls for cls in (AttentionCost, CompiledCosts, Floor, MixedGrid, OpCost, SplitGrid)}
+_CLASSES = {
+    cls.__name__: cls for cls in (AttentionCost, CompiledCosts, DrawnTable, Floor, MixedGrid, OpCost, SplitGrid)
+}
 
 
 def cache_dir() -> Path | None:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from llmsim.config.errors import InputError, nearest
+from llmsim.core import Provenance
 from llmsim.costs import cache
 from llmsim.costs.bundle import BundleSource
 from llmsim.costs.bundle_files import BundleFiles, find_bundle
 from llmsim.costs.database import Database, find_database
+from llmsim.costs.expert_loads import curve_price, drawn_table
 from llmsim.costs.light import bandwidth_differs, floor_of, light_of, own_light_of
 from llmsim.costs.older_bundle import OlderBundleSource
 from llmsim.costs.roofline import RooflineSource
@@ -128,7 +130,7 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
             else:
                 tabled.setdefault(_among(op), []).append(_op_cost(op, curve))
         else:
-            ops.append(_op_cost(op, _first_answer(op, sources, request, notes)))
+            ops.append(_loaded(op, *_first_answer(op, sources, request, notes), request, notes))
     if not attentions:
         raise InputError(f"the model {request.model.name} has no attention operator; only transformers are modelled")
     # Collectives among the same ranks are all priced in one way, since their differences matter more than their errors.
@@ -190,15 +192,38 @@ def _sources(request: CostRequest, available: Available) -> list[CostSource]:
     return sources
 
 
-def _first_answer(op: Operator, sources: list[CostSource], request: CostRequest, notes: list[str]) -> Curve:
+def _first_answer(
+    op: Operator, sources: list[CostSource], request: CostRequest, notes: list[str]
+) -> tuple[Curve, CostSource]:
     for index, source in enumerate(sources):
         curve = source.operator(op, request.counts(op.feature))
         if curve is not None:
             if index:
                 notes.append(f"{op.name} is not in the {sources[0].name} source; its time is from {curve.source}")
-            return curve
+            return curve, source
     names = " and ".join(source.name for source in sources)
     raise InputError(f'no time is known for the operator "{op.name}" on "{request.hardware_name}" in {names}')
+
+
+def _loaded(op: Operator, curve: Curve, source: CostSource, request: CostRequest, notes: list[str]) -> OpCost:
+    """The operator's cost; of experts that tokens load unevenly, with the times drawn for every layer."""
+    cost = _op_cost(op, curve)
+    routing = request.expert_routing
+    alone = op.experts_local == op.experts_total and request.expert_placement.redundant == 0
+    if op.kind != "moe" or routing.balanced or (alone and source.name == "silicon" and routing.name == "POWER_LAW"):
+        return cost
+    priced = getattr(source, "experts_us", None)
+    price = priced(op) if priced is not None else curve_price(op, curve.ps, light_of(request))
+    last = request.counts(op.feature)
+    provenance = Provenance.INTERPOLATED if priced is not None else Provenance.SCALED
+    table, fullest = drawn_table(
+        routing, op.repeat, op.experts_total, op.topk, last, request.expert_placement, price, int(provenance)
+    )
+    notes.append(
+        f"{routing.label.removeprefix('--expert-routing-policy ')}: at {min(1024, last)} tokens the fullest of "
+        f"{request.expert_placement.ranks} ranks has {fullest:.2f} times the mean load of experts"
+    )
+    return replace(cost, drawn=table, source=f"{curve.source}, loads drawn ({routing.name})")
 
 
 def _attention(op: Operator, sources: list[CostSource], request: CostRequest, notes: list[str]) -> AttentionCost:

@@ -77,9 +77,15 @@ def moe_curve(
             keep = rows["moe_dtype"] == dtype
             if bool(keep.any()):
                 rows = {name: column[keep] for name, column in rows.items()}
-                rows = _by_routing(rows, request.expert_routing)
+                rows = _by_routing(rows, _measured_routing(op, request))
                 return _from_rows(rows, wanted, op, light, element_bytes, last, f"{table.label} {dtype}")
     return None
+
+
+def _measured_routing(op: Operator, request: CostRequest) -> str:
+    """Uneven loads that were measured are used where one rank has all experts; across ranks loads are drawn."""
+    alone = op.experts_local == op.experts_total
+    return "power_law" if alone and request.expert_routing.name == "POWER_LAW" else "balanced"
 
 
 def _by_routing(rows: Columns, routing: str) -> Columns:

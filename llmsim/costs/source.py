@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
 from llmsim.core import Int64, Provenance, UInt8
+from llmsim.costs.expert_loads import DrawnTable, Placement
+from llmsim.costs.expert_routing import ExpertRouting
 
 if TYPE_CHECKING:
     from llmsim.model import Dtypes, Hardware, Layout, ModelConfig, Operator
 
 SourceName = Literal["auto", "bundle", "external", "silicon", "roofline"]
-ExpertRouting = Literal["balanced", "power_law"]
 CollectiveSource = Literal["auto", "measured", "links"]
 
 SKEW_FRACTION_BITS = 20
@@ -42,7 +43,8 @@ class CostRequest:
     profile_dirs: tuple[Path, ...] = ()
     source: SourceName = "auto"
     collectives: CollectiveSource = "auto"
-    expert_routing: ExpertRouting = "balanced"
+    expert_routing: ExpertRouting = field(default_factory=ExpertRouting)
+    expert_placement: Placement = field(default_factory=Placement)
     cost_tables: tuple[Path, ...] = ()
     """Tables of external simulators, and of users; see docs/external_simulators.md."""
     plugin: str = ""
@@ -83,6 +85,8 @@ class OpCost:
     ps: Int64
     provenance: UInt8
     source: str
+    drawn: DrawnTable | None = None
+    """Where tokens load experts unevenly: the slowest rank's times, drawn for every layer; `ps` is of even loads."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -155,7 +155,10 @@ def costs_with(costs: CompiledCosts, calibration: Calibration) -> CompiledCosts:
     label = f", x{ppm / MILLION:.6g} (calibration)"
 
     def scaled_op(op: OpCost) -> OpCost:
-        return op if op.name in COLLECTIVES else replace(op, ps=_scaled(op.ps, ppm), source=op.source + label)
+        if op.name in COLLECTIVES:
+            return op
+        drawn = None if op.drawn is None else replace(op.drawn, ps=_scaled(op.drawn.ps, ppm))
+        return replace(op, ps=_scaled(op.ps, ppm), drawn=drawn, source=op.source + label)
 
     return replace(
         costs,

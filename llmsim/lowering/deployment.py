@@ -11,8 +11,9 @@ from llmsim.config.engine_profile import load_profile
 from llmsim.config.errors import InputError, LlmsimError
 from llmsim.core import GroupInfo
 from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost, compile_costs
+from llmsim.costs.expert_routing import ExpertRouting
 from llmsim.costs.light import own_light_of
-from llmsim.costs.source import CollectiveSource, ExpertRouting, SourceName
+from llmsim.costs.source import CollectiveSource, SourceName
 from llmsim.lowering.accounting import Accounting, accounting
 from llmsim.lowering.adjusted import adjusted, adjusted_costs, adjustment_notes
 from llmsim.lowering.calibration import Calibration
@@ -22,6 +23,7 @@ from llmsim.lowering.layouts import (
     LoweredWave,
     batches_in_flight,
     distinct_operators,
+    expert_placement,
     layout_of,
     lockstep_waves,
     members_of,
@@ -55,7 +57,7 @@ class LoweringOptions:
 
     cost_source: SourceName = "auto"
     collectives: CollectiveSource = "auto"
-    expert_routing: ExpertRouting = "balanced"
+    expert_routing: ExpertRouting = field(default_factory=ExpertRouting)
     profile_dirs: tuple[Path, ...] = ()
     profile_dirs_given: bool = False
     """Whether the user named any of them: then one has to be of use."""
@@ -225,7 +227,8 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
         profile_dirs=options.profile_dirs,
         source=options.cost_source,
         collectives=options.collectives,
-        expert_routing=options.expert_routing,
+        expert_routing=options.expert_routing.with_array(model.num_moe_layers, model.num_experts),
+        expert_placement=expert_placement(layout, engine),
         spans_nodes=group.dp_spans_nodes,
     )
     costs = adjusted_costs(compile_costs(request), group.hardware, options.calibration, options.disabled_terms)

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from llmsim import _native
-from llmsim.config import Deployment, Group
+from llmsim.config import Deployment, EngineArgs, Group
 from llmsim.config.errors import InputError
+from llmsim.costs.expert_loads import Placement
 from llmsim.model import Dtypes, Layout, MemoryLedger, ModelConfig, Operator, operators
 from llmsim.model.parallel import split_layers
 
@@ -40,7 +41,17 @@ def layout_of(group: Group, model: ModelConfig) -> Layout:
             raise InputError(f"pp_layers adds up to {sum(stages)} layers, but {model.name} has {model.num_layers}")
         if min(stages) < 1:
             raise InputError(f"pp_size is {group.pp}, more than the {model.num_layers} layers of {model.name}")
-    return Layout(group.tp, ranks if group.ep is None else group.ep, dp, stages)
+    redundant = group.engine.num_redundant_experts if model.num_experts else 0
+    if redundant and not group.engine.enable_eplb:
+        raise InputError(
+            f"num_redundant_experts is {redundant}, but enable_eplb is false, which places them; set it true"
+        )
+    return Layout(group.tp, ranks if group.ep is None else group.ep, dp, stages, redundant_experts=redundant)
+
+
+def expert_placement(layout: Layout, engine: EngineArgs) -> Placement:
+    """Which expert is where."""
+    return Placement(layout.ep, layout.redundant_experts, engine.enable_eplb, engine.expert_placement_strategy)
 
 
 def stages_of(layout: Layout) -> tuple[Layout, ...]:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,6 +42,8 @@ class Placed:
     part: str
     repeat: int
     stage: int
+    first_layer: int = 0
+    """How often earlier stages run it."""
 
 
 def build_program(
@@ -65,6 +67,7 @@ def build_program(
         placed += _in_execution_order(operators, priced, costs.attentions, stage)
         placed += [Placed(cost, cost.part, cost.repeat, stage) for cost in extra if stage == 0]
     placed.sort(key=lambda one: (one.stage, PARTS[one.part]))
+    placed = _with_first_layers(placed)
     first, *others = (_attention(cost) for cost in costs.attentions)
     program = _native.Program(
         [_operator(one, costs.attentions) for one in placed],
@@ -76,6 +79,15 @@ def build_program(
         other_attentions=others,
     )
     return program, tuple(one.cost for one in placed)
+
+
+def _with_first_layers(placed: Sequence[Placed]) -> list[Placed]:
+    run: dict[int, int] = {}
+    counted = []
+    for one in placed:
+        counted.append(replace(one, first_layer=run.get(id(one.cost), 0)))
+        run[id(one.cost)] = run.get(id(one.cost), 0) + one.repeat
+    return counted
 
 
 def _in_execution_order(
@@ -114,8 +126,16 @@ def _operator(placed: Placed, attentions: Sequence[AttentionCost]) -> "_native.O
     kind = _native.NodeKind.COLLECTIVE if cost.name in COLLECTIVES else _native.NodeKind.COMPUTE
     if cost.name == HANDOVER:
         kind = _native.NodeKind.HANDOVER
-    table = (cost.ps, cost.provenance)
-    return _native.Operator(cost.name, kind, FEATURES[cost.feature], part, placed.repeat, *table, placed.stage)
+    drawn = None
+    if cost.drawn is not None:
+        table = cost.drawn
+        layers, draws, _ = table.ps.shape
+        ps = np.ascontiguousarray(table.ps).ravel()
+        drawn = _native.Drawn(table.tokens, layers, draws, ps, table.seed, table.provenance, placed.first_layer)
+    return _native.Operator(
+        *(cost.name, kind, FEATURES[cost.feature], part, placed.repeat, cost.ps, cost.provenance, placed.stage),
+        drawn=drawn,
+    )
 
 
 def _attention(cost: AttentionCost) -> "_native.Attention":

@@ -86,6 +86,10 @@ def layout_problem(model: ModelConfig, layout: Layout) -> str:
             (layout.expert_ranks % ep == 0, "ep must divide tp" + f" x dp {layout.dp}" * (layout.dp > 1)),
             (model.num_experts % ep == 0, f"ep must divide the number of experts {model.num_experts}"),
             (
+                layout.redundant_experts % ep == 0,
+                f"ep must divide num_redundant_experts {layout.redundant_experts}",
+            ),
+            (
                 width * ep % layout.expert_ranks == 0,
                 f"tp{' x dp' * (layout.dp > 1)} / ep must divide the experts' intermediate size {width}",
             ),

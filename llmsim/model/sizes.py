@@ -63,6 +63,9 @@ def weight_bytes(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
     keep the activation dtype in a quantised model; a tied lm_head is stored once. Raises InputError (layout).
     """
     total = sum(op.weight_bytes * op.repeat for op in operators(model, layout, dtypes))
+    if layout.redundant_experts:
+        experts = sum(op.weight_bytes * op.repeat for op in operators(model, layout, dtypes) if op.kind == "moe")
+        total += -(-experts * layout.redundant_experts // model.num_experts)
     if model.tie_word_embeddings and layout.pp == 1:  # stages each have their own
         total -= rank_shape(model, layout).vocab * model.hidden_size * int(dtype_bytes(dtypes.activation))
     return total

@@ -154,6 +154,8 @@ class Layout:
     dp: int = 1
     stage_layers: tuple[int, ...] = ()
     stage: int = 0
+    redundant_experts: int = 0
+    """Second copies of experts, spread over the ranks like the experts themselves."""
 
     @property
     def pp(self) -> int:

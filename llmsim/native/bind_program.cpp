@@ -102,17 +102,29 @@ void bind_program(nb::module_& m) {
       .value("COLLECTIVE", NodeKind::kCollective)
       .value("HANDOVER", NodeKind::kHandover);
 
+  nb::class_<Drawn>(m, "Drawn", "Times drawn before the run: [layer][draw][token count]; a counter chooses the draw.")
+      .def(
+          "__init__",
+          [](Drawn* drawn, const In<std::int64_t>& tokens, std::int32_t layers, std::int32_t draws,
+             const In<std::int64_t>& ps, std::uint64_t seed, std::uint8_t provenance, std::int32_t first_layer) {
+            Drawn made(Axis(to_vector(tokens)), layers, draws, to_vector(ps), seed, provenance, first_layer);
+            if (!made.valid() || provenance >= kNumProvenances) throw std::invalid_argument("a ragged table of draws");
+            new (drawn) Drawn(std::move(made));
+          },
+          "tokens"_a, "layers"_a, "draws"_a, "ps"_a, "seed"_a, "provenance"_a, "first_layer"_a = 0);
+
   nb::class_<Operator>(m, "Operator")
       .def(
           "__init__",
           [](Operator* op, std::string name, NodeKind kind, Feature feature, std::int32_t part, std::int32_t repeat,
-             const In<std::int64_t>& ps, const In<std::uint8_t>& provenance, std::int32_t stage,
-             std::int32_t attention) {
-            new (op) Operator{std::move(name),       kind,  feature,  part, repeat, to_vector(ps),
-                              to_vector(provenance), stage, attention};
+             const In<std::int64_t>& ps, const In<std::uint8_t>& provenance, std::int32_t stage, std::int32_t attention,
+             std::shared_ptr<Drawn> drawn) {
+            new (op) Operator{
+                std::move(name), kind,      feature,         part, repeat, to_vector(ps), to_vector(provenance),
+                stage,           attention, std::move(drawn)};
           },
           "name"_a, "kind"_a, "feature"_a, "part"_a, "repeat"_a, "ps"_a, "provenance"_a, "stage"_a = 0,
-          "attention"_a = 0)
+          "attention"_a = 0, "drawn"_a.none() = nb::none())
       .def_ro("name", &Operator::name);
 
   nb::class_<LightFloor>(m, "LightFloor", "What light allows; zeros are not checked.")
@@ -151,7 +163,9 @@ void bind_program(nb::module_& m) {
               batch.features.add(q, k);
             }
             auto usage = p.new_usage();
-            return std::max<Ps>(1, p.evaluate(batch, usage).ps + p.host_gap());
+            const std::int64_t tokens = p.padded(batch.features.tokens);
+            const auto place = p.place(batch.features, tokens, tokens);
+            return std::max<Ps>(1, p.evaluate(batch, place, p.attention_layer(batch), usage, {}).ps + p.host_gap());
           },
           "items"_a, "Duration of a step of (tokens, computed before) items, ps.");
 }

@@ -30,22 +30,22 @@ class ExpandedJoint::Layout {
         graph_.held.push_back(next_);
         for (std::uint32_t t = 0; t < tp_; ++t) {
           const model::DeviceId device = at(m, s, t);
-          front_[device] = {append({-1, narrow(m), narrow(place(m, s)), false})};
+          front_[device] = {append({-1, narrow(m), narrow(place(m, s)), 0, false})};
           builder_.compute(device, 0, {});
         }
         if (s + 1 == stages_) continue;
         for (std::uint32_t t = 0; t < tp_; ++t) {
-          append({-1, narrow(m), narrow(place(m, s)), true});
+          append({-1, narrow(m), narrow(place(m, s)), 0, true});
           builder_.compute(at(m, s, t), 0, {}, model::Stream::copy_out);
         }
       }
   }
 
-  void add(std::size_t index, bool meet, const std::vector<bool>& without_sequences) {
+  void add(std::size_t index, std::int32_t layer, bool meet, const std::vector<bool>& without_sequences) {
     const Operator& op = program_.operators()[index];
     const auto stage = static_cast<std::uint32_t>(op.stage);
     if (meet) wait_for_all(stage);
-    if (op.kind == NodeKind::kHandover) return hand_over(index, stage);
+    if (op.kind == NodeKind::kHandover) return hand_over(index, layer, stage);
     const bool together = op.feature == Feature::kGathered;
     for (std::uint32_t m = 0; m < members_; ++m) {
       if (op.feature == Feature::kSequences && without_sequences[m]) continue;
@@ -56,7 +56,7 @@ class ExpandedJoint::Layout {
         } else {
           builder_.compute(device, 0, front_[device]);
         }
-        front_[device] = {append({narrow(index), narrow(m), 0, false})};
+        front_[device] = {append({narrow(index), narrow(m), 0, layer, false})};
         if (t == 0) graph_.last[place(m, stage)] = front_[device][0];
       }
     }
@@ -104,11 +104,11 @@ class ExpandedJoint::Layout {
     }
   }
 
-  void hand_over(std::size_t index, std::uint32_t stage) {
+  void hand_over(std::size_t index, std::int32_t layer, std::uint32_t stage) {
     for (std::uint32_t m = 0; m < members_; ++m)
       for (std::uint32_t t = 0; t < tp_; ++t) {
         builder_.transfer(at(m, stage, t), at(m, stage + 1, t), 1, front_[at(m, stage, t)]);
-        const std::uint64_t node = append({narrow(index), narrow(m), 0, false});
+        const std::uint64_t node = append({narrow(index), narrow(m), 0, layer, false});
         front_[at(m, stage + 1, t)].push_back(node);
         if (t == 0) graph_.handed[place(m, stage)] = node;
       }
@@ -162,7 +162,7 @@ void ExpandedJoint::build(Graph& graph, const std::vector<bool>& without_sequenc
       for (std::size_t i = first; i < last; ++i) {
         if (layer >= operators[i].repeat) continue;
         const bool together = operators[i].feature == Feature::kGathered;
-        layout.add(i, together && apart, without_sequences);
+        layout.add(i, layer, together && apart, without_sequences);
         apart = !together;
       }
     }
@@ -182,6 +182,7 @@ std::int64_t ExpandedJoint::amount_of(const Origin& origin, std::span<const Memb
   const Operator& op = program_->operators()[index];
   const MemberStep& member = members[static_cast<std::size_t>(origin.member)];
   if (op.kind == NodeKind::kAttention) return member.attention[static_cast<std::size_t>(op.attention)].ps;
+  if (op.drawn != nullptr) return member.draws[static_cast<std::size_t>(program_->first_draw(index) + origin.layer)];
   const std::int64_t units = member.place.at(op.feature), bytes = specs_[index].bytes_per_unit * units;
   if (bytes == 0) return op.ps[static_cast<std::size_t>(units)];
   return bytes;

@@ -41,7 +41,7 @@ class ExpandedJoint final : public JointTiming {
   class Layout;
   // What a node's amount is: of `op` for `member`; without an operator, how long its device or link is held.
   struct Origin {
-    std::int32_t op, member, place;
+    std::int32_t op, member, place, layer;
     bool link;
   };
   // A member without sequences (a dummy) does not run what works on sequences, so that each set of such members has a

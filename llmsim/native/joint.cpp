@@ -18,20 +18,21 @@ FoldedJoint::FoldedJoint(const Program& program) : stages_(static_cast<std::size
       if (operators[first].feature != Feature::kTokens) throw std::invalid_argument("a hand-over is sized by tokens");
       stage.handover = operators[first].ps;
     } else {
-      auto bands = bands_of(std::span(operators).subspan(first, last - first));
+      auto bands = bands_of(program, std::span(operators).subspan(first, last - first));
       stage.bands.insert(stage.bands.end(), bands.begin(), bands.end());
     }
     first = last;
   }
 }
 
-std::vector<FoldedJoint::Band> FoldedJoint::bands_of(std::span<const Operator> part) {
+std::vector<FoldedJoint::Band> FoldedJoint::bands_of(const Program& program, std::span<const Operator> part) {
   std::set<std::int32_t> repeats;
   for (const Operator& op : part) repeats.insert(op.repeat);
   std::vector<Band> bands;
   std::int32_t done = 0;
   for (const std::int32_t repeat : repeats) {
     Band& band = bands.emplace_back();
+    band.first = done;
     band.repeat = repeat - done;
     for (const Operator& op : part) {
       if (op.repeat < repeat) continue;
@@ -42,6 +43,10 @@ std::vector<FoldedJoint::Band> FoldedJoint::bands_of(std::span<const Operator> p
       Segment& segment = band.segments.back();
       if (op.kind == NodeKind::kAttention) {
         ++segment.attention[static_cast<std::size_t>(op.attention)];
+        continue;
+      }
+      if (op.drawn != nullptr) {
+        segment.first_draw.push_back(program.first_draw(static_cast<std::size_t>(&op - program.operators().data())));
         continue;
       }
       auto& table = segment.ps[static_cast<std::size_t>(op.feature)];
@@ -61,31 +66,50 @@ Ps FoldedJoint::Segment::own(const MemberStep& member) const {
   return sum;
 }
 
-void FoldedJoint::pass_layer(const Band& band, std::span<const MemberStep> members) {
+Ps FoldedJoint::Segment::drawn(const MemberStep& member, std::int64_t layer) const {
+  Ps sum = 0;
+  for (const std::int64_t first : first_draw) sum += member.draws[static_cast<std::size_t>(first + layer)];
+  return sum;
+}
+
+Ps FoldedJoint::drawn(const Band& band, const MemberStep& member, std::int64_t layer) {
+  Ps sum = 0;
+  for (const Segment& segment : band.segments) sum += segment.drawn(member, layer);
+  return sum;
+}
+
+void FoldedJoint::pass_layer(const Band& band, std::int64_t layer, std::span<const MemberStep> members) {
   for (const Segment& segment : band.segments) {
+    const Ps drawn = segment.drawn(members[0], layer);
     if (segment.together) {
-      const Ps end = *std::max_element(at_.begin(), at_.end()) + segment.own(members[0]);
+      const Ps end = *std::max_element(at_.begin(), at_.end()) + segment.own(members[0]) + drawn;
       std::fill(at_.begin(), at_.end(), end);
     } else {
-      for (std::size_t m = 0; m < members.size(); ++m) at_[m] += segment.own(members[m]);
+      for (std::size_t m = 0; m < members.size(); ++m) at_[m] += segment.own(members[m]) + drawn;
     }
   }
 }
 
 void FoldedJoint::pass_band(const Band& band, std::span<const MemberStep> members) {
+  const std::int64_t end = band.first + band.repeat;
   if (!band.together) {
-    for (std::size_t m = 0; m < members.size(); ++m)
+    for (std::size_t m = 0; m < members.size(); ++m) {
       for (const Segment& segment : band.segments) at_[m] += band.repeat * segment.own(members[m]);
+      for (std::int64_t layer = band.first; layer < end; ++layer) at_[m] += drawn(band, members[m], layer);
+    }
     return;
   }
-  for (std::int64_t layer = 0; layer < band.repeat; ++layer) {
+  for (std::int64_t layer = band.first; layer < end; ++layer) {
     before_ = at_;
-    pass_layer(band, members);
-    const Ps moved = at_[0] - before_[0];
+    pass_layer(band, layer, members);
     bool alike = true;
-    for (std::size_t m = 1; m < members.size(); ++m) alike &= at_[m] - before_[m] == moved;
+    for (std::size_t m = 1; m < members.size(); ++m) alike &= at_[m] - before_[m] == at_[0] - before_[0];
     if (!alike) continue;
-    for (Ps& at : at_) at += moved * (band.repeat - layer - 1);
+    // What is drawn differs from layer to layer, but moves all members alike.
+    const Ps moved = at_[0] - before_[0] - drawn(band, members[0], layer);
+    Ps rest = moved * (end - layer - 1);
+    while (++layer < end) rest += drawn(band, members[0], layer);
+    for (Ps& at : at_) at += rest;
     return;
   }
 }
@@ -128,9 +152,13 @@ void JointEvaluator::combine(std::span<const Batch* const> batches) {
   for (std::size_t m = 0; m < batches.size(); ++m) gathered += padded(m);
   for (std::size_t m = 0; m < batches.size(); ++m) {
     const Program& program = members_[m]->program();
-    steps_[m] = {batches[m], program.place(batches[m]->features, padded(m), gathered),
-                 program.attention_layer(*batches[m])};
+    steps_[m] = {
+        batches[m], program.place(batches[m]->features, padded(m), gathered), program.attention_layer(*batches[m]), {}};
   }
+  const Program& program = members_.front()->program();
+  if (!program.draws()) return;
+  program.draw(steps_.front().place, members_.front()->usage().steps + 1, draws_);
+  for (MemberStep& step : steps_) step.draws = draws_;
 }
 
 void JointEvaluator::run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) {
@@ -140,7 +168,7 @@ void JointEvaluator::run(std::span<const Batch* const> batches, Ps now, std::spa
   for (std::size_t m = 0; m < members_.size(); ++m) {
     Evaluator& member = *members_[m];
     const Program::StepPrice price =
-        member.program().evaluate(*batches[m], steps_[m].place, steps_[m].attention, member.usage());
+        member.program().evaluate(*batches[m], steps_[m].place, steps_[m].attention, member.usage(), draws_);
     const Ps gap = member.program().host_gap();
     const Ps end = std::max(starts_[m] + 1, ends_[m] + gap);
     carry_.device[m * stages + stages - 1] = end;

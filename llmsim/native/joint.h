@@ -14,6 +14,7 @@ struct MemberStep {
   const Batch* batch = nullptr;
   Program::Place place;
   AttentionPrices attention;
+  std::span<const Ps> draws;  // of the domain's program, the same for all members
 };
 
 // When the devices of each (member, stage) and their links to the next stage are free; survives the step.
@@ -47,11 +48,13 @@ class FoldedJoint final : public JointTiming {
     bool together = false;
     std::array<std::int32_t, kMaxAttentions> attention{};
     std::array<std::vector<Ps>, kNumFeatures> ps;
+    std::vector<std::int64_t> first_draw;  // of each drawn operator
     Ps own(const MemberStep& member) const;
+    Ps drawn(const MemberStep& member, std::int64_t layer) const;
   };
   // Layers with the same operators.
   struct Band {
-    std::int64_t repeat = 0;
+    std::int64_t first = 0, repeat = 0;
     bool together = false;
     std::vector<Segment> segments;
   };
@@ -59,8 +62,9 @@ class FoldedJoint final : public JointTiming {
     std::vector<Band> bands;
     std::vector<Ps> handover;  // by tokens; empty: the last stage
   };
-  static std::vector<Band> bands_of(std::span<const Operator> part);
-  void pass_layer(const Band& band, std::span<const MemberStep> members);
+  static std::vector<Band> bands_of(const Program& program, std::span<const Operator> part);
+  void pass_layer(const Band& band, std::int64_t layer, std::span<const MemberStep> members);
+  static Ps drawn(const Band& band, const MemberStep& member, std::int64_t layer);
   void pass_band(const Band& band, std::span<const MemberStep> members);
 
   std::vector<Stage> stages_;
@@ -83,6 +87,7 @@ class JointEvaluator {
   std::unique_ptr<JointTiming> timing_;
   Carry carry_;
   std::vector<MemberStep> steps_;
+  std::vector<Ps> draws_;
   std::vector<Ps> starts_, ends_;
 };
 

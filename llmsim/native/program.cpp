@@ -26,6 +26,7 @@ Program::Program(std::vector<Operator> operators, std::vector<std::unique_ptr<At
     auto& fused = fused_[static_cast<std::size_t>(op.feature)];
     if (fused.empty()) fused.assign(op.ps.size(), 0);
     if (fused.size() != op.ps.size()) throw std::invalid_argument("operator " + op.name + ": table of another length");
+    if (op.drawn != nullptr) continue;
     for (std::size_t i = 0; i < op.ps.size(); ++i) fused[i] += op.ps[i] * op.repeat;
     if (op.kind == NodeKind::kCompute) continue;
     auto& collective = collective_[static_cast<std::size_t>(op.feature)];
@@ -33,6 +34,10 @@ Program::Program(std::vector<Operator> operators, std::vector<std::unique_ptr<At
     for (std::size_t i = 0; i < op.ps.size(); ++i) collective[i] += op.ps[i] * op.repeat;
   }
   const std::size_t tokens = fused_[static_cast<std::size_t>(Feature::kTokens)].size();
+  for (const Operator& op : operators_) {
+    first_draw_.push_back(op.drawn != nullptr ? num_draws_ : -1);
+    if (op.drawn != nullptr) num_draws_ += op.repeat;
+  }
   for (const std::int32_t padded : padded_tokens_) {
     if (padded < 0 || static_cast<std::size_t>(padded) >= tokens)
       throw std::invalid_argument("padding reaches beyond the token tables");
@@ -42,6 +47,7 @@ Program::Program(std::vector<Operator> operators, std::vector<std::unique_ptr<At
 Program::Usage Program::new_usage() const {
   Usage usage;
   for (std::size_t i = 0; i < kNumFeatures; ++i) usage.rows[i].assign(fused_[i].size(), 0);
+  usage.drawn.assign(draws() ? operators_.size() : 0, 0);
   return usage;
 }
 
@@ -59,8 +65,17 @@ Ps Program::light_floor_ps(const Features& f) const {
   return floor;
 }
 
+void Program::draw(const Place& place, std::int64_t step, std::vector<Ps>& draws) const {
+  draws.clear();
+  for (const Operator& op : operators_) {
+    if (op.drawn == nullptr) continue;
+    const llmsim::Place at = op.drawn->place(place.at(op.feature));
+    for (std::int32_t layer = 0; layer < op.repeat; ++layer) draws.push_back(op.drawn->at(at, step, layer));
+  }
+}
+
 Program::StepPrice Program::evaluate(const Batch& batch, const Place& place, const AttentionPrices& attention,
-                                     Usage& usage) const {
+                                     Usage& usage, std::span<const Ps> draws) const {
   ++usage.steps;
   const Features& f = batch.features;
   usage.sequences += f.sequences;
@@ -83,6 +98,7 @@ Program::StepPrice Program::evaluate(const Batch& batch, const Place& place, con
     price.ps += fused_[i][row];
     if (!collective_[i].empty()) price.communication_ps += collective_[i][row];
   }
+  if (num_draws_ > 0) add_draws(place, draws, usage, price);
   if (price.ps < light_floor_ps(f)) ++usage.steps_below_light;
   return price;
 }
@@ -111,6 +127,23 @@ void Program::attention_ends(const Batch& batch, std::vector<Ps>& out) const {
   }
 }
 
+void Program::add_draws(const Place& place, std::span<const Ps> draws, Usage& usage, StepPrice& price) const {
+  std::vector<Ps> made;
+  if (draws.empty()) {
+    draw(place, usage.steps, made);
+    draws = made;
+  }
+  for (std::size_t i = 0; i < operators_.size(); ++i) {
+    if (first_draw_[i] < 0) continue;
+    Ps sum = 0;
+    for (std::int32_t layer = 0; layer < operators_[i].repeat; ++layer)
+      sum += draws[static_cast<std::size_t>(first_draw_[i] + layer)];
+    usage.drawn[i] += sum;
+    price.ps += sum;
+    if (operators_[i].kind == NodeKind::kCollective) price.communication_ps += sum;
+  }
+}
+
 std::vector<OperatorTime> Program::busy_time(const Usage& usage) const {
   std::vector<OperatorTime> rows;
   for (std::size_t i = 0; i < operators_.size(); ++i) {
@@ -120,6 +153,8 @@ std::vector<OperatorTime> Program::busy_time(const Usage& usage) const {
       const AttentionPrice& used = usage.attention[static_cast<std::size_t>(op.attention)];
       for (std::size_t p = 0; p < kNumProvenances; ++p) row.ps[p] = used.parts[p] * op.repeat;
       row.beyond_permille = used.beyond_permille;
+    } else if (op.drawn != nullptr) {
+      row.ps[op.drawn->provenance()] = usage.drawn[i];
     } else {
       const auto& counts = usage.rows[static_cast<std::size_t>(op.feature)];
       for (std::size_t x = 0; x < counts.size(); ++x) row.ps[op.provenance[x]] += counts[x] * op.ps[x] * op.repeat;

@@ -4,11 +4,13 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "attention.h"
 #include "batch.h"
+#include "drawn.h"
 
 namespace llmsim {
 
@@ -33,6 +35,7 @@ struct Operator {
   std::vector<std::uint8_t> provenance;  // same length as ps
   std::int32_t stage = 0;                // pipeline stage; stages ascend
   std::int32_t attention = 0;            // of an attention operator: which of the program's attentions it is
+  std::shared_ptr<const Drawn> drawn;    // its times, where they are drawn; `ps` then only says how far the rows reach
 };
 
 // What light allows: bytes that every step must read and operations it must do, against the data sheet (invariant 10).
@@ -92,6 +95,7 @@ class Program {
   struct Usage {
     std::array<std::vector<std::int64_t>, kNumFeatures> rows;  // by Feature: how often each table row was read
     AttentionPrices attention{};                               // one layer of each kind, summed; the farthest reach
+    std::vector<Ps> drawn;                                     // by operator, where any is drawn: its time so far
     std::int64_t steps = 0, steps_below_light = 0;
     std::int64_t sequences = 0;           // scheduled, summed over steps
     std::int64_t attended_tokens_x2 = 0;  // twice the (new token, attended token) pairs
@@ -105,14 +109,24 @@ class Program {
   // Price of one iteration of a group alone: chains of operators that read the same feature were fused into one table
   // (A of execution.md proves this equal to evaluating every rank's nodes). Without the host gap.
   StepPrice evaluate(const Batch& batch, Usage& usage) const {
-    return evaluate(batch, place(batch.features, padded(batch.features.tokens), 0), attention_layer(batch), usage);
+    const Place at = place(batch.features, padded(batch.features.tokens), 0);
+    return evaluate(batch, at, attention_layer(batch), usage, {});
   }
   // The same at another place of the tables: how long a member of a domain works, wherever it waits in between.
-  StepPrice evaluate(const Batch& batch, const Place& place, const AttentionPrices& attention, Usage& usage) const;
+  // `draws` are those of `draw` for this step; without them they are made.
+  StepPrice evaluate(const Batch& batch, const Place& place, const AttentionPrices& attention, Usage& usage,
+                     std::span<const Ps> draws) const;
+  // The times of the drawn operators in one step, one operator's layers after the other.
+  void draw(const Place& place, std::int64_t step, std::vector<Ps>& draws) const;
+  bool draws() const { return num_draws_ > 0; }
+  // Where an operator's draws begin; -1: it has none.
+  std::int64_t first_draw(std::size_t op) const { return first_draw_[op]; }
   // One row per operator, in order.
   std::vector<OperatorTime> busy_time(const Usage& usage) const;
 
  private:
+  void add_draws(const Place& place, std::span<const Ps> draws, Usage& usage, StepPrice& price) const;
+
   std::vector<Operator> operators_;
   std::vector<std::unique_ptr<AttentionCost>> attentions_;
   std::array<std::int64_t, kMaxAttentions> attention_repeat_{};
@@ -120,6 +134,8 @@ class Program {
   LightFloor floor_;
   Ps host_gap_;
   std::int64_t largest_graph_;
+  std::vector<std::int64_t> first_draw_;  // by operator
+  std::int64_t num_draws_ = 0;
   std::array<std::vector<Ps>, kNumFeatures> fused_;       // by Feature; empty: no operator reads it
   std::array<std::vector<Ps>, kNumFeatures> collective_;  // collectives and hand-overs among them
 };

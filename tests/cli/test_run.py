@@ -113,7 +113,7 @@ def test_routers_use_every_group(router: str, tmp_path: Path) -> None:
         (["--network-backend", "smoke"], 2, "congestion-unaware"),
         (["--request-routing-policy", "CUSTOM"], 2, "CUSTOM"),
         (["--request-routing-policy", "best"], 2, "LOAD, RR or RAND"),
-        (["--expert-routing-policy", "FAST"], 2, "BALANCED"),
+        (["--expert-routing-policy", "FASTER"], 2, "FAST"),
         (["--fp", "12"], 2, "8, 16 or 32"),
         (["--fp", "16", "--dtype", "float16"], 2, "twice"),
         (["--dtype", "float17"], 2, "dtype"),

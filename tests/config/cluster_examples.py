@@ -81,6 +81,9 @@ def full() -> Json:
         "dp_sync_interval": 16,
         "lockstep_dense_dp": False,
         "pipeline_extra_batches": 0,
+        "enable_eplb": True,
+        "num_redundant_experts": 2,
+        "expert_placement_strategy": "linear",
     }
     where = {"weights": "cxl:1", "kv_loc": "npu", "kv_evict_loc": "cpu"}
     first = instance(document)

@@ -11,6 +11,7 @@ from llmsim.config.errors import InputError
 from llmsim.core import Provenance
 from llmsim.costs import CompiledCosts, compile_costs
 from llmsim.costs.database import Database, find_database, read_columns, version_key
+from llmsim.costs.expert_routing import parse_expert_routing
 from llmsim.costs.explain import decode_us, prefill_us
 from llmsim.costs.light import light_of
 from llmsim.costs.silicon_gemm import GemmTable, load_gemm
@@ -209,10 +210,10 @@ def test_experts_and_their_routing_are_named() -> None:
     moe = next(op for op in costs.ops if op.name == "moe")
     assert "balanced routing" in moe.source and moe.provenance[128] == Provenance.MEASURED
     uneven = compile_costs(
-        request("Qwen/Qwen3-30B-A3B", "H100", tp=2, ep=2, source="silicon", expert_routing="power_law")
+        request("Qwen/Qwen3-30B-A3B", "H100", source="silicon", expert_routing=parse_expert_routing("POWER_LAW"))
     )
     skewed = next(op for op in uneven.ops if op.name == "moe")
-    assert "power_law_1.2 routing" in skewed.source and (skewed.ps != moe.ps).any()
+    assert "power_law_1.2 routing" in skewed.source and (skewed.ps != moe.ps).any() and skewed.drawn is None
     scaled = dataclasses.replace(request("Qwen/Qwen3-30B-A3B").model, moe_intermediate_size=1000)
     costs = compile_costs(request(scaled, "H100", source="silicon"))
     assert "scaled from MoeShape" in next(op for op in costs.ops if op.name == "moe").source

@@ -6,6 +6,7 @@ from typing import Any
 
 from llmsim.config import EngineOverrides, parse_cluster, resolve
 from llmsim.core import Results
+from llmsim.costs.expert_routing import parse_expert_routing
 from llmsim.lowering import LoweredDeployment, LoweringOptions, lower
 from llmsim.routing import parse_router
 from llmsim.simulate import SimulationOptions, simulate
@@ -43,12 +44,15 @@ def cluster(model_path: str, *, members: int = 1, nodes: int = 1, links: Any = 5
     return {"link_bw": links, "link_latency": latency, "nodes": [node] * nodes}
 
 
-def lowered(document: dict[str, Any], *, exact: bool = False, source: Any = "roofline") -> LoweredDeployment:
+def lowered(document: dict[str, Any], *, exact: bool = False, experts: str = "BALANCED") -> LoweredDeployment:
     deployment = resolve(parse_cluster(json.dumps(document)), EngineOverrides())
-    return lower(deployment, LoweringOptions(cost_source=source, exact=exact))
+    routing = parse_expert_routing(experts)
+    return lower(deployment, LoweringOptions(cost_source="roofline", exact=exact, expert_routing=routing))
 
 
-def run(document: dict[str, Any], *, exact: bool = False, trace: str = TRACE, router: str = "RR") -> Results:
-    deployment = lowered(document, exact=exact)
+def run(
+    document: dict[str, Any], *, exact: bool = False, trace: str = TRACE, router: str = "RR", experts: str = "BALANCED"
+) -> Results:
+    deployment = lowered(document, exact=exact, experts=experts)
     workload = load_dataset(trace, known_models=deployment.models, granularity=deployment.granularity)
     return simulate(deployment, workload, SimulationOptions(router=parse_router(router), record_steps=True))

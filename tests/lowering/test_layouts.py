@@ -148,3 +148,28 @@ def test_members_in_lock_step_must_be_alike(tmp_path: Path) -> None:
     unlike["nodes"][0]["instances"] = [first, {**second, "max_num_seqs": 8}]
     with pytest.raises(InputError, match=r"instances\[1\]: other engine options"):
         lowered(unlike)
+
+
+@pytest.mark.parametrize("name", ["ep2", "dp2_tp2_ep4", "dp2_tp2_pp2"])
+def test_uneven_experts_fold_too_and_take_longer(tmp_path: Path, name: str) -> None:
+    folded, exact = (run(document(tmp_path, name), exact=exact, experts="ZIPF:s=1.5") for exact in (False, True))
+    assert np.array_equal(folded.steps["end_ps"], exact.steps["end_ps"])
+    assert folded.time_shares == exact.time_shares
+    assert set(folded.invariants.values()) == {"ok"}
+    even = run(document(tmp_path, name))
+    busy = [
+        sum(sum(share.ps_by_provenance) for share in r.time_shares if share.operator == "moe") for r in (folded, even)
+    ]
+    assert busy[0] > busy[1]
+
+
+def test_copies_of_experts_need_the_balancer_and_memory(tmp_path: Path) -> None:
+    config = load_model(model(tmp_path, experts=8))
+    plain, copied = (Layout(2, 2, redundant_experts=copies) for copies in (0, 2))
+    expert = next(op for op in operators(config, plain, Dtypes()) if op.kind == "moe")
+    more = weight_bytes(config, copied, Dtypes()) - weight_bytes(config, plain, Dtypes())
+    assert more == expert.weight_bytes * expert.repeat // 4
+    with pytest.raises(InputError, match="enable_eplb"):
+        lowered(document(tmp_path, "ep2", num_redundant_experts=2))
+    with pytest.raises(InputError, match="ep must divide num_redundant_experts 3"):
+        lowered(document(tmp_path, "ep2", num_redundant_experts=3, enable_eplb=True))

@@ -1,0 +1,202 @@
+"""How a router spreads tokens over experts: `--expert-routing-policy NAME[:key=value]`, a recorded trace, or a class.
+
+A policy is one array of popularities, layers x experts (or snapshots of it), made once before a run; which experts a
+step really loads is then drawn from it, per layer and step (expert_loads.py).
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmsim.config.errors import InputError, nearest
+
+Floats = NDArray[np.float64]
+OPTION = "--expert-routing-policy"
+DISTRIBUTIONS: Mapping[str, tuple[str, Mapping[str, tuple[float, float, float]]]] = MappingProxyType(
+    {
+        "BALANCED": ("the expected load of a router without preferences, the same on every rank", {}),
+        "FAST": ("LLMServingSim 1.0's name of BALANCED", {}),
+        "RR": ("experts in turn: token after token, the next top-k", {}),
+        "RAND": ("every expert equally likely, drawn", {}),
+        "ZIPF": ("popularity falls with the rank of an expert: rank^-s", {"s": (1.0, 0.0, 10.0)}),
+        "POWER_LAW": (
+            "popularities have the density x^-alpha between 1 and the number of experts",
+            {"alpha": (1.2, 0.0, 10.0)},
+        ),
+    }
+)
+"""Name -> what it is, and its options: default, least, largest."""
+
+
+class ExpertPolicy(Protocol):
+    """A router written in Python; asked once, before the run."""
+
+    def popularity(self, layers: int, experts: int, seed: int) -> Any:
+        """Relative popularity of every expert, shape ([snapshots,] layers, experts); not negative."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertRouting:
+    """A checked policy. `policy`: an object with `popularity`; `recorded`: that array itself, from a trace."""
+
+    name: str = "BALANCED"
+    value: float = 0.0
+    """Its exponent, where it has one."""
+    recorded: Floats | None = None
+    policy: ExpertPolicy | None = None
+    label: str = "BALANCED"
+    seed: int = 0
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every rank has the expected load, so that nothing is drawn."""
+        return self.name in ("BALANCED", "FAST")
+
+    def popularity(self, layers: int, experts: int) -> Floats:
+        """Shape (snapshots, layers, experts), each row's sum 1. InputError where a trace or class does not fit."""
+        if self.recorded is not None or self.policy is not None:
+            return _checked(self._given(layers, experts), self.label, layers, experts)
+        rng = np.random.default_rng([self.seed, 17])
+        weights = np.ones((layers, experts))
+        if self.name == "ZIPF":
+            weights = rng.permuted(np.tile(np.arange(1.0, experts + 1) ** -self.value, (layers, 1)), axis=1)
+        elif self.name == "POWER_LAW":
+            weights = _power_law(rng.random((layers, experts)), self.value, float(experts))
+        return np.asarray((weights / weights.sum(axis=1, keepdims=True))[None])
+
+    def _given(self, layers: int, experts: int) -> Any:
+        if self.recorded is not None:
+            return self.recorded
+        assert self.policy is not None, "the caller looked"
+        try:
+            return self.policy.popularity(layers, experts, self.seed)
+        except Exception as error:
+            raise InputError(f"{self.label}: popularity failed: {type(error).__name__}: {error}") from None
+
+    def __repr__(self) -> str:
+        """Equal for equal policies: part of the key of compiled tables."""
+        array = self.recorded
+        if self.policy is not None:
+            return f"ExpertRouting({self.label}, {id(self.policy)})"
+        digest = "" if array is None else hashlib.sha256(array.tobytes()).hexdigest()
+        return f"ExpertRouting({self.name}, {self.value}, {digest}, {self.seed if not self.balanced else 0})"
+
+    def with_array(self, layers: int, experts: int) -> "ExpertRouting":
+        """The same with what its class says as an array, so that equal answers have equal keys."""
+        if self.policy is None:
+            return self
+        return replace(self, recorded=self.popularity(layers, experts), policy=None)
+
+
+def _power_law(uniform: Floats, alpha: float, most: float) -> Floats:
+    """Inverse of the distribution function of the density x^-alpha on [1, most]."""
+    if abs(alpha - 1.0) < 1e-9:
+        return np.asarray(most**uniform)
+    power = 1.0 - alpha
+    return np.asarray(((most**power - 1.0) * uniform + 1.0) ** (1.0 / power))
+
+
+def _checked(given: Any, label: str, layers: int, experts: int) -> Floats:
+    try:
+        array = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{label}: popularities must be an array of numbers, layers x experts") from None
+    if array.ndim == 2:
+        array = array[None]
+    if array.ndim != 3 or array.shape[1:] != (layers, experts) or not len(array):
+        raise InputError(f"{label}: popularities have the shape {array.shape}, but must be ({layers}, {experts})")
+    if not np.isfinite(array).all() or (array < 0).any() or not (array.sum(axis=2) > 0).all():
+        raise InputError(f"{label}: popularities must be finite and not negative, and no layer all zero")
+    return np.asarray(array / array.sum(axis=2, keepdims=True))
+
+
+def parse_expert_routing(text: str, seed: int = 0) -> ExpertRouting:
+    """NAME[:key=value], TRACE:path, or module:Class; InputError says what is known."""
+    name, _, rest = text.partition(":")
+    upper = name.upper()
+    if upper == "TRACE":
+        return ExpertRouting("TRACE", recorded=_read_trace(rest), label=f"{OPTION} {text}", seed=seed)
+    if upper == "CUSTOM":
+        raise InputError(f"{OPTION} CUSTOM: name the class of your policy, as in {OPTION} my_module:MyExperts")
+    if upper not in DISTRIBUTIONS:
+        if rest and "=" not in rest:
+            return _python_policy(name, rest, text, seed)
+        known = [*DISTRIBUTIONS, "TRACE:path", "module:Class"]
+        raise InputError(f'{OPTION} is "{text}"{nearest(upper, DISTRIBUTIONS)}; it may be {", ".join(known)}')
+    options = DISTRIBUTIONS[upper][1]
+    values = {key: default for key, (default, _, _) in options.items()}
+    for part in filter(None, rest.split(",")):
+        key, _, number = part.partition("=")
+        if key not in options:
+            has = f"{upper} has {', '.join(options)}" if options else f"{upper} has no options"
+            raise InputError(f'{OPTION} {text}: unknown option "{key}"; {has}')
+        values[key] = _number(text, key, number, *options[key][1:])
+    return ExpertRouting(upper, next(iter(values.values()), 0.0), label=f"{OPTION} {text}", seed=seed)
+
+
+def _number(text: str, key: str, number: str, least: float, most: float) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        raise InputError(f"{OPTION} {text}: {key} is {number}, but must be a number from {least:g} to {most:g}")
+    return value
+
+
+def _python_policy(module: str, name: str, text: str, seed: int) -> ExpertRouting:
+    try:
+        cls = getattr(import_module(module), name)
+        policy = cls()
+    except Exception as error:
+        raise InputError(f"{OPTION} {text}: cannot be made: {type(error).__name__}: {error}") from None
+    if not callable(getattr(policy, "popularity", None)):
+        raise InputError(f"{OPTION} {text}: the class needs a method popularity(layers, experts, seed)")
+    return ExpertRouting("PYTHON", policy=policy, label=f"{OPTION} {text}", seed=seed)
+
+
+def _read_trace(name: str) -> Floats:
+    """Tokens that each expert of each layer got: .npy, .json (nested lists), or .csv with layer,expert,tokens."""
+    path = Path(name)
+    try:
+        if path.suffix == ".npy":
+            return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
+        if path.suffix == ".json":
+            return np.asarray(json.loads(path.read_text(encoding="utf-8")), dtype=np.float64)
+        if path.suffix == ".csv":
+            return _from_rows(path)
+    except OSError as error:
+        raise InputError(f"{OPTION} TRACE:{name}: cannot be read ({error.strerror})") from None
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{OPTION} TRACE:{name}: not a table of numbers ({error})") from None
+    raise InputError(f"{OPTION} TRACE:{name}: must be .npy, .json or .csv (columns layer, expert, tokens)")
+
+
+def _from_rows(path: Path) -> Floats:
+    lines = path.read_text(encoding="utf-8").split()
+    if not lines or lines[0].split(",") != ["layer", "expert", "tokens"]:
+        raise InputError(f"{path}:1: the header must be layer,expert,tokens")
+    counts: dict[tuple[int, int], float] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        cells = line.split(",")
+        if len(cells) != 3 or not (cells[0].isdigit() and cells[1].isdigit()):
+            raise InputError(f'{path}:{number}: "{line}" is not layer,expert,tokens')
+        key = (int(cells[0]), int(cells[1]))
+        counts[key] = counts.get(key, 0.0) + float(cells[2])
+    if not counts:
+        raise InputError(f"{path}:2: the table has no rows")
+    layers, experts = (1 + max(key[axis] for key in counts) for axis in (0, 1))
+    if layers * experts > 1 << 24:
+        raise InputError(f"{path}: {layers} layers x {experts} experts; at most 2^24 cells are read")
+    array = np.zeros((layers, experts))
+    for (layer, expert), tokens in counts.items():
+        array[layer, expert] = tokens
+    return array

@@ -1,0 +1,163 @@
+"""Loads of experts: draws have the right sums and shares, placement balances, policies are checked."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmsim.config.errors import InputError
+from llmsim.costs.expert_loads import (
+    Placement,
+    draw_counts,
+    drawn_table,
+    in_turn,
+    inclusion_probability,
+    place,
+    rank_loads,
+    token_axis,
+)
+from llmsim.costs.expert_routing import ExpertRouting, parse_expert_routing
+
+EXPERTS, TOPK = 32, 4
+
+
+def popularity(routing: str, layers: int = 1) -> Any:
+    return parse_expert_routing(routing).popularity(layers, EXPERTS)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 300), st.sampled_from(["RAND", "ZIPF:s=1", "POWER_LAW:alpha=1.2"]), st.integers(0, 99))
+def test_every_token_takes_topk_different_experts(tokens: int, routing: str, seed: int) -> None:
+    counts = draw_counts(popularity(routing)[0, 0], TOPK, tokens, 8, np.random.default_rng(seed))
+    assert counts.max() <= tokens
+    if tokens <= 16:
+        assert (counts.sum(axis=1) == tokens * TOPK).all()
+    else:  # a draw that gave an expert more than every token was cut
+        assert (counts.sum(axis=1) <= tokens * TOPK).all()
+        assert counts.sum() >= 0.9 * tokens * TOPK * 8
+
+
+def test_one_by_one_and_together_agree_in_the_mean() -> None:
+    weights = popularity("ZIPF:s=1")[0, 0]
+    few = draw_counts(weights, TOPK, 16, 4000, np.random.default_rng(1)).mean(axis=0) / 16
+    assert np.abs(few - inclusion_probability(weights, TOPK)).max() < 0.03
+    assert inclusion_probability(weights, TOPK).sum() == pytest.approx(TOPK)
+
+
+def test_uniform_draws_touch_as_many_experts_as_expected() -> None:
+    counts = draw_counts(popularity("RAND")[0, 0], TOPK, 8, 4000, np.random.default_rng(2))
+    expected = EXPERTS * (1 - (1 - TOPK / EXPERTS) ** 8)
+    assert (counts > 0).sum(axis=1).mean() == pytest.approx(expected, rel=0.01)
+
+
+def test_round_robin_is_even() -> None:
+    assert in_turn(EXPERTS, TOPK, 9).sum() == 36
+    assert np.ptp(in_turn(EXPERTS, TOPK, 1001)) <= 1
+
+
+@pytest.mark.parametrize("placement", [Placement(8), Placement(8, strategy="round_robin"), Placement(8, balanced=True)])
+def test_every_expert_has_one_place(placement: Placement) -> None:
+    expert, copy = place(popularity("ZIPF:s=1")[0, 0], placement)
+    assert sorted(expert.tolist()) == list(range(EXPERTS)) and not copy.any()
+
+
+def test_balancing_and_copies_lower_the_fullest_rank() -> None:
+    weights = popularity("ZIPF:s=1")[0, 0]
+    counts = draw_counts(weights, TOPK, 2000, 16, np.random.default_rng(3))
+
+    def fullest(placement: Placement) -> float:
+        pairs, touched = rank_loads(counts, place(weights, placement), placement.ranks)
+        assert (pairs.sum(axis=-1) == counts.sum(axis=-1)).all()
+        assert (touched <= (EXPERTS + placement.redundant) / placement.ranks).all()
+        return float(pairs.max(axis=-1).mean())
+
+    linear, packed = fullest(Placement(8)), fullest(Placement(8, balanced=True))
+    copied = fullest(Placement(8, redundant=8, balanced=True))
+    assert linear > packed > copied >= counts.sum(axis=1).mean() / 8
+
+
+def price(pairs: Any, touched: Any) -> Any:
+    return pairs * 2.0 + touched * 100.0
+
+
+def test_an_even_table_is_the_closed_form() -> None:
+    table, fullest = drawn_table(parse_expert_routing("RR"), 3, EXPERTS, TOPK, 512, Placement(8), price, 3)
+    assert table.ps.shape == (3, 1, len(table.tokens))
+    assert table.ps[1, 0, -1] == round((512 * TOPK / 8 * 2.0 + 4 * 100.0) * 1e6)
+    assert fullest == 1.0
+
+
+def test_a_steeper_distribution_takes_longer_and_the_seed_decides() -> None:
+    def last(text: str, seed: int = 0) -> Any:
+        return drawn_table(parse_expert_routing(text, seed), 4, EXPERTS, TOPK, 512, Placement(8), price, 3)[0].ps
+
+    assert last("RR")[..., -1].mean() < last("RAND")[..., -1].mean() < last("ZIPF:s=0.8")[..., -1].mean()
+    assert last("ZIPF:s=0.8")[..., -1].mean() < last("ZIPF:s=1.5")[..., -1].mean()
+    assert (last("RAND") == last("RAND")).all() and (last("RAND") != last("RAND", 1)).any()
+
+
+def test_token_axis_ascends_to_the_end() -> None:
+    for last in (1, 2, 3, 100, 4096):
+        axis = token_axis(last)
+        assert axis[0] == 1 and axis[-1] == last and (np.diff(axis) > 0).all()
+
+
+def test_a_trace_is_read(tmp_path: Path) -> None:
+    counts = np.arange(1, 2 * EXPERTS + 1).reshape(2, EXPERTS)
+    np.save(tmp_path / "t.npy", counts)
+    (tmp_path / "t.json").write_text(str(counts.tolist()))
+    rows = [f"{layer},{expert},{counts[layer, expert]}" for layer in range(2) for expert in range(EXPERTS)]
+    (tmp_path / "t.csv").write_text("\n".join(["layer,expert,tokens", *rows]))
+    read = [
+        parse_expert_routing(f"TRACE:{tmp_path / name}").popularity(2, EXPERTS) for name in ("t.npy", "t.json", "t.csv")
+    ]
+    assert np.allclose(read[0][0], counts / counts.sum(axis=1, keepdims=True))
+    assert (read[0] == read[1]).all() and (read[0] == read[2]).all()
+    with pytest.raises(InputError, match=r"shape \(1, 2, 32\), but must be \(3, 32\)"):
+        parse_expert_routing(f"TRACE:{tmp_path / 't.npy'}").popularity(3, EXPERTS)
+
+
+class OneHot:
+    """The first expert is twice as popular."""
+
+    calls = 0
+
+    def popularity(self, layers: int, experts: int, seed: int) -> Any:
+        OneHot.calls += 1
+        array = np.ones((layers, experts))
+        array[:, 0] = 2.0
+        return array
+
+
+def test_a_class_is_asked_once() -> None:
+    routing = parse_expert_routing(f"{__name__}:OneHot").with_array(3, EXPERTS)
+    drawn_table(routing, 3, EXPERTS, TOPK, 64, Placement(8), price, 3)
+    assert OneHot.calls == 1 and routing.popularity(3, EXPERTS)[0, 2, 0] == pytest.approx(2 / (EXPERTS + 1))
+    assert repr(routing) == repr(parse_expert_routing(f"{__name__}:OneHot").with_array(3, EXPERTS))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ZIPFF", "did you mean"),
+        ("ZIPF:alpha=1", 'unknown option "alpha"; ZIPF has s'),
+        ("ZIPF:s=-1", "must be a number from 0 to 10"),
+        ("RR:s=1", "RR has no options"),
+        ("CUSTOM", "name the class"),
+        ("TRACE:absent.npy", "cannot be read"),
+        ("TRACE:absent.txt", "must be .npy, .json or .csv"),
+        ("no_such_module:Class", "cannot be made"),
+    ],
+)
+def test_bad_policies_say_what_would_work(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        parse_expert_routing(text)
+
+
+def test_balanced_draws_nothing() -> None:
+    assert (
+        ExpertRouting().balanced and parse_expert_routing("FAST").balanced and not parse_expert_routing("RR").balanced
+    )
