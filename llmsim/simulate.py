@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from llmsim import _native
-from llmsim.config.errors import InfeasibleError, InputError, InvariantError
+from llmsim.config.errors import InfeasibleError, InputError, InvariantError, NotYetError
 from llmsim.core import PS_PER_S, Clients, RequestColumns, Results, Status, TimeShare, Workload
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.kv_tiers import LoweredTiers
@@ -111,6 +111,7 @@ def _native_simulation(
         granularity=workload.granularity,
         series_interval_ps=options.series_interval_ps,
     )
+    _refuse_what_does_not_run_disaggregated(deployment, workload, options)
     for group in deployment.groups:
         _add_group(simulation, group, workload, options, record_schedule=group.info.index == recorded)
     for wave in deployment.waves:
@@ -131,6 +132,24 @@ def _native_simulation(
     options.policies.install_admission(simulation, deployment.models, workload)
     options.router.install(simulation, options.seed, deployment.models, workload)
     return simulation
+
+
+def _refuse_what_does_not_run_disaggregated(
+    deployment: LoweredDeployment, workload: Workload, options: SimulationOptions
+) -> None:
+    """A request that is between two groups can be neither dropped nor handed to a scheduler in Python yet."""
+    if all(group.native.role == _native.Role.BOTH for group in deployment.groups):
+        return
+    patience = workload.timeout_ps is not None or workload.cancel_after_tokens is not None
+    for is_so, what in (
+        (patience, "clients that give up (--request-timeout, cancel_after_ns, cancel_after_toks)"),
+        (options.policies.scheduler is not None, "a scheduler in Python"),
+        (options.tiers is not None, "KV tiers (--prefix-storage)"),
+    ):
+        if is_so:
+            raise NotYetError(
+                f"{what} together with prefill/decode disaggregation do not run in this version; remove one of them"
+            )
 
 
 def _add_group(
