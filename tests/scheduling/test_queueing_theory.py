@@ -64,7 +64,8 @@ def digest(scheduler: str) -> str:
     options = Options(
         scheduler, blocks=80, block_size=4, caching=scheduler not in ("orca", "static"), max_model_len=400, budget=400,
         timeout_ms=[float(t) if t > 0 else -1 for t in random.integers(-100, 200, 60)], clients=9,
-        think_ms=[float(t) for t in random.integers(0, 30, 60)], keys=[list(range(1, 1 + tokens // 4)) for _, tokens, _ in rows],
+        think_ms=[float(t) for t in random.integers(0, 30, 60)],
+        keys=[list(range(1, 1 + tokens // 4)) for _, tokens, _ in rows],
     )  # fmt: skip
     sim = run(rows, options)  # type: ignore[arg-type]
     columns: dict[str, Any] = {**sim.requests(), **sim.blame(), **sim.steps()}
