@@ -237,6 +237,8 @@ class Results:
     """What each pool of KV below the devices did (docs/kv_tiers.md)."""
     attention_reach: tuple[tuple[int, str, float], ...] = ()
     """(group, attention, farthest point over the last one of its tables) where they were continued."""
+    kv_tier_series: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
+    """The same per interval; `llmsim.results.tables.KV_TIER_SERIES`."""
     interrupted: bool = False
     invariants: Mapping[str, str] = field(default_factory=dict)
     """Number and name of each invariant checked -> "ok" or what was found."""

@@ -203,6 +203,7 @@ def _results(
         series=simulation.series(),
         counters=simulation.counters(),
         kv_tiers=tuple(simulation.kv_tiers()),
+        kv_tier_series=simulation.kv_tier_series(),
         time_shares=tuple(
             TimeShare(group, *deployment.operator(group, op), ps) for group, op, ps in simulation.busy_time()
         ),

@@ -16,7 +16,7 @@ from llmsim.core import Results
 from llmsim.export.files import check_writable_folder
 from llmsim.export.json import write_json
 from llmsim.export.parquet import write_columns, write_requests
-from llmsim.results.tables import POWER, SERIES, STEPS
+from llmsim.results.tables import KV_TIER_SERIES, POWER, SERIES, STEPS
 
 SCHEMA_VERSION = 1
 
@@ -45,6 +45,8 @@ def write_run_dir(folder: str | Path, results: Results, summary: Mapping[str, An
     write_requests(results, target / "requests.parquet")
     write_columns(results.steps, STEPS, target / "steps.parquet")
     write_columns(results.series, SERIES, target / "series.parquet")
+    if results.kv_tiers:
+        write_columns(results.kv_tier_series, KV_TIER_SERIES, target / "kv_tiers.parquet")
     if results.energy is not None:
         write_columns(results.energy.series, POWER, target / "power.parquet")
     write_json(summary, target / "summary.json")

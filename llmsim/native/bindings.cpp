@@ -135,6 +135,7 @@ void bind_simulation(nb::module_& m) {
       .def("set_kv_tiers", &Simulation::set_kv_tiers, "config"_a,
            "Pools of KV below the groups'; after them and the fabric.")
       .def("kv_tiers", &kv_tier_rows)
+      .def("kv_tier_series", &kv_tier_series)
       .def("set_fabric", &Simulation::set_fabric, "config"_a, "The cluster's shared network; before the first run.")
       .def("add_wave", &add_wave, "groups"_a, "program"_a, "sync_interval"_a, "expanded"_a.none() = nb::none(),
            "Groups that were added before, by index, run in lock-step, all with this program.")

@@ -43,6 +43,7 @@ void bind_policies(nb::module_& m);
 void bind_kv_tiers(nb::module_& m);
 // What the pools of KV below the groups did, one entry each.
 nb::list kv_tier_rows(const Simulation& simulation);
+nb::dict kv_tier_series(const Simulation& simulation);
 // Methods that choose the admission policy of a simulation.
 void bind_set_admission(nb::class_<Simulation>& simulation);
 void bind_offload(nb::module_& m);

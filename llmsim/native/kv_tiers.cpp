@@ -129,6 +129,22 @@ void KvTiers::write_to(std::size_t level, std::int32_t group, const TierChunk& c
   for (const TierChunk& moved : given_up) write_to(level + 1, group, moved, to, false, now);
 }
 
+void KvTiers::sample(Ps now) {
+  sampled_.resize(pools_.size());
+  for (std::size_t i = 0; i < pools_.size(); ++i) {
+    const TierCounters &c = pools_[i].counters(), &last = sampled_[i];
+    series_.time_ps.push_back(now);
+    series_.pool.push_back(static_cast<std::int32_t>(i));
+    series_.used_bytes.push_back(pools_[i].used_bytes());
+    series_.hit_tokens.push_back(c.hit_tokens - last.hit_tokens);
+    series_.recalled_bytes.push_back(c.recalled_bytes - last.recalled_bytes);
+    series_.written_bytes.push_back(c.written_bytes - last.written_bytes);
+    series_.evicted_chunks.push_back(c.evicted_chunks - last.evicted_chunks);
+    series_.thrashed_chunks.push_back(c.thrashed_chunks - last.thrashed_chunks);
+    sampled_[i] = c;
+  }
+}
+
 void KvTiers::landed(TransferId, std::uint64_t token, Ps) {
   Job& job = jobs_[token];
   if (--job.transfers > 0) return;

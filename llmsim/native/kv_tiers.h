@@ -41,6 +41,13 @@ struct KvTiersConfig {
   TierWrite write = TierWrite::kThrough;
 };
 
+// Gauges and counters per interval and pool, as columns.
+struct TierSeries {
+  std::vector<Ps> time_ps;
+  std::vector<std::int32_t> pool;
+  std::vector<std::int64_t> used_bytes, hit_tokens, recalled_bytes, written_bytes, evicted_chunks, thrashed_chunks;
+};
+
 class KvTiers;
 
 // What a group's KV cache and loop call. `begin` opens a build; what is asked until `start` belongs to its batch.
@@ -89,6 +96,9 @@ class KvTiers final : public TransferOwner {
   // Null for a group without tiers.
   GroupTiers* of(std::int32_t group) { return groups_[static_cast<std::size_t>(group)].get(); }
   const std::vector<TierPool>& pools() const { return pools_; }
+  // The interval that ends at `now` is over.
+  void sample(Ps now);
+  const TierSeries& series() const { return series_; }
   void landed(TransferId transfer, std::uint64_t token, Ps now) override;
 
  private:
@@ -113,6 +123,8 @@ class KvTiers final : public TransferOwner {
   std::vector<std::unique_ptr<GroupTiers>> groups_;
   std::vector<Job> jobs_;
   std::vector<std::uint64_t> free_jobs_;
+  TierSeries series_;
+  std::vector<TierCounters> sampled_;
 };
 
 }  // namespace llmsim

@@ -350,6 +350,7 @@ void Simulation::record_series() {
     series_.queried_tokens.push_back(c.prefix_queried_tokens - last.queried);
     last = {c.prompt_tokens, c.generation_tokens, c.prefix_hit_tokens, c.prefix_queried_tokens, c.preemptions};
   }
+  if (kv_tiers_) kv_tiers_->sample(next_sample_);
   next_sample_ += series_interval_;
 }
 

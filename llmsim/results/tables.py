@@ -57,6 +57,18 @@ POWER = (
 )
 """One row per log interval and node that has a power section."""
 
+KV_TIER_SERIES = (
+    Column("time_ps", "int64", "ps", "end of the interval"),
+    Column("pool", "int32", "", "index in kv_tiers of the summary"),
+    Column("used_bytes", "int64", "bytes", "held or on their way at the end"),
+    Column("hit_tokens", "int64", "tokens", "recalled by requests admitted in the interval"),
+    Column("recalled_bytes", "int64", "bytes", "of those recalls"),
+    Column("written_bytes", "int64", "bytes", "of writes that began in the interval"),
+    Column("evicted_chunks", "int64", "chunks", "given up in the interval"),
+    Column("thrashed_chunks", "int64", "chunks", "written again soon after they were given up"),
+)
+"""One row per interval and pool of KV below the devices."""
+
 REQUEST_TIMES = (
     Column("arrival_ps", "int64", "ps", "when the client sent it"),
     Column("queued_ps", "int64", "ps", "when the engine saw it"),

@@ -94,3 +94,16 @@ def test_refusals(cluster: str, options: tuple[str, ...], said: str, capsys: pyt
     assert run(cluster, *options) == 2
     error = capsys.readouterr().err.strip()
     assert said in error and "\n" not in error, error
+
+
+def test_the_series_adds_up_to_the_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import pyarrow.parquet as pq
+
+    assert run("h100_cpu_prefix_pool", "--prefix-storage", "CPU", "--run-dir", str(tmp_path / "run")) == 0
+    pools = json.loads(capsys.readouterr().out)["kv_tiers"]
+    series = pq.read_table(tmp_path / "run" / "kv_tiers.parquet").to_pydict()
+    for number, pool in enumerate(pools):
+        rows = [i for i, index in enumerate(series["pool"]) if index == number]
+        for name in ("hit_tokens", "recalled_bytes", "written_bytes", "evicted_chunks", "thrashed_chunks"):
+            assert sum(series[name][i] for i in rows) == pool[name]
+        assert series["used_bytes"][rows[-1]] == pool["used_bytes"] > 0
