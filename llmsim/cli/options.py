@@ -24,7 +24,9 @@ Dataset = Annotated[
     _option(
         _INPUT,
         "--dataset",
-        text="JSONL trace, or a generator such as synthetic:n=1000,rate=10,input=lognormal:220,output=lognormal:190.",
+        text="Trace, told by its content: LLMServingSim JSONL, Mooncake, Bailian, Azure, BurstGPT, Vidur, vLLM bench, "
+        "aiperf, TraceLab, Weka, ShareGPT, Baseten (also .gz, .zst), or trace:FILE,speedup=2,...; a generator such as "
+        "synthetic:n=1000,rate=10,input=lognormal:220,output=lognormal:190.",
     ),
 ]
 NumReqs = Annotated[int, _option(_INPUT, "--num-reqs", "--num-req", text="Lines of the trace to use; 0: all.")]

@@ -152,7 +152,7 @@ def _write_run_dir(
     report: dict[str, Any],
 ) -> None:
     from llmsim.export.run_dir import RunRecord, write_run_dir
-    from llmsim.workload import is_synthetic
+    from llmsim.workload.dataset import file_of
 
     assert options.run_dir is not None
     groups = [
@@ -169,7 +169,7 @@ def _write_run_dir(
         seed=options.seed,
         inputs=[
             options.cluster,
-            *([] if is_synthetic(options.dataset) else [options.dataset]),
+            *file_of(options.dataset),
             *([] if options.arrivals is None else [options.arrivals]),
         ],
         config={

@@ -50,6 +50,12 @@ def _call(workload: Workload, row: int, vocabulary: int, arrival: dict[str, int]
     call: dict[str, Any] = {"input_toks": split, "output_toks": int(workload.output_tokens[row]), **arrival}
     if workload.request_id:
         call["request_id"] = workload.request_id[row]
+    if workload.priority is not None and workload.priority[row]:
+        call["priority"] = int(workload.priority[row])
+    if workload.timeout_ps is not None and workload.timeout_ps[row] >= 0:
+        call["cancel_after_ns"] = int(workload.timeout_ps[row]) // PS_PER_NS
+    if workload.cancel_after_tokens is not None and workload.cancel_after_tokens[row]:
+        call["cancel_after_toks"] = int(workload.cancel_after_tokens[row])
     if vocabulary:
         stream = _tokens(workload, row, vocabulary).tolist()
         call |= {"input_tok_ids": stream[:split], "output_tok_ids": stream[split:]}

@@ -86,6 +86,17 @@ class WorkloadBuilder:
         if tokens is not None:
             self._token_limits[row] = tokens
 
+    def repeated_names(self) -> list[str]:
+        """Sentences about request ids and names of sessions that several lines carry: outputs confuse them."""
+        heads = {row: name for row, name in self._session_ids.items() if self._arrival_ns[row] >= 0}
+        found = []
+        for what, names in (("request_id", self._request_ids), ("session_id", heads)):
+            seen: set[str] = set()
+            again = [name for name in names.values() if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
+            if again:
+                found.append(f'{len(again)} lines repeat a {what} of another, the first of them "{again[0]}"')
+        return found
+
     def build(self, *, models: tuple[str, ...], source: str, notes: tuple[str, ...]) -> Workload:
         """The workload, sorted stably by arrival; says so in a note, and numbers the requests by their place in the
         file, where that changed the order."""

@@ -17,6 +17,13 @@ def is_synthetic(text: str) -> bool:
     return text.startswith((SYNTHETIC, PREFIX))
 
 
+def file_of(text: str) -> list[str]:
+    """The file that a dataset is read from, also with options (`trace:FILE,...`); none for a generator."""
+    if text.startswith(SYNTHETIC):
+        return []
+    return [parse_trace_text(text)[0] if is_trace_text(text) else text]
+
+
 def load_dataset(text: str, *, known_models: Sequence[str], granularity: int, limit: int = 0) -> Workload:
     """The workload that `text` names; `limit` keeps the first lines only (0: all; a session is one line).
 

@@ -11,7 +11,16 @@ from llmsim.config.errors import InputError, nearest
 from llmsim.core import Workload
 from llmsim.workload.columns import WorkloadBuilder
 from llmsim.workload.limits import MAX_TIME_NS
-from llmsim.workload.lines import Call, Line, decode_lenient, decode_strict, problem, unknown_keys
+from llmsim.workload.lines import (
+    Call,
+    Line,
+    decode_lenient,
+    decode_strict,
+    given_keys,
+    problem,
+    repeated_keys,
+    unknown_keys,
+)
 from llmsim.workload.models import ModelNames
 from llmsim.workload.opening import opened
 
@@ -58,6 +67,7 @@ class _Reader:
         self._builder = builder
         self._decode = decode_strict
         self._sessions = 0
+        self._doubled = False
         self._notes: list[str] = []
 
     def read(self, stream: BinaryIO, limit: int) -> None:
@@ -77,13 +87,17 @@ class _Reader:
             raise InputError(
                 f"{self._source}: the trace is empty; it needs a line with input_toks, output_toks and arrival_time_ns"
             )
-        return self._builder.build(models=tuple(self._models.names), source=self._source, notes=tuple(self._notes))
+        repeated = [f"{self._source}: {sentence}; all are kept" for sentence in self._builder.repeated_names()]
+        notes = (*self._notes, *repeated)
+        return self._builder.build(models=tuple(self._models.names), source=self._source, notes=notes)
 
     def _take(self, line: bytes, number: int) -> None:
         try:
             record: Line = self._decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             record = self._decode_again(line, number)
+        if not self._doubled and line.count(b'":') > given_keys(record):
+            self._look_for_doubles(line, number)
         if record.sub_requests is not UNSET:
             self._take_session(record, record.sub_requests, line, number)
             return
@@ -95,6 +109,14 @@ class _Reader:
         if record.priority is not UNSET:
             self._builder.prioritise_last(record.priority)
         self._limit(record, record)
+
+    def _look_for_doubles(self, line: bytes, number: int) -> None:
+        """Notes, once, a key that a line gives twice: JSON leaves open which holds, and the last one is used here."""
+        keys = repeated_keys(line)
+        if keys:
+            self._doubled = True
+            named = ", ".join(f'"{key}"' for key in keys)
+            self._notes.append(f"{self._source}:{number}: {named} is given twice in the line; the last value is used")
 
     def _decode_again(self, line: bytes, number: int) -> Line:
         """The line without its unknown keys, which are noted once; refuses a line with any other fault."""

@@ -64,6 +64,31 @@ _IDS = {"input_tok_ids": "input_toks", "output_tok_ids": "output_toks"}
 _TEXTS = ("model", "request_id", "session_id")
 
 
+def given_keys(record: Line | Call) -> int:
+    """Keys of a decoded line, and of its calls, that were surely given: a line with more of them may repeat one.
+
+    A tool time of 0 may be the default or given, so it does not count.
+    """
+    given = sum(getattr(record, name) is not UNSET for name in record.__struct_fields__)
+    if isinstance(record, Call):
+        return given - (record.tool_duration_ns == 0)
+    calls = record.sub_requests
+    return given if calls is UNSET else given + sum(given_keys(call) for call in calls)
+
+
+def repeated_keys(line: bytes) -> list[str]:
+    """Keys that an object of a well-formed line gives more than once; sorted."""
+    found: set[str] = set()
+
+    def keep(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        seen: set[str] = set()
+        found.update(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        return dict(pairs)
+
+    json.loads(line, object_pairs_hook=keep)
+    return sorted(found)
+
+
 def unknown_keys(line: bytes) -> list[str]:
     """Keys of a well-formed line, and of its calls, that mean nothing to the reader; sorted."""
     fields = msgspec.json.decode(line)

@@ -71,6 +71,7 @@ def generate(
     Raises InputError where a time or a prompt leaves the range that a trace may use.
     """
     n = min(spec.n, limit) if limit > 0 else spec.n
+    refuse_endless(spec.arrivals, n, spec.text)
     streams = [Generator(PCG64(child)) for child in SeedSequence(spec.seed).spawn(7)]
     calls = spec.sessions.calls.draw(streams[3], n) if spec.sessions else np.ones(n, dtype=np.int64)
     prefix = _prefix_of_line(spec, streams[4])[:n]
@@ -97,6 +98,17 @@ def generate(
         source=spec.text,
         session_id=[f"session-{line}" for line in np.repeat(np.arange(n), calls).tolist()] if spec.sessions else None,
     )
+
+
+def refuse_endless(arrivals: Arrivals, n: int, where: str) -> None:
+    """InputError, before anything is drawn, where n arrivals take ten times as long as a run can last."""
+    rate_per_s = getattr(arrivals, "rate_per_s", None)
+    if rate_per_s and n / rate_per_s * 1e9 > 10 * MAX_TIME_NS:
+        days = n / rate_per_s / 86400
+        raise InputError(
+            f"{where}: the last request would arrive beyond the 53 days that a run can last ({n} requests at "
+            f"{rate_per_s:g} per second take {days:.4g} days); lower n or raise the rate"
+        )
 
 
 def arrivals_ns(arrivals: Arrivals, n: int, where: str, random: Generator) -> Int64:

@@ -219,3 +219,47 @@ def test_when_clients_give_up(tmp_path):
     path.write_text(lines[0].replace("4}", "0}"), encoding="utf-8")
     with pytest.raises(InputError, match='"cancel_after_toks" is 0, but must be an integer from 1'):
         load_trace(path, known_models=(), granularity=16)
+
+
+def test_names_that_lines_share_are_noted(read):
+    call = {"input_toks": 1, "output_toks": 1}
+    session = {"session_id": "s", "arrival_time_ns": 0, "sub_requests": [call, call]}
+    assert read(session, request(request_id="a"), request(request_id="b")).notes == ()
+    notes = read(session, session, request(request_id="a"), request(request_id="a"), request(request_id="a")).notes
+    assert any('2 lines repeat a request_id of another, the first of them "a"' in note for note in notes)
+    assert any('1 lines repeat a session_id of another, the first of them "s"' in note for note in notes)
+
+
+def test_a_key_given_twice_is_noted_and_the_last_value_holds(read):
+    line = '{"input_toks":5,"output_toks":2,"arrival_time_ns":0,"input_toks":7}'
+    workload = read(request(), line, line)
+    assert workload.input_tokens.tolist() == [5, 7, 7]
+    assert [note for note in workload.notes if ':2: "input_toks" is given twice' in note]
+    inside = '{"arrival_time_ns":0,"sub_requests":[{"input_toks":5,"output_toks":2,"output_toks":3}]}'
+    assert any('"output_toks" is given twice' in note for note in read(inside).notes)
+    assert read(request(request_id='a":b":c'), request(priority=0)).notes == ()
+
+
+def test_what_a_client_wants_survives_being_written(read, tmp_path):
+    from llmsim.export.jsonl import write_jsonl
+
+    first = read(request(0, priority=3), request(5, cancel_after_ns=2000), request(6, cancel_after_toks=2))
+    write_jsonl(first, tmp_path / "again.jsonl", token_ids=False)
+    again = load_trace(tmp_path / "again.jsonl", known_models=(LLAMA,), granularity=4)
+    assert again.priority.tolist() == [3, 0, 0] == first.priority.tolist()
+    assert again.timeout_ps.tolist() == first.timeout_ps.tolist() and again.timeout_ps[1] == 2_000_000
+    assert again.cancel_after_tokens.tolist() == first.cancel_after_tokens.tolist() == [0, 0, 2]
+
+
+def test_a_generator_that_never_ends_is_refused_before_it_draws():
+    started = time.perf_counter()
+    with pytest.raises(InputError, match=r"100000000 requests at 0\.0001 per second take 1\.157e\+07 days"):
+        load_dataset("synthetic:n=100000000,rate=0.0001,input=5,output=5", known_models=(), granularity=16)
+    assert time.perf_counter() - started < 1
+
+
+def test_the_file_behind_a_dataset_is_known():
+    from llmsim.workload.dataset import file_of
+
+    assert file_of("a.jsonl") == ["a.jsonl"] == file_of("trace:a.jsonl,speedup=2")
+    assert file_of("synthetic:n=5,rate=1,input=5,output=5") == []
