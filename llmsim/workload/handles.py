@@ -29,15 +29,26 @@ def chained(ids: NDArray[np.unsignedinteger], offsets: Int64) -> UInt64:
     """
     if len(ids) == 0 or int(ids.max()) > 4 * len(ids) + 1000:
         return _prefix_hashes(ids, offsets)
-    before = np.empty_like(ids)
-    before[1:] = ids[:-1]
-    starts = offsets[:-1][np.diff(offsets) > 0]
-    before[starts] = ids.max() + 1
-    follows = np.zeros(int(ids.max()) + 1, dtype=ids.dtype)
-    follows[ids] = before
-    if np.array_equal(follows[ids], before):
+    nobody = int(ids.max()) + 1
+    follows = np.zeros(nobody, dtype=np.int64)
+    for mine, before in _predecessors(ids, offsets, nobody):
+        follows[mine] = before
+    if all(np.array_equal(follows[mine], before) for mine, before in _predecessors(ids, offsets, nobody)):
         return ids.astype(np.uint64) + np.uint64(1)
     return _prefix_hashes(ids, offsets)
+
+
+def _predecessors(
+    ids: NDArray[np.unsignedinteger], offsets: Int64, nobody: int
+) -> Iterator[tuple[NDArray[np.unsignedinteger], Int64]]:
+    """Piece by piece, for the memory: ids and the one before each in its request, `nobody` before a request's first."""
+    for first, last in chunks_of_rows(offsets):
+        low, high = int(offsets[first]), int(offsets[last])
+        before = np.empty(high - low, dtype=np.int64)
+        before[1:] = ids[low : high - 1]
+        rows = offsets[first : last + 1]
+        before[rows[:-1][np.diff(rows) > 0] - low] = nobody
+        yield ids[low:high], before
 
 
 def _prefix_hashes(ids: NDArray[np.unsignedinteger], offsets: Int64) -> UInt64:

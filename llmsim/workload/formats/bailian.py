@@ -41,7 +41,7 @@ def read(source: Source, head: Head) -> Table:
         if row.parent_chat_id >= 0:
             root = root_of[row.chat_id] = root_of.get(row.parent_chat_id, row.parent_chat_id)
         at_ns = scaled_ns(table, number, row.timestamp, 10**9, "timestamp")
-        table.add(number, at_ns, row.input_length, row.output_length, session=str(root), ids=row.hash_ids)
+        table.add(number, at_ns, row.input_length, row.output_length, session=str(root), ids=row.hash_ids, aside=True)
         if table.full:
             break
     return table
