@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from llmsim.config.errors import InputError
-from llmsim.model import Layout, ModelConfig, load_model, resolve_dtypes
-from profiler.device import describe, import_torch, open_device, torch_dtype
+from llmsim.model import Layout, load_model, resolve_dtypes
+from profiler.device import import_torch, open_device, torch_dtype
 from profiler.kernels import Style
+from profiler.meta import Meta
 from profiler.plan import Limits, Point, attention_points, expert_points, layer_points, skew_points
 from profiler.power import PowerMeter
 from profiler.rank import Rank
 from profiler.tables import GrowingTable
 from profiler.timing import Clock, Stopwatch, Timing
 
-PROFILER_VERSION = "1"
 Mode = Literal["eager", "graph"]
 EXTRA = ("time_us", "eager_us", "graph_us", "spread", "samples")
 SKEW_SUM = 3
@@ -80,7 +76,7 @@ def measure(options: MeasureOptions) -> Path:
         )
     torch_dtype(torch, dtypes.activation)
     folder = options.out_root / options.hardware / model.name / dtypes.activation
-    meta = _Meta(folder / "meta.yaml", torch, device, options, model, dtypes.activation)
+    meta = Meta(folder / "meta.yaml", torch, device, options, model, dtypes.activation)
     meta.check()
     ranks = [
         Rank(torch, device, model, Layout(tp, 1), dtypes, meta.info, options.style, options.attention)
@@ -92,7 +88,7 @@ def measure(options: MeasureOptions) -> Path:
     try:
         state = session.run()
     finally:
-        meta.write(ranks, state, session)
+        meta.write(ranks, state, session.found())
     return folder
 
 
@@ -113,6 +109,11 @@ class _Session:
         self.memory: dict[str, object] = {}
         self.power: dict[str, object] = {}
         self.measured = 0
+
+    def found(self) -> dict[str, object]:
+        """What this sitting adds to the provenance."""
+        found: dict[str, object] = {"rows_measured_last": self.measured, "rows_skipped": self.skipped}
+        return {**found, "memory": self.memory, "power": self.power}
 
     def run(self) -> str:
         """ "complete" or "budget"; what could not be measured is in `skipped`."""
@@ -249,58 +250,3 @@ def _cells(eager: Timing, graph: Timing | None, extra_us: float) -> dict[str, ob
         "spread": f"{chosen.spread:.3f}",
         "samples": chosen.samples,
     }
-
-
-class _Meta:
-    """meta.yaml: provenance, and the fingerprint that keeps two different measurements from one folder."""
-
-    def __init__(
-        self, path: Path, torch: Any, device: Any, options: MeasureOptions, model: ModelConfig, dtype: str
-    ) -> None:
-        self._path = path
-        self._options = options
-        self._model = model
-        self._dtype = dtype
-        self.info = describe(torch, device)
-        shape = replace(model, source="", notes=())
-        what = (repr(shape), dtype, options.style, options.attention, options.mode, self.info.name, options.clock)
-        self.fingerprint = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
-
-    def check(self) -> None:
-        """InputError when the folder holds a measurement of something else."""
-        if not self._path.is_file() or self._options.force:
-            return
-        try:
-            found = yaml.safe_load(self._path.read_text(encoding="utf-8")) or {}
-        except (yaml.YAMLError, OSError) as error:
-            raise InputError(f"{self._path}: cannot be read ({error}); remove it or say --force") from None
-        if not isinstance(found, dict) or found.get("fingerprint") != self.fingerprint:
-            raise InputError(
-                f"{self._path}: the folder holds a measurement of another model, device or kernel choice; give another "
-                "--out-root or --hardware, or say --force to add rows to it all the same"
-            )
-
-    def write(self, ranks: Sequence[Rank], state: str, session: _Session | None = None) -> None:
-        """Writes what is known now; the rows themselves are in the tables."""
-        limits = self._options.limits
-        content: dict[str, object] = {
-            "profiler_version": PROFILER_VERSION, "fingerprint": self.fingerprint, "state": state,
-            "gpu": self.info.name, "hardware": self._options.hardware, "model": self._model.name,
-            "variant": self._dtype, "tp_degrees": list(self._options.degrees), **self.info.facts,
-            "kernels": {"style": self._options.style, "attention": {f"tp{r.tp}": r.attention_kernel for r in ranks},
-                        "experts": ranks[0].expert_kernel, "not_used": ranks[0].reasons},
-            "timing": {"mode": self._options.mode or "graph on CUDA, else eager", "clock": self._options.clock,
-                       "statistic": "median of warm samples; spread is (p90 - p10) / median"},
-            "engine_effective": {"max_num_batched_tokens": limits.max_tokens, "max_num_seqs": limits.max_seqs},
-            "attention_grid": {"max_kv": limits.max_kv, "chunk_factor": limits.chunk_factor,
-                               "kv_factor": limits.kv_factor},
-            "skew_profile": {"enabled": self._options.skew, "times": "sums of three executions"},
-            "skew_fit": {"enabled": False},
-        }  # fmt: skip
-        if session is not None:
-            content |= {"rows_measured_last": session.measured, "rows_skipped": session.skipped,
-                        "memory": session.memory, "power": session.power}  # fmt: skip
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._path.with_suffix(".tmp")
-        temporary.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-        temporary.replace(self._path)

@@ -5,12 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
-from llmsim.core import Provenance
-from llmsim.costs.older_attention import Points
 from llmsim.model import Operator
-from profiler.importing.bundle import BundleRows
+from profiler.importing.bundle import BundleRows, points_of
 from profiler.importing.links import note_links
 from profiler.importing.report import Report
 from profiler.importing.sources import SourceTable
@@ -38,7 +34,7 @@ def read_aiconfigurator(tables: Sequence[SourceTable], target: Target, report: R
             us = [value * US_PER_MS for value in table.numbers("latency")]
             note_links(table, "num_gpus", "message_size", us, report)
     if prefills and decodes:
-        points = [_points(times) for times in (prefills, decodes)]
+        points = [points_of(times) for times in (prefills, decodes)]
         rows.add_split_attention(points[0], points[1], target.max_tokens, target.max_seqs, target.max_kv)
     found = {layer for layer, _ in (*rows.dense, *rows.per_sequence)}
     lacking = [op.name for op in ops.values() if op.kind not in ("attention", "moe", "collective")]
@@ -130,9 +126,3 @@ def _experts(table: SourceTable, target: Target, report: Report, rows: BundleRow
             active = min(model.num_experts, count * model.num_experts_per_tok)
             rows.moe.setdefault((count, active), []).append(latency[row] * US_PER_MS)
             report.took(table.path.name, "moe.csv", 1)
-
-
-def _points(times: Times) -> Points:
-    keys = np.array(sorted(times), dtype=np.float64)
-    medians = np.array([float(np.median(times[key])) for key in sorted(times)])
-    return Points(keys[:, 0], keys[:, 1], medians, Provenance.MEASURED)

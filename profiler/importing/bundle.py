@@ -13,7 +13,7 @@ import yaml
 from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError
-from llmsim.core import Int64
+from llmsim.core import Int64, Provenance
 from llmsim.costs.older_attention import Points, complete_points
 
 Floats = NDArray[np.float64]
@@ -90,6 +90,13 @@ class BundleRows:
         meta = folder.parent / "meta.yaml"
         meta.write_text(yaml.safe_dump(provenance, sort_keys=False), encoding="utf-8")
         return [*written, meta]
+
+
+def points_of(times: dict[tuple[int, int], list[float]]) -> Points:
+    """Measured times (us) of (new tokens or sequences, cached tokens), repeated points as their median."""
+    keys = np.array(sorted(times), dtype=np.float64)
+    medians = np.array([float(np.median(times[key])) for key in sorted(times)])
+    return Points(keys[:, 0], keys[:, 1], medians, Provenance.MEASURED)
 
 
 def thinned(count: int) -> list[int]:

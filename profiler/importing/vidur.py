@@ -7,9 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llmsim.core import Provenance
-from llmsim.costs.older_attention import Points
-from profiler.importing.bundle import BundleRows
+from profiler.importing.bundle import BundleRows, points_of
 from profiler.importing.links import note_links
 from profiler.importing.report import Report
 from profiler.importing.sources import SourceTable
@@ -43,7 +41,9 @@ def read_vidur(tables: Sequence[SourceTable], target: Target, report: Report) ->
         else:
             note_links(table, "num_workers", "size", _time(table, "all_reduce"), report)
     if prefills and decodes:
-        rows.add_split_attention(_points(prefills), _points(decodes), target.max_tokens, target.max_seqs, target.max_kv)
+        rows.add_split_attention(
+            points_of(prefills), points_of(decodes), target.max_tokens, target.max_seqs, target.max_kv
+        )
     report.note("lm_head and the sampler are not in these tables: they come from the next cost source")
     report.note("mixed batches are the sum of their prefill and their decodes, which were measured apart")
     return rows
@@ -152,9 +152,3 @@ def _experts(table: SourceTable, target: Target, report: Report, rows: BundleRow
         report.took(table.path.name, "moe.csv", 1)
         if not math.isnan(gate[row]):
             rows.add("dense", "moe_gate", int(tokens[row]), float(gate[row]))
-
-
-def _points(times: dict[tuple[int, int], list[float]]) -> Points:
-    keys = np.array(sorted(times), dtype=np.float64)
-    medians = np.array([float(np.median(times[key])) for key in sorted(times)])
-    return Points(keys[:, 0], keys[:, 1], medians, Provenance.MEASURED)
