@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench import engine
+
 ROOT = Path(__file__).resolve().parents[1]
 H100 = "cluster_config/h100_llama31_8b.json"
 
@@ -90,9 +92,12 @@ def measure(benchmark: Benchmark) -> tuple[float, float, float, dict[str, object
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="benchmarks to run; all by default")
+    parser.add_argument("names", nargs="*", help="benchmarks to run; all by default; `engine`: see bench/engine.py")
     parser.add_argument("--repeat", type=int, default=3)
     arguments = parser.parse_args()
+    if arguments.names[:1] == ["engine"]:
+        engine.run(arguments.names[1:])
+        return
     print(
         f"{'benchmark':14}{'CPU s':>8}{'budget':>8}{'wall s':>8}{'peak MB':>9}{'budget':>8}{'steps':>10}{'us/step':>9}"
     )
