@@ -25,6 +25,7 @@ from pathlib import Path
 
 from llmsim.costs import CompiledCosts, CostRequest, compile_costs
 from llmsim.costs.database import find_database
+from llmsim.costs.expert_routing import parse_expert_routing
 from llmsim.costs.explain import decode_us, prefill_us
 from llmsim.model import Layout, load_hardware, load_model, operators, resolve_dtypes
 
@@ -126,7 +127,7 @@ def _request(name: str, card: str, tp: int) -> CostRequest:
         model=model, layout=layout, dtypes=dtypes, hardware_name=card, hardware=load_hardware(card),
         group_memory_bandwidth_bytes_per_s=0, operators=operators(model, layout, dtypes), max_tokens=8192,
         max_seqs=256, max_model_len=32768, cuda_graph_sizes=(512,), source="silicon", collectives="measured",
-        expert_routing="power_law",
+        expert_routing=parse_expert_routing("POWER_LAW"),
     )  # fmt: skip
 
 
