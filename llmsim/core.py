@@ -1,7 +1,7 @@
 """The nouns that every part shares; imports nothing from the package."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
@@ -154,6 +154,12 @@ class Traffic:
     """Host memory of the node."""
     pool_bytes: int = 0
     """The cluster's CXL pool."""
+    nic_bytes: int = 0
+    """KV hand-overs between nodes, at this end."""
+
+    def plus(self, *, link_bytes: int, nic_bytes: int) -> "Traffic":
+        """With what moved between groups."""
+        return replace(self, link_bytes=self.link_bytes + link_bytes, nic_bytes=self.nic_bytes + nic_bytes)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ class Node:
     power: NodePowerSpec | None = None
     pim: str | None = None
     """Part file of its memory, if that computes."""
+    pim_table: str | None = None
+    """Times of attention there, in place of those that follow from the part."""
     price_per_hour: float = 0.0
     """USD, beside the devices' prices."""
 

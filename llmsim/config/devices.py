@@ -46,6 +46,11 @@ class CpuMemory(Memory):
     pim_config: Name | None = Field(
         default=None, description="Processing-in-memory part of the host DIMMs: stem of its ini file."
     )
+    pim_table: Name | None = Field(
+        default=None,
+        description="Times of attention in memory from elsewhere: a CSV file beside this one with context_tokens and "
+        "time_us of one sequence in one layer.",
+    )
 
 
 class CxlMemory(Memory):

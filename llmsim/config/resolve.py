@@ -40,6 +40,7 @@ def resolve(cluster: Cluster, overrides: EngineOverrides, switches: frozenset[st
             groups=tuple(group.index for group in groups if group.node == i),
             power=resolve_node_power(cluster, i),
             pim=node.cpu_mem.pim_config if node.cpu_mem else None,
+            pim_table=node.cpu_mem.pim_table if node.cpu_mem else None,
             price_per_hour=node.price_per_hour,
         )
         for i, node in enumerate(cluster.nodes)

@@ -20,6 +20,8 @@ from fractions import Fraction
 from pathlib import Path
 
 from llmsim.config.errors import InputError, nearest
+from llmsim.costs.source import to_ps
+from llmsim.costs.tables import read_table
 
 PARTS_DIR = Path(__file__).resolve().parent.parent / "presets" / "pim"
 SCORE_BYTES = 4
@@ -175,6 +177,22 @@ class _File:
         if value != int(value):
             raise InputError(f"{self.path}: [{section}] {key} is {value:g}; it must be a whole number")
         return int(value)
+
+
+def read_pim_table(path: Path) -> tuple[list[int], list[int]]:
+    """Contexts (tokens, ascending) and ps of one sequence's decode attention in one layer, on its channels.
+
+    The table of a simulator of the memory: columns context_tokens and time_us. InputError names file and line.
+    """
+    table = read_table(path, text=[], numbers=["context_tokens", "time_us"])
+    context = table.number["context_tokens"]
+    for row in range(len(table)):
+        if context[row] != int(context[row]) or (row and context[row] <= context[row - 1]):
+            raise InputError(
+                f"{path}:{table.line[row]}:1: context_tokens is {context[row]:g}; it must be a whole number above the "
+                "one before"
+            )
+    return [int(one) for one in context], to_ps(table.number["time_us"]).tolist()
 
 
 @dataclass(frozen=True)

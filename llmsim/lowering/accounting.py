@@ -1,7 +1,7 @@
 """What a deployment draws and costs: gathers the plans before a run, and makes the energy account after it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -37,6 +37,7 @@ class Accounting:
         """The account of a run that recorded shares, from the first arrival to the end of the last step."""
         if self.power is None:
             return None
+        handed, through_nics = self._handed_over(simulation.handovers(), requests)
         activities = [simulation.activity(index) for index in range(len(self.traffic))]
         uses = [
             GroupUse(
@@ -44,15 +45,34 @@ class Accounting:
                 step_end_ps=activity["end_ps"],
                 share_request=activity["share_request"],
                 share_ps=activity["share_ps"],
-                traffic=table.traffic(activity),
+                traffic=table.traffic(activity).plus(link_bytes=handed[index], nic_bytes=through_nics[index]),
                 computing_aj=_computing_aj(group, activity),
             )
-            for group, activity, table in zip(self.groups, activities, self.traffic, strict=True)
+            for index, (group, activity, table) in enumerate(zip(self.groups, activities, self.traffic, strict=True))
         ]
         arrived = requests.arrival_ps[requests.arrival_ps >= 0]
         start_ps = int(arrived.min()) if len(arrived) else 0
         end_ps = max([start_ps, *(int(use.step_end_ps.max()) for use in uses if len(use.step_end_ps))])
         return account(self.power, uses, len(requests.status), (start_ps, end_ps), interval_ps)
+
+    def _handed_over(
+        self, handovers: Mapping[str, Any] | None, requests: RequestColumns
+    ) -> tuple[list[int], list[int]]:
+        """Bytes of KV hand-overs by group: over links of the sender's node, and through network cards, at both ends."""
+        links, nics = [0] * len(self.traffic), [0] * len(self.traffic)
+        if handovers is None or self.power is None:
+            return links, nics
+        rows = np.flatnonzero((handovers["prefill_group"] >= 0) & (handovers["kv_transfer_bytes"] > 0))
+        where = self.power.node_of_group
+        for row in rows.tolist():
+            sender, receiver = int(handovers["prefill_group"][row]), int(requests.group[row])
+            size = int(handovers["kv_transfer_bytes"][row])
+            if where[sender] == where[receiver]:
+                links[sender] += size
+            else:
+                nics[sender] += size
+                nics[receiver] += size
+        return links, nics
 
 
 def accounting(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> Accounting:
@@ -60,9 +80,11 @@ def accounting(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> Acco
     power, notes = _power_plan(deployment, groups), []
     tables: dict[int, TrafficTable] = {}
     if power is not None:
-        for group in groups:
+        for group, place in zip(groups, deployment.groups, strict=True):
             if id(group.program) not in tables:
-                tables[id(group.program)] = traffic_table(group.operators, group.layout.tp, _copies(group))
+                tables[id(group.program)] = traffic_table(
+                    group.operators, group.layout.tp, _copies(group), members=place.dp, stages=place.pp
+                )
         without = [str(index) for index, spec in enumerate(power.nodes) if spec is None]
         if without:
             notes.append(

@@ -16,7 +16,7 @@ from llmsim.config.deployment import MemorySpec
 from llmsim.config.errors import InfeasibleError, InputError, NotYetError, nearest
 from llmsim.core import PS_PER_S, Int64
 from llmsim.costs import OpCost
-from llmsim.costs.pim import PimPart, load_pim_part, pim_attention
+from llmsim.costs.pim import PimPart, load_pim_part, pim_attention, read_pim_table
 from llmsim.costs.source import AttentionCost
 from llmsim.lowering.network import BETWEEN_GROUPS
 from llmsim.model import Layout, ModelConfig, Operator
@@ -75,9 +75,10 @@ def offload_plan(
     where = Where(deployment, group, operators)
     if not where.elsewhere and not group.offloading.attention:
         return None
-    if group.pp > 1 or group.dp_group is not None:
+    if group.pp > 1 or group.dp_group is not None or group.pd_type is not None:
         raise NotYetError(
-            "weights or attention outside of the devices do not run with pp_size above 1 or a dp_group yet"
+            "weights or attention outside of the devices, together with pp_size above 1, a dp_group or a pd_type, "
+            "does not run in this version; leave one of them out"
         )
     config = _native.OffloadConfig()
     plan = _Weights(where, layout.tp, table_tokens)
@@ -356,6 +357,9 @@ def _fill_pim(
     pim = _native.PimConfig()
     pim.context = [0, max_model_len]
     pim.ps = [cost.ps(0), cost.ps(max_model_len)]
+    table = where.deployment.nodes[where.group.node].pim_table
+    if table is not None:
+        pim.context, pim.ps = read_pim_table(Path(where.deployment.cluster_path).parent / table)
     pim.sets = max(1, channels // cost.channels)
     pim.latency_ps = link.latency_ps[at] + part.access_ps
     pim.bytes_per_s = min(link.bandwidth_bytes_per_s[at], channels * part.bus_bytes_per_s)

@@ -119,6 +119,7 @@ def _traffic_aj(spec: NodePowerSpec, power: AcceleratorPower, traffic: Traffic) 
         "accelerators": traffic.memory_bytes * BITS * power.memory_aj_per_bit,
         "dram": traffic.host_bytes * BITS * spec.dram_aj_per_bit,
         "links": (traffic.link_bytes + traffic.host_bytes + traffic.pool_bytes) * BITS * spec.link_aj_per_bit,
+        "nics": traffic.nic_bytes * BITS * spec.nic_aj_per_bit,
     }
 
 

@@ -17,10 +17,13 @@ RING_FACTOR = {"all_reduce": 2}
 
 @dataclass(frozen=True, eq=False)
 class TrafficTable:
-    """What the operators of a group move: all layers, `ranks` tensor-parallel ranks."""
+    """What the operators of a group move: all layers, `ranks` tensor-parallel ranks in each of `stages`, and its part
+    of what it does together with `members` data-parallel groups (itself included)."""
 
     operators: tuple[Operator, ...]
     ranks: int
+    members: int = 1
+    stages: int = 1
     copies: Mapping[str, tuple[int, Int64]] = field(default_factory=dict)
     """Memory ("cpu", "cxl:<id>") -> bytes that one rank copies from it in every step, and by tokens."""
 
@@ -35,8 +38,7 @@ class TrafficTable:
             rows = activity["rows"][_table(op)]
             computed = int(rows @ np.arange(len(rows), dtype=np.int64))
             if op.kind == "collective":
-                size = op.collective_bytes_per_token * computed * op.repeat
-                link += size * RING_FACTOR.get(op.collective, 1) * (self.ranks - 1)
+                link += op.collective_bytes_per_token * computed * op.repeat * self._sent(op) // self.members
                 continue
             moved = (op.read_bytes_per_token + op.write_bytes_per_token) * computed + _weights(op, rows)
             moved += op.kv_bytes_per_context_token * int(activity["kv_read_tokens"])
@@ -46,6 +48,14 @@ class TrafficTable:
         offload = activity["offload"]
         host += (offload["to_memory_bytes"] + offload["from_memory_bytes"]) * self.ranks
         return Traffic(memory_bytes=memory, link_bytes=link, host_bytes=host, pool_bytes=pool)
+
+    def _sent(self, op: Operator) -> int:
+        """How many times the size of its tensor a collective sends, all members together."""
+        if op.collective == "send":
+            return self.ranks * (self.stages - 1) * self.members
+        ranks = self.ranks * self.members if op.feature == "gathered" else self.ranks
+        groups = 1 if op.feature == "gathered" else self.members
+        return RING_FACTOR.get(op.collective, 1) * (ranks - 1) * groups
 
     def _copied(self, rows: Int64) -> tuple[int, int]:
         """Bytes from the host and from the pool."""
@@ -61,10 +71,15 @@ class TrafficTable:
 
 
 def traffic_table(
-    operators: Sequence[Operator], tp: int, copies: Mapping[str, tuple[int, Int64]] | None = None
+    operators: Sequence[Operator],
+    tp: int,
+    copies: Mapping[str, tuple[int, Int64]] | None = None,
+    *,
+    members: int = 1,
+    stages: int = 1,
 ) -> TrafficTable:
     """The table of a group of `tp` ranks."""
-    return TrafficTable(tuple(operators), tp, copies or {})
+    return TrafficTable(tuple(operators), tp, members, stages, copies or {})
 
 
 def _table(op: Operator) -> int:

@@ -82,6 +82,7 @@ def _group(group: GroupEnergy) -> dict[str, Any]:
         "link_bytes": traffic.link_bytes,
         "host_bytes": traffic.host_bytes,
         "pool_bytes": traffic.pool_bytes,
+        "nic_bytes": traffic.nic_bytes,
     }
 
 

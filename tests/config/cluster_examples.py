@@ -102,6 +102,7 @@ def full() -> Json:
     node["instances"].append(older)
     node["num_instances"] = 2
     node["cpu_mem"]["pim_config"] = "DDR4_8GB_3200_pim"
+    node["cpu_mem"]["pim_table"] = "pim.csv"
     node["power"] = {
         "base_node_power": 60,
         "npu": {

@@ -127,6 +127,15 @@ def test_kv_is_where_decodes_attend(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert found["mean_tpot_ms"] != plain["mean_tpot_ms"]
 
 
+def test_times_of_a_simulator_replace_those_of_the_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = cluster(enable_attn_offloading=True)
+    document["nodes"][0]["cpu_mem"].update(pim_config="HBM2_1GB_2000_pim", pim_table="t.csv")
+    (tmp_path / "t.csv").write_text("context_tokens,time_us\n0,1000\n1000,1000\n", encoding="utf-8")
+    assert summary(tmp_path, capsys, document)["mean_tpot_ms"] > 32  # a millisecond in each of 32 layers
+    (tmp_path / "t.csv").write_text("context_tokens,time_us\n10,1\n10,2\n", encoding="utf-8")
+    assert "t.csv:3:1: context_tokens is 10; it must be a whole number above" in refusal(tmp_path, capsys, document)
+
+
 def test_refusals_name_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "give the node's cpu_mem a pim_config" in refusal(tmp_path, capsys, cluster(enable_attn_offloading=True))
     error = refusal(tmp_path, capsys, cluster(placement={"layers": {"qkv": {"weights": "cpu"}}}))
@@ -137,6 +146,12 @@ def test_refusals_name_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixtu
     document = cluster(placement={"default": {"weights": "cxl:0"}})
     document["cxl_mem"]["mem_size"] = 32
     assert "do not fit its 8.00 GiB" in refusal(tmp_path, capsys, document)
+    away = {"placement": {"default": {"weights": "cpu"}}}
+    for more in ({"dp_group": "a"}, {"tp_size": 1, "pp_size": 2, "num_npus": 2}, {"pd_type": "prefill"}):
+        document = cluster(instances=2, **away, **more)
+        if "pd_type" in more:
+            document["nodes"][0]["instances"][1] = {**document["nodes"][0]["instances"][1], "pd_type": "decode"}
+        assert "does not run in this version" in refusal(tmp_path, capsys, document)
     document = cluster(enable_attn_offloading=True)
     document["nodes"][0]["cpu_mem"]["pim_config"] = "HBM9"
     assert 'the memory part "HBM9" is not known' in refusal(tmp_path, capsys, document)

@@ -1,0 +1,56 @@
+"""Bytes of a group from its operators and how often they ran."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llmsim.model import Dtypes, Layout, load_model, operators, weight_bytes
+from llmsim.power import traffic_table
+
+MODEL = load_model("meta-llama/Llama-3.1-8B")
+HIDDEN_BYTES, VOCAB_BYTES = 4096 * 2, 128256 * 2
+
+
+def activity(tokens: dict[int, int], sequences: dict[int, int], kv_read: int = 0) -> dict[str, Any]:
+    rows = [np.zeros(65, np.int64) for _ in range(3)]
+    for table, counts in zip(rows, (tokens, sequences, {}), strict=True):
+        for at, count in counts.items():
+            table[at] = count
+    moved = {"to_memory_bytes": 0, "from_memory_bytes": 0}
+    return {"rows": tuple(rows), "kv_read_tokens": kv_read, "sequences": 0, "offload": moved}
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_rings_send_what_their_definition_says(tp: int) -> None:
+    table = traffic_table(operators(MODEL, Layout(tp), Dtypes()), tp)
+    found = table.traffic(activity({8: 3}, {8: 3}))
+    all_reduce = (2 * 32 + 1) * 2 * (tp - 1) * HIDDEN_BYTES * 8 * 3 if tp > 1 else 0
+    gather = (tp - 1) * VOCAB_BYTES * 8 * 3
+    assert found.link_bytes == all_reduce + gather
+
+
+def test_a_step_reads_its_weights_and_kv_once_on_every_rank() -> None:
+    tables = {tp: traffic_table(operators(MODEL, Layout(tp), Dtypes()), tp) for tp in (1, 2)}
+    once, twice = (tables[1].traffic(activity({1: n}, {1: n})).memory_bytes for n in (1, 2))
+    assert twice == 2 * once
+    weights = weight_bytes(MODEL, Layout(1), Dtypes()) - 128256 * 4096 * 2  # rows of the embedding, not all of it
+    assert weights < once < 1.001 * weights
+    for table in tables.values():
+        read = table.traffic(activity({1: 1}, {1: 1}, kv_read=1000)).memory_bytes
+        assert read - table.traffic(activity({1: 1}, {1: 1})).memory_bytes == 1000 * 131072
+
+
+def test_members_share_what_they_do_together() -> None:
+    ops = operators(MODEL, Layout(2), Dtypes())
+    alone = traffic_table(ops, 2).traffic(activity({8: 3}, {8: 3}))
+    member = traffic_table(ops, 2, members=4).traffic(activity({8: 3}, {8: 3}))
+    assert member == alone  # a dense model's members have no collective in common
+
+
+def test_copies_count_by_step_and_by_tokens() -> None:
+    by_tokens = np.arange(65, dtype=np.int64) * 7
+    copies = {"cpu": (1000, by_tokens), "cxl:0": (10, np.zeros(1, np.int64))}
+    found = traffic_table((), 2, copies).traffic(activity({8: 3, 4: 1}, {}))
+    assert found.host_bytes == 2 * (4 * 1000 + 3 * 56 + 28)
+    assert found.pool_bytes == 2 * 4 * 10
