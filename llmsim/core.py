@@ -126,6 +126,25 @@ class RequestColumns:
     preemptions: Int32
 
 
+@dataclass(eq=False)
+class HandoverColumns:
+    """How the KV of disaggregated requests went from group to group, row i of the workload; times in ps, -1 where it
+    never happened. Rows with `prefill_group` -1 were served by one group.
+
+    `prefill_end_ps`: the prefill group had computed the prompt. `kv_reserved_ps`: the decode group held blocks for all
+    of it, `decode_cached_tokens` of which it had already. `kv_landed_ps`: the last of `kv_transfer_bytes` was there.
+    `decode_scheduled_ps`: the request first ran where it is decoded.
+    """
+
+    prefill_group: Int16
+    prefill_end_ps: Int64
+    kv_reserved_ps: Int64
+    kv_landed_ps: Int64
+    decode_scheduled_ps: Int64
+    decode_cached_tokens: Int32
+    kv_transfer_bytes: Int64
+
+
 @dataclass(frozen=True)
 class TimeShare:
     """Busy time of one operator of one group by where its number came from; `ps_by_provenance[Provenance]`."""
@@ -237,6 +256,8 @@ class Results:
     ranks of its data-parallel domain, shapes (max + 1,)."""
     blame: Mapping[str, Int64] = field(default_factory=dict)
     """Parts of each request's latency, `llmsim.results.tables.BLAME`, shape (requests,); zero unless it finished."""
+    handovers: HandoverColumns | None = None
+    """None: no group has a role of its own."""
     energy: Energy | None = None
     """None: no node says what it draws."""
     kv_tiers: tuple[Mapping[str, int | str], ...] = ()

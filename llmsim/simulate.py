@@ -7,7 +7,7 @@ import numpy as np
 
 from llmsim import _native
 from llmsim.config.errors import InfeasibleError, InputError, InvariantError, NotYetError
-from llmsim.core import PS_PER_S, Clients, RequestColumns, Results, Status, TimeShare, Workload
+from llmsim.core import PS_PER_S, Clients, HandoverColumns, RequestColumns, Results, Status, TimeShare, Workload
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.kv_tiers import LoweredTiers
 from llmsim.results.invariants import check_invariants
@@ -28,6 +28,8 @@ class SimulationOptions:
     """How to run; `series_interval_ps` 0 records no series."""
 
     router: RouterSpec = field(default_factory=RouterSpec)
+    decode_router: RouterSpec = field(default_factory=RouterSpec)
+    """Chooses where a disaggregated request is decoded."""
     seed: int = 0
     series_interval_ps: int = PS_PER_S
     record_steps: bool = False
@@ -69,7 +71,10 @@ def simulate(
     except _native.BadPolicy as error:
         raise InputError(options.policies.named(str(error))) from None
     except _native.BadRoute as error:
-        raise InputError(f"router {options.router.name} {error}") from None
+        name = options.router.name
+        if deployment.handovers is not None and options.decode_router.python is not None:
+            name = f"{name} or {options.decode_router.name}"
+        raise InputError(f"router {name} {error}") from None
     return _results(deployment, workload, simulation, interrupted, options.series_interval_ps)
 
 
@@ -131,6 +136,16 @@ def _native_simulation(
         simulation.record_shares()
     options.policies.install_admission(simulation, deployment.models, workload)
     options.router.install(simulation, options.seed, deployment.models, workload)
+    if deployment.network is not None:
+        simulation.set_fabric(deployment.network.config)
+    if deployment.handovers is not None:
+        if workload.timeout_ps is not None or workload.cancel_after_tokens is not None:
+            raise NotYetError(
+                "clients that give up (timeouts, cancellations) do not run together with prefill/decode disaggregation "
+                "in this version; remove them, or the pd_type of the instances"
+            )
+        options.decode_router.install(simulation, options.seed, deployment.models, workload, decode_side=True)
+        simulation.set_handovers(deployment.handovers)
     return simulation
 
 
@@ -182,6 +197,11 @@ def _cut_by_length(workload: Workload, requests: RequestColumns) -> tuple[str, .
     return (f"the answers of {cut} requests were cut at max_model_len",) if cut else ()
 
 
+def _handovers(simulation: "_native.Simulation") -> HandoverColumns | None:
+    columns = simulation.handovers()
+    return None if columns is None else HandoverColumns(**columns)
+
+
 def _results(
     deployment: LoweredDeployment,
     workload: Workload,
@@ -213,6 +233,7 @@ def _results(
             for group, op, permille in simulation.attention_reach()
         ),
         blame=simulation.blame(),
+        handovers=_handovers(simulation),
         energy=deployment.accounting.energy(simulation, requests, interval_ps or PS_PER_S),
         interrupted=interrupted,
         notes=(*deployment.notes, *_cut_by_length(workload, requests)),

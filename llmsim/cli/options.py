@@ -125,6 +125,31 @@ Routing = Annotated[
         default=True,
     ),
 ]
+DecodeRouting = Annotated[
+    str,
+    _option(
+        _INPUT,
+        "--decode-routing-policy",
+        text="Where a disaggregated request is decoded; the same choices.",
+        default=True,
+    ),
+]
+KvTransfer = Annotated[
+    str | None,
+    _option(
+        _COST,
+        "--kv-transfer",
+        text="Between pd_type prefill and decode: whole (prompts) or layerwise; whole if not given.",
+    ),
+]
+KvTransferMode = Annotated[
+    str | None,
+    _option(
+        _COST,
+        "--kv-transfer-mode",
+        text="pull (decode reads when the prefill has ended) or push (decode reserves first); layerwise is push.",
+    ),
+]
 ExpertRouting = Annotated[
     str,
     _option(

@@ -40,7 +40,13 @@ def prepare(options: RunOptions) -> Prepared:
     from llmsim.workload import load_dataset
     from llmsim.workload.clients import ClientOptions, with_clients
 
-    deployment = resolve(load_cluster(options.cluster), EngineOverrides(**options.engine), options.switches)
+    deployment = resolve(
+        load_cluster(options.cluster),
+        EngineOverrides(**options.engine),
+        options.switches,
+        options.kv_transfer,
+        options.kv_transfer_mode,
+    )
     lowered = lower(
         deployment,
         LoweringOptions(
@@ -74,6 +80,7 @@ def prepare(options: RunOptions) -> Prepared:
     workload, clients = with_clients(workload, habits, options.seed)
     simulation = SimulationOptions(
         router=options.router,
+        decode_router=options.decode_router,
         seed=options.seed,
         series_interval_ps=options.log_interval_ps,
         record_steps=options.run_dir is not None or options.timeline is not None,

@@ -51,6 +51,9 @@ class RunOptions:
     as_json: bool
     log_interval_ps: int
     log_level: str
+    decode_router: "RouterSpec"
+    kv_transfer: str | None = None
+    kv_transfer_mode: str | None = None
     arrivals: Path | None = None
     """A recorded log whose true arrivals replace the trace's."""
     timeline: Path | None = None
@@ -104,6 +107,9 @@ def command(
     admission: o.Admission = None,
     ttft_target_ns: o.TtftTarget = None,
     request_routing_policy: o.Routing = "LOAD",
+    decode_routing_policy: o.DecodeRouting = "LOAD",
+    kv_transfer: o.KvTransfer = None,
+    kv_transfer_mode: o.KvTransferMode = None,
     expert_routing_policy: o.ExpertRouting = "BALANCED",
     profile_dir: o.ProfileDir = None,
     cost_source: o.CostSource = "auto",
@@ -171,7 +177,6 @@ def command(
             seed=_at_least("--seed", seed, 0),
             engine=engine,
             router=_router(request_routing_policy),
-            expert_routing=_expert_routing(expert_routing_policy, seed),
             profile_dirs=_profile_dirs(profile_dir or []),
             profile_dirs_given=bool(profile_dir),
             cost_source="auto" if ":" in cost_source else _named_source(cost_source),

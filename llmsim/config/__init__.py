@@ -1,7 +1,7 @@
 """The cluster file and the engine's options: parsed, checked, every default and unit resolved."""
 
 from llmsim.config.cluster import Cluster, load_cluster, parse_cluster
-from llmsim.config.deployment import Deployment, Group, LinkSpec, MemorySpec, Node
+from llmsim.config.deployment import Deployment, Disaggregation, Group, LinkSpec, MemorySpec, Node
 from llmsim.config.engine_args import EngineArgs, with_model_limits
 from llmsim.config.engine_profile import load_profile, profile_names
 from llmsim.config.options import EngineOverrides
@@ -11,6 +11,7 @@ from llmsim.config.schema import cluster_schema
 __all__ = [
     "Cluster",
     "Deployment",
+    "Disaggregation",
     "EngineArgs",
     "EngineOverrides",
     "Group",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -74,6 +74,16 @@ class Cluster(Section):
     )
     electricity_price_per_kwh: PricePerKwh | None = Field(
         default=None, description="Price of one kWh, where it is not contained in the prices per hour."
+    )
+    kv_transfer: Literal["whole", "layerwise"] | None = Field(
+        default=None,
+        description="Between instances of pd_type prefill and decode: whole prompts, or layer by layer as they are "
+        "computed.",
+    )
+    kv_transfer_mode: Literal["pull", "push"] | None = Field(
+        default=None,
+        description="Whether the decode instance reads when the prefill has ended, or reserves before it and is "
+        "written to.",
     )
     engine: EngineOptions = Field(
         default_factory=EngineOptions,

@@ -106,6 +106,16 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Disaggregation:
+    """How prompts' KV goes from prefill to decode groups (docs/disaggregation.md)."""
+
+    layerwise: bool = False
+    """While the prefill runs, layer by layer; else when it has ended."""
+    push: bool = False
+    """The decode group reserves before the prefill, which then writes; else it is told afterwards, and reads."""
+
+
+@dataclass(frozen=True)
 class Deployment:
     """A resolved cluster; immutable. Groups are numbered node by node, in the order of the file."""
 
@@ -118,6 +128,8 @@ class Deployment:
     pool_power: PoolPowerSpec | None = None
     pool_memory: MemorySpec | None = None
     """The whole CXL pool."""
+    disaggregation: Disaggregation | None = None
+    """None: no group has a role of its own."""
 
     def accelerator_power(self, group: Group) -> AcceleratorPower | None:
         """What the group's devices draw; None where their node does not say."""

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from llmsim.config.cluster import Cluster, placements
 from llmsim.config.deployment import Deployment, Economics, Group, LinkSpec, MemorySpec, Node, Offloading, PoolSpec
 from llmsim.config.devices import CxlMemory, Memory
+from llmsim.config.disaggregation import resolve_disaggregation
 from llmsim.config.engine_args import CLUSTER_FILE, COMMAND_LINE, EngineArgs, Given, resolve_engine
 from llmsim.config.engine_profile import DEFAULT_PROFILE, EngineProfile, load_profile
 from llmsim.config.errors import InputError, NotYetError
@@ -15,17 +16,22 @@ from llmsim.config.instance import Instance
 from llmsim.config.options import EngineOptions, EngineOverrides, given, name_used
 from llmsim.config.positions import Location, field_path
 from llmsim.config.power import resolve_node_power, resolve_pool_power
-from llmsim.config.rules import shown
 from llmsim.config.units import gb_per_s_to_bytes_per_s, gib_to_bytes, ns_to_ps
 
 
-def resolve(cluster: Cluster, overrides: EngineOverrides, switches: frozenset[str] = frozenset()) -> Deployment:
+def resolve(
+    cluster: Cluster,
+    overrides: EngineOverrides,
+    switches: frozenset[str] = frozenset(),
+    kv_transfer: str | None = None,
+    kv_transfer_mode: str | None = None,
+) -> Deployment:
     """The deployment that a cluster and the command line describe.
 
     For every engine option the instance wins over the command line, that over the cluster's `engine`, that over the
     engine profile; `EngineArgs.origin` says which. `switches` are offloading keys of an instance that the command line
-    turned on, for instances that do not say otherwise. Raises InputError for a bad or contradictory value,
-    NotYetError for what a later version runs.
+    turned on, for instances that do not say otherwise; `kv_transfer` and `kv_transfer_mode` are the command line's.
+    Raises InputError for a bad or contradictory value, NotYetError for what a later version runs.
     """
     _refuse_what_does_not_run_yet(cluster)
     command_line = _command_line(overrides)
@@ -54,6 +60,7 @@ def resolve(cluster: Cluster, overrides: EngineOverrides, switches: frozenset[st
         pool=PoolSpec(cluster.cxl_mem.num_devices, _memory(cluster.cxl_mem)) if cluster.cxl_mem else None,
         pool_power=resolve_pool_power(cluster.cxl_mem),
         pool_memory=_pool(cluster.cxl_mem) if cluster.cxl_mem is not None else None,
+        disaggregation=resolve_disaggregation(cluster, tuple(groups), kv_transfer, kv_transfer_mode),
     )
 
 
@@ -214,23 +221,12 @@ def _link(cluster: Cluster) -> LinkSpec:
 
 def _refuse_what_does_not_run_yet(cluster: Cluster) -> None:
     """Valid wishes of a later version: refused by name, never ignored."""
-    for location, instance in cluster.instances():
-        _refuse_instance(cluster, location, instance)
     for location, placement in placements(cluster):
         if placement.kv_loc not in (None, "npu"):
             what = (
                 f'is "{placement.kv_loc}", but a KV cache outside of device memory ("npu") does not run in this version'
             )
             raise _not_yet(cluster, (*location, "kv_loc"), what)
-
-
-def _refuse_instance(cluster: Cluster, location: Location, instance: Instance) -> None:
-    def refuse(key: str, capability: str) -> NotYetError:
-        what = f"is {shown(getattr(instance, key))}, but {capability} does not run in this version"
-        return _not_yet(cluster, (*location, key), what)
-
-    if instance.pd_type is not None:
-        raise refuse("pd_type", "prefill/decode disaggregation")
 
 
 def _not_yet(cluster: Cluster, location: Location, what: str) -> NotYetError:

@@ -13,6 +13,8 @@ COLUMNS = (
     "instance id", "request id", "model", "input", "output", "arrival", "end_time",
     "latency", "queuing_delay", "TTFT", "TPOT", "ITL",
 )  # fmt: skip
+HANDOVER_COLUMNS = ("prefill instance id", "KV transfer", "KV bytes")
+"""Behind the others, where groups have roles; empty, 0 and 0 for requests that one group served."""
 
 
 def write_csv(results: Results, path: str | Path) -> None:
@@ -20,8 +22,10 @@ def write_csv(results: Results, path: str | Path) -> None:
 
     Time stamps are rounded to whole ns, halves up, and every duration is a difference of rounded stamps: TTFT plus the
     ITLs is the latency exactly. `queuing_delay` ends when the request is first scheduled. TPOT is
-    (latency - TTFT) / (output - 1), rounded; empty for one token. ITL is a Python list of output - 1 integers. Raises
-    InputError where `path` cannot be written.
+    (latency - TTFT) / (output - 1), rounded; empty for one token. ITL is a Python list of output - 1 integers. In
+    a disaggregated run `instance id` decodes, HANDOVER_COLUMNS say where the prompt was computed, how long its KV was
+    what the request waited for (`kv_transfer_ps` of the blame), and how much of it there was. Raises InputError
+    where `path` cannot be written.
     """
     requests, workload = results.requests, results.workload
     rows = finished_rows(requests)
@@ -32,7 +36,7 @@ def write_csv(results: Results, path: str | Path) -> None:
     )
     with atomic_writer(path) as stream:
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(COLUMNS)
+        writer.writerow(COLUMNS if results.handovers is None else (*COLUMNS, *HANDOVER_COLUMNS))
         for index, row in enumerate(rows.tolist()):
             emitted = int(requests.emitted_tokens[row])
             latency, ttft = finish[index] - arrival[index], first[index] - arrival[index]
@@ -51,8 +55,18 @@ def write_csv(results: Results, path: str | Path) -> None:
                     ttft,
                     (2 * (latency - ttft) + emitted - 1) // (2 * (emitted - 1)) if emitted > 1 else "",
                     _itl_ns(int(requests.first_token_ps[row]), results.itl_of(row)),
+                    *_handover(results, row),
                 )
             )
+
+
+def _handover(results: Results, row: int) -> tuple[int | str, ...]:
+    h = results.handovers
+    if h is None:
+        return ()
+    group = int(h.prefill_group[row])
+    waited_ps = results.blame["kv_transfer_ps"][row : row + 1]
+    return group if group >= 0 else "", int(_to_ns(waited_ps)[0]), int(h.kv_transfer_bytes[row])
 
 
 def _itl_ns(first_token_ps: int, itl_ps: Int64) -> list[int]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from llmsim.core import Results, Status
 from llmsim.export.files import atomic_writer
-from llmsim.results.tables import BLAME, REQUEST_AMOUNTS, REQUEST_DURATIONS, REQUEST_TIMES, Column
+from llmsim.results.tables import BLAME, HANDOVERS, REQUEST_AMOUNTS, REQUEST_DURATIONS, REQUEST_TIMES, Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +44,7 @@ def write_requests(results: Results, path: str | Path) -> None:
         *(pa.field(column.name, pa.int64(), True, _meaning(column)) for column in REQUEST_TIMES),
         *(pa.field(column.name, pa.int32(), False, _meaning(column)) for column in REQUEST_AMOUNTS),
         *(pa.field(column.name, pa.int64(), True, _meaning(column)) for column in (*REQUEST_DURATIONS, *BLAME)),
+        *(pa.field(column.name, pa.from_numpy_dtype(column.dtype), True, _meaning(column)) for column in HANDOVERS),
         pa.field(_ENERGY.name, pa.float64(), True, _meaning(_ENERGY)),
         pa.field("itl_ps", pa.list_(pa.field("item", pa.int64(), False)), metadata=_meaning(_ITL)),
     ]
@@ -102,9 +103,20 @@ def _progress(results: Results, rows: slice) -> dict[str, _Masked]:
             results.blame[column.name][rows],
             np.maximum(requests.finish_ps[rows], requests.cancelled_ps[rows]) < 0,
         )
+    columns |= _handover(results, rows)
     joules = np.zeros(len(requests.status[rows])) if results.energy is None else results.energy.request_j[rows]
     columns[_ENERGY.name] = (joules, np.full(len(joules), results.energy is None))
     return columns
+
+
+def _handover(results: Results, rows: slice) -> dict[str, _Masked]:
+    h = results.handovers
+    if h is None:
+        nothing = np.ones(len(results.requests.status[rows]), dtype=np.bool_)
+        return {column.name: (np.zeros(len(nothing), column.dtype), nothing) for column in HANDOVERS}
+    alone = h.prefill_group[rows] < 0
+    columns = {column.name: getattr(h, column.name)[rows] for column in HANDOVERS}
+    return {name: (values, alone | (values < 0)) for name, values in columns.items()}
 
 
 def _inter_token(results: Results, rows: slice, list_type: "pa.DataType") -> "pa.Array":

@@ -23,6 +23,7 @@ from llmsim.lowering.adjusted import adjusted, adjusted_costs, adjustment_notes
 from llmsim.lowering.calibration import Calibration
 from llmsim.lowering.capped import clock_ppm, costs_at_clock
 from llmsim.lowering.collectives import DomainLinks, expanded_config, link_collective_costs
+from llmsim.lowering.handover import ROLES, handover_config, transfer_notes
 from llmsim.lowering.layouts import (
     LoweredWave,
     batches_in_flight,
@@ -34,6 +35,7 @@ from llmsim.lowering.layouts import (
     stage_operators,
     tightest,
 )
+from llmsim.lowering.network import ClusterNetwork, cluster_network
 from llmsim.lowering.offload import OffloadPlan, evicted_notes, local_reads, offload_plan, place_copies
 from llmsim.lowering.program import build_program, padded_tokens
 from llmsim.model import (
@@ -110,6 +112,9 @@ class LoweredDeployment:
     groups: tuple[LoweredGroup, ...]
     models: tuple[str, ...]
     accounting: Accounting
+    network: ClusterNetwork | None = None
+    """What groups share; None where nothing moves between them."""
+    handovers: "_native.HandoverConfig | None" = None
     notes: tuple[str, ...] = field(default=())
     waves: tuple[LoweredWave, ...] = ()
 
@@ -146,7 +151,7 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     for group in deployment.groups:
         layout = (group.tp, group.ep, group.pp, group.pp_layers, group.dp, group.dp_spans_nodes)
         kind = (
-            *(group.model_name, group.hardware, layout, group.memory, _engine_key(group.engine)),
+            *(group.pd_type, group.model_name, group.hardware, layout, group.memory, _engine_key(group.engine)),
             clock_ppm(deployment.accelerator_power(group)),
             *((group.node, repr(group.offloading)) if group.offloading != Offloading() else ()),
         )
@@ -170,7 +175,14 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     waves = lockstep_waves(deployment, [(lowered.model, lowered.expanded) for lowered in groups])
     for index in (index for wave in waves for index in wave.groups):
         groups[index] = replace(groups[index], expanded=None)  # its wave runs it
-    return LoweredDeployment(tuple(groups), models, account, (*changes, *notes, *account.notes), waves)
+    network = handovers = None
+    if deployment.disaggregation is not None:
+        network = cluster_network(deployment, "fifo" if options.network == "congestion-aware" else "fair")
+        handovers = handover_config(deployment, groups, network)
+    how = transfer_notes(deployment, groups)
+    return LoweredDeployment(
+        tuple(groups), models, account, network, handovers, (*changes, *notes, *account.notes, *how), waves
+    )
 
 
 def _lower_in_place(deployment: Deployment, group: Group, options: LoweringOptions, model_index: int) -> LoweredGroup:
@@ -202,6 +214,7 @@ def _placed(lowered: LoweredGroup, group: Group) -> LoweredGroup:
     native.depth, native.api_latency_ps = lowered.native.depth, lowered.native.api_latency_ps
     if lowered.offload is not None:
         native.offload = lowered.offload.native
+    native.role = lowered.native.role
     fields = {**vars(lowered), "native": native, "info": GroupInfo(**{**vars(lowered.info), "index": group.index})}
     return LoweredGroup(**fields)
 
@@ -298,7 +311,7 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
         program=program,
         program_costs=program_costs,
         expanded=expanded,
-        scheduler=_scheduler(engine, ledger.num_blocks, request.max_model_len, program),
+        scheduler=_scheduler(engine, ledger.num_blocks, request.max_model_len, program, group.pd_type),
         native=_native_group(group, model_index, offload, exact=options.exact),
         engine=engine,
         offload=offload,
@@ -322,6 +335,7 @@ def _native_group(group: Group, model_index: int, offload: OffloadPlan | None, *
     native.model = model_index
     native.depth = batches_in_flight(group)
     native.api_latency_ps = group.engine.api_latency_ps
+    native.role = ROLES[group.pd_type]
     return native
 
 
@@ -335,7 +349,7 @@ ORDERS = {
 
 
 def _scheduler(
-    engine: EngineArgs, num_blocks: int, max_model_len: int, program: "_native.Program"
+    engine: EngineArgs, num_blocks: int, max_model_len: int, program: "_native.Program", pd_type: str | None
 ) -> "_native.VllmV1Config | _native.BatchingConfig":
     scheduler: _native.VllmV1Config | _native.BatchingConfig
     if engine.scheduler == "vllm_v1":
@@ -345,6 +359,7 @@ def _scheduler(
         scheduler.reserve_full_isl = engine.reserve_full_isl
         scheduler.async_scheduling = engine.async_scheduling
         scheduler.prefill_first = engine.prioritize_prefill
+        scheduler.hands_over, scheduler.takes_over = pd_type == "prefill", pd_type == "decode"
     else:
         scheduler = _native.BatchingConfig()
         scheduler.scheduler = engine.scheduler

@@ -26,6 +26,7 @@ def check_invariants(results: Results, enforces_light: Sequence[bool]) -> Mappin
         "10 speed of light": _light(results, enforces_light),
         "11 blame": _blame(results),
         "12 energy": _energy(results),
+        "13 transfers": _transfers(results),
     }
 
 
@@ -41,6 +42,8 @@ def _conservation(results: Results) -> str:
     for state, total in in_groups.items():
         if counted[state] != total:
             return f"{counted[state]} requests are {state.name.lower()}, the groups count {total}"
+    if counted[Status.PARKED] > int(counters["parked"].sum()):
+        return f"{counted[Status.PARKED]} requests are parked, the groups count {int(counters['parked'].sum())}"
     dropped = int(np.count_nonzero((status == Status.CANCELLED) & (results.requests.queued_ps >= 0)))
     if dropped != int(counters["cancelled"].sum()):
         return f"{dropped} requests were cancelled, the groups count {int(counters['cancelled'].sum())}"
@@ -150,6 +153,24 @@ def interval_lengths_ps(energy: Energy) -> Int64:
     begins = np.concatenate([[energy.start_ps], times[:-1]]).astype(np.int64)
     first = np.concatenate([[True], nodes[1:] != nodes[:-1]])[: len(times)]
     return np.asarray(times - np.where(first, energy.start_ps, begins[: len(times)]))
+
+
+def _transfers(results: Results) -> str:
+    """Whole and in order: prompt, KV, decode; and the groups agree on how many there were."""
+    h, r = results.handovers, results.requests
+    if h is None:
+        return OK
+    done = np.flatnonzero((h.prefill_group >= 0) & (r.status == Status.FINISHED))
+    for earlier, later in ((h.prefill_end_ps, h.decode_scheduled_ps), (h.kv_landed_ps, h.decode_scheduled_ps)):
+        wrong = done[(earlier[done] < 0) | (earlier[done] > later[done])]
+        if len(wrong):
+            return f"request {wrong[0]} was decoded before its KV was there"
+    tokens = (results.workload.input_tokens - h.decode_cached_tokens)[done].astype(np.int64)
+    if (tokens < 1).any() or (h.kv_transfer_bytes[done] % tokens).any():
+        return "KV was moved that is not a whole number of tokens"
+    ended = int(np.count_nonzero(h.prefill_end_ps >= 0))
+    handed_over = int(results.counters["handed_over"].sum())
+    return OK if ended == handed_over else f"{ended} prompts were handed over, the groups count {handed_over}"
 
 
 def _light(results: Results, enforces_light: Sequence[bool]) -> str:

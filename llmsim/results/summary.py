@@ -38,6 +38,7 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         "recomputed_tokens": _total(results, "recomputed_tokens"),
         "steps": _total(results, "steps"),
         "blame": _blame(results),
+        "kv_transfer": _kv_transfer(results),
         "energy": energy,
         "cost": cost_block(results, info, energy),
         "carbon": carbon_block(info, energy),
@@ -155,6 +156,23 @@ def _blame(results: Results) -> dict[str, Any]:
             "share": _share(part_ps, total_ps),
         }
         for name, part_ps in totals.items()
+    }
+
+
+def _kv_transfer(results: Results) -> dict[str, Any] | None:
+    """Of the finished requests that two groups served; times in ms from the reservation of blocks to the last byte."""
+    h = results.handovers
+    if h is None:
+        return None
+    rows = finished_rows(results.requests)
+    rows = rows[h.prefill_group[rows] >= 0]
+    moved = int(h.kv_transfer_bytes[rows].sum())
+    times = describe((h.kv_landed_ps - h.kv_reserved_ps)[rows])
+    return {
+        "requests": len(rows),
+        "bytes": moved,
+        "decode_cached_tokens": int(h.decode_cached_tokens[rows].sum()),
+        **_statistics("transfer", times),
     }
 
 

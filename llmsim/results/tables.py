@@ -91,6 +91,17 @@ REQUEST_DURATIONS = (
 )
 """One row per request of the workload; a time that never came is null."""
 
+HANDOVERS = (
+    Column("prefill_group", "int16", "", "group that computed the prompt, where another one decoded"),
+    Column("prefill_end_ps", "int64", "ps", "when the prompt was computed"),
+    Column("kv_reserved_ps", "int64", "ps", "when the decode group held blocks for all of the prompt"),
+    Column("kv_landed_ps", "int64", "ps", "when the last byte of its KV had arrived there"),
+    Column("decode_scheduled_ps", "int64", "ps", "when it first ran in the decode group"),
+    Column("decode_cached_tokens", "int32", "tokens", "of the prompt that the decode group had cached"),
+    Column("kv_transfer_bytes", "int64", "B", "of KV that were moved"),
+)
+"""One row per request; null where one group did everything."""
+
 BLAME = (
     Column("api_ps", "int64", "ps", "from arrival until the engine saw the request"),
     Column("queue_ps", "int64", "ps", "waiting in the engine until first scheduled"),
@@ -125,6 +136,7 @@ COUNTERS = (
     Column("peak_blocks_used", "int64", "blocks", "most referenced at once"),
     Column("total_blocks", "int64", "blocks", "of the pool, the null block included"),
     Column("finished", "int64", "requests", "completed"),
+    Column("handed_over", "int64", "requests", "whose prompt it computed for another group"),
     Column("cancelled", "int64", "requests", "dropped because their clients gave up"),
     Column("rejected", "int64", "requests", "that can never run in their group"),
 )

@@ -32,15 +32,27 @@ class RouterSpec:
     python: Callable[[], Router] | None = None
     """Makes a fresh one for a run."""
 
-    def install(self, simulation: "_native.Simulation", seed: int, models: Sequence[str], workload: Workload) -> None:
-        """Makes it the simulation's router; `models` are the deployment's names, `seed` that of random routers."""
+    def install(
+        self,
+        simulation: "_native.Simulation",
+        seed: int,
+        models: Sequence[str],
+        workload: Workload,
+        decode_side: bool = False,
+    ) -> None:
+        """Makes it the simulation's router, of arrivals or of decode groups.
+
+        `models` are the deployment's names, `seed` that of random routers.
+        """
         if self.python is None:
             session = session_numbers(workload) if self.name == "SESSION" else np.empty(0, np.int32)
-            simulation.set_router(self.name, seed, dict(self.options), session)
+            simulation.set_router(self.name, seed, dict(self.options), session, decode_side)
         else:
             from llmsim.routing.python import guarded
 
-            simulation.set_python_router(guarded(self.python(), self.name), session_names(workload), tuple(models))
+            simulation.set_python_router(
+                guarded(self.python(), self.name), session_names(workload), tuple(models), decode_side
+            )
 
 
 def parse_router(text: str) -> RouterSpec:

@@ -200,8 +200,6 @@ def test_groups_are_numbered_through_the_nodes() -> None:
 
 
 NOT_YET: list[tuple[str, dict[str, Any]]] = [
-    ("pd_type", {"pd_type": "prefill"}),
-    ("pd_type", {"pd_type": "decode"}),
     ("placement.layers.lm_head.kv_loc", {"placement": {"layers": {"lm_head": {"kv_loc": "cpu"}}}}),
     ("max_num_batched_tokens", {"max_num_batched_tokens": 0}),
 ]

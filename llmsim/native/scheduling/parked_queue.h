@@ -32,6 +32,9 @@ class ParkedQueue {
     ++num_ready_;
   }
 
+  // Whether nothing more can arrive for those who are parked.
+  bool all_ready() const { return num_ready_ == size(); }
+
   void rewind() { at_ = 0; }
   // The next one whose KV is there, or -1.
   RequestId next() {

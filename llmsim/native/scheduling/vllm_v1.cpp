@@ -139,9 +139,10 @@ void VllmV1::schedule_waiting(Ps now, Batch& batch, std::int32_t& budget) {
       const RequestId request = waiting_.front(now);
       if (sequences_[request].remote_kv && reserve(request)) continue;
       admitted = !sequences_[request].remote_kv && admit(now, request, budget, batch);
-      // Head of line: nobody overtakes. But where nothing runs, what is parked holds the blocks that the head lacks;
-      // vLLM by priority would wait for ever.
-      if (!admitted && arrived >= 0 && running_.empty()) admitted = admit_arrived(now, arrived, batch);
+      // Head of line: nobody overtakes. But where nothing runs and nothing more will arrive, what is parked holds the
+      // blocks that the head lacks; vLLM by priority would wait for ever.
+      if (!admitted && arrived >= 0 && running_.empty() && parked_.all_ready())
+        admitted = admit_arrived(now, arrived, batch);
     }
     if (!admitted) return;
     budget -= batch.items.back().tokens;

@@ -1,0 +1,174 @@
+"""Disaggregated clusters from the file to the outputs."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llmsim.cli.prepare import checked_options, prepare
+from llmsim.config import EngineOverrides, parse_cluster, resolve
+from llmsim.config.errors import InputError, LlmsimError, NotYetError
+from llmsim.core import Results
+from llmsim.export.csv import write_csv
+from llmsim.export.parquet import write_requests
+from llmsim.results.summary import summary
+from llmsim.simulate import simulate
+
+ROOT = Path(__file__).resolve().parents[2]
+TRACE = "synthetic:n=60,rate=20,input=lognormal:300,output=lognormal:40,seed=3"
+EXAMPLES = sorted((ROOT / "cluster_config").glob("*_pd*.json"))
+MEMORY = {"mem_size": 79.1, "mem_bw": 3350, "mem_latency": 0}
+
+
+def instance(role: str | None, **more: Any) -> dict[str, Any]:
+    base = {"model_name": "meta-llama/Llama-3.1-8B", "hardware": "H100", "npu_mem": MEMORY, "pd_type": role}
+    return {**base, "num_npus": more.get("tp_size", 1), **more}
+
+
+def cluster(*nodes: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    return {"link_bw": 50, "link_latency": 1000, "nodes": [{"instances": list(node)} for node in nodes], **more}
+
+
+def run(path: Path, *arguments: str, trace: str = TRACE) -> Results:
+    prepared = prepare(checked_options(["--cluster-config", str(path), "--dataset", trace, *arguments]))
+    return simulate(prepared.lowered, prepared.workload, prepared.simulation)
+
+
+def written(tmp_path: Path, document: dict[str, Any]) -> Path:
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def assert_sound(results: Results) -> None:
+    assert set(results.invariants.values()) == {"ok"}
+    assert (results.requests.emitted_tokens == results.workload.output_tokens).all()
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_run(path: Path) -> None:
+    results = run(path)
+    assert_sound(results)
+    assert results.handovers is not None and (results.handovers.prefill_group >= 0).all()
+    assert summary(results, {})["kv_transfer"]["requests"] == len(results.workload)
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 5
+
+
+@pytest.mark.parametrize("how", [(), ("--kv-transfer-mode", "push"), ("--kv-transfer", "layerwise")])
+def test_folded_is_expanded(tmp_path: Path, how: tuple[str, ...]) -> None:
+    path = written(tmp_path, cluster([instance("prefill", tp_size=2), instance("decode", tp_size=4)]))
+    trace = "synthetic:n=6,rate=20,input=fixed:200,output=fixed:4,seed=1"
+    folded, exact = run(path, *how, trace=trace), run(path, *how, "--exact", trace=trace)
+    assert_sound(exact)
+    for name, column in vars(folded.requests).items():
+        assert (getattr(exact.requests, name) == column).all()
+
+
+def test_bytes_are_the_tokens_that_were_not_there(tmp_path: Path) -> None:
+    """131,072 B of KV per token of Llama-3.1-8B, whatever the layouts; more where ranks outnumber KV heads."""
+    for prefill, decode, copies in ((1, 1, 1), (4, 2, 1), (2, 4, 1)):
+        document = cluster([instance("prefill", tp_size=prefill)], [instance("decode", tp_size=decode)])
+        results = run(written(tmp_path, document))
+        h = results.handovers
+        assert h is not None
+        tokens = results.workload.input_tokens - h.decode_cached_tokens
+        assert (h.kv_transfer_bytes == tokens.astype(np.int64) * 131_072 * copies).all()
+
+
+def test_slow_links_show_in_the_first_token_and_in_the_blame(tmp_path: Path) -> None:
+    pair = [instance("prefill"), instance("decode")]
+    fast = run(written(tmp_path, cluster(pair, link_bw=400)))
+    slow = run(written(tmp_path, cluster(pair, link_bw=0.4)))
+    layers = run(written(tmp_path, cluster(pair, link_bw=0.4, kv_transfer="layerwise")))
+    moved = int(fast.handovers.kv_transfer_bytes.sum())  # type: ignore[union-attr]
+    assert slow.blame["kv_transfer_ps"].sum() > 900 * fast.blame["kv_transfer_ps"].sum()
+    assert int(slow.blame["kv_transfer_ps"].sum()) >= moved * 10**12 // 400_000_000
+    assert layers.blame["kv_transfer_ps"].sum() < slow.blame["kv_transfer_ps"].sum()
+    assert summary(slow, {})["mean_ttft_ms"] > summary(fast, {})["mean_ttft_ms"]
+
+
+def test_more_prefill_groups_and_their_routers(tmp_path: Path) -> None:
+    path = written(tmp_path, cluster([instance("prefill")] * 3, [instance("decode")] * 2))
+    results = run(path, "--request-routing-policy", "RR", "--decode-routing-policy", "RR")
+    assert_sound(results)
+    assert results.handovers is not None
+    assert results.handovers.prefill_group.tolist() == [i % 3 for i in range(60)]
+    order = np.argsort(results.handovers.prefill_end_ps, kind="stable")
+    assert set(results.requests.group.tolist()) == {3, 4} and results.requests.group[order].tolist()[:2] == [3, 4]
+
+
+def test_the_files_name_both_groups(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    results = run(written(tmp_path, cluster([instance("prefill"), instance("decode")])))
+    write_csv(results, tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert {(row["instance id"], row["prefill instance id"]) for row in rows} == {("1", "0")}
+    assert sum(int(row["KV bytes"]) for row in rows) == int(results.handovers.kv_transfer_bytes.sum())  # type: ignore[union-attr]
+    write_requests(results, tmp_path / "requests.parquet")
+    table = pq.read_table(tmp_path / "requests.parquet").to_pydict()
+    assert set(table["group"]) == {1} and set(table["prefill_group"]) == {0}
+    assert table["kv_landed_ps"] == results.handovers.kv_landed_ps.tolist()  # type: ignore[union-attr]
+    assert min(table["kv_transfer_ps"]) > 0
+
+
+REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], type[LlmsimError], str]] = [
+    ([instance("prefill")], {}, InputError, 'no instance of meta-llama/Llama-3.1-8B has the pd_type "decode"'),
+    ([instance("decode"), instance(None)], {}, InputError, 'has the pd_type "prefill"'),
+    (
+        [instance("prefill"), instance("decode")],
+        {"kv_transfer": "layerwise", "kv_transfer_mode": "pull"},
+        InputError,
+        "nothing is left to move layer by layer",
+    ),
+    ([instance("prefill", scheduler="sglang"), instance("decode")], {}, NotYetError, "vllm_v1 only"),
+    ([instance("prefill", skip_prefill=True), instance("decode")], {}, InputError, "no prefills to separate"),
+    ([instance("prefill"), instance("decode", kv_cache_dtype="fp8")], {}, InputError, "kv_cache_dtype is"),
+    ([instance("prefill"), instance("decode")], {"kv_transfer": "half"}, InputError, "kv_transfer"),
+]
+
+
+@pytest.mark.parametrize(("instances", "keys", "kind", "words"), REFUSED, ids=[words for *_, words in REFUSED])
+def test_what_does_not_fit_together_is_refused_in_one_sentence(
+    tmp_path: Path, instances: list[dict[str, Any]], keys: dict[str, Any], kind: type[LlmsimError], words: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        run(written(tmp_path, cluster(instances, **keys)))
+    assert words in str(caught.value) and "cluster.json" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--kv-transfer", "half"), '"half"; it may be whole or layerwise'),
+        (("--kv-transfer-mode", "shove"), "it may be pull or push"),
+        (("--kv-transfer", "layerwise", "--kv-transfer-mode", "pull"), "--kv-transfer-mode"),
+        (("--decode-routing-policy", "NOBODY"), "NOBODY"),
+    ],
+)
+def test_options_are_checked(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    path = written(tmp_path, cluster([instance("prefill"), instance("decode")]))
+    with pytest.raises(InputError, match=None) as caught:
+        run(path, *arguments)
+    assert words in str(caught.value)
+
+
+def test_an_option_without_roles_is_refused() -> None:
+    document = json.dumps(cluster([instance(None)]))
+    with pytest.raises(InputError, match=r"no instance of .* has a pd_type"):
+        resolve(parse_cluster(document), EngineOverrides(), kv_transfer="layerwise")
+
+
+def test_what_fits_nowhere_is_named(tmp_path: Path) -> None:
+    instances = [instance("prefill"), instance("decode", num_gpu_blocks_override=10)]
+    results = run(written(tmp_path, cluster(instances)))
+    assert set(results.invariants.values()) == {"ok"}
+    fits = results.workload.input_tokens + results.workload.output_tokens - 1 <= 9 * 16
+    assert ((results.requests.status == 4) == ~fits).all()
