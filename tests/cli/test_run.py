@@ -106,7 +106,7 @@ def test_routers_use_every_group(router: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (["--enable-attn-offloading"], 2, "--enable-attn-offloading"),
+        (["--enable-attn-offloading"], 2, "enable_attn_offloading"),
         (["--prefix-storage", "CXL"], 2, "--prefix-storage"),
         (["--prefix-storage", "TAPE"], 2, "None, CPU, CXL or CPU+CXL"),
         (["--network-backend", "ns3"], 2, "ns3"),
