@@ -54,7 +54,8 @@ Report run_default(const CommandLine& line, const Files& files, std::vector<std:
     report.unfinished = std::move(outcome.unfinished);
     report.unfinished_nodes = outcome.unfinished_nodes;
     report.events = outcome.events;
-    for (std::size_t at = 0; at < outcome.links.size(); ++at) {
+    // The links of memory tiers follow those of the network.
+    for (std::size_t at = 0; at < outcome.topology->links().size(); ++at) {
         const model::LinkCounters& link = outcome.links[at];
         if (link.messages == 0) continue;
         const model::Link& ends = outcome.topology->links()[at];

@@ -47,9 +47,4 @@ Ps roofline(const chakra::NodeFields& node, const config::SystemConfig& system) 
                     at_rate(node.bytes, system.local_memory_gb_per_s * 1e9));
 }
 
-Ps memory_access(const chakra::NodeFields& node, const config::MemoryConfig& memory) {
-    return to_ps(static_cast<double>(memory.latency_ns), 1000, "remote-mem-latency") +
-           at_rate(node.bytes, static_cast<double>(memory.bandwidth_bytes_per_ns) * 1e9);
-}
-
 }  // namespace astra_sim::traces

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "chakra/node_fields.h"
-#include "config/memory.h"
 #include "config/system.h"
 #include "model/types.h"
 
@@ -17,8 +16,5 @@ model::Ps duration_of(const chakra::NodeFields& node);
 
 // max(num_ops / peak, tensor_size / bandwidth), rounded up.
 model::Ps roofline(const chakra::NodeFields& node, const config::SystemConfig& system);
-
-// latency + tensor_size / bandwidth, rounded up.
-model::Ps memory_access(const chakra::NodeFields& node, const config::MemoryConfig& memory);
 
 }  // namespace astra_sim::traces

@@ -91,16 +91,14 @@ private:
     }
 
     void memory(std::uint32_t npu, std::uint32_t node) {
-        const config::MemoryConfig& memory = costs_.memory;
-        if (memory.kind == config::MemoryKind::none) {
-            throw InputError("it accesses remote memory, but " + memory.path + " says NO_MEMORY_EXPANSION");
+        if (!costs_.memory) {
+            throw InputError("it accesses remote memory, and memory-type is NO_MEMORY_EXPANSION");
         }
-        if (memory.kind != config::MemoryKind::per_npu) {
-            throw InputError(memory.path +
-                             ": memory that several NPUs share does not run under --rules default yet; "
-                             "PER_NPU_MEMORY_EXPANSION does, and --rules strict has all of them");
-        }
-        span(npu, node, memory_access(workload_.nodes[node], memory), Stream::none);
+        const NodeFields& one = workload_.nodes[node];
+        const bool loads = one.type == NodeType::mem_load;
+        count_ = builder_.add(loads ? model::NodeKind::memory_load : model::NodeKind::memory_store, Stream::none, npu,
+                              one.bytes, 0, kNone, parents_of(node)) +
+                 1;
     }
 
     // A send without a receive ends when its message is there, as upstream.

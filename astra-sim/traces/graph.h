@@ -3,7 +3,6 @@
 
 #include <memory>
 
-#include "config/memory.h"
 #include "config/system.h"
 #include "model/graph.h"
 #include "model/topology.h"
@@ -22,7 +21,7 @@ struct Translation {
 struct Costs {
     const config::SystemConfig& system;
     std::shared_ptr<const model::Topology> topology;  // where a reduction in the switch finds it
-    const config::MemoryConfig& memory;
+    bool memory;                                      // there is a remote one, tier 0 of the engine
 };
 
 // Nodes that never end are left out. Throws model::InputError naming the node.

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "config/topology_file.h"
 #include "model/input_error.h"
+#include "model/memory.h"
 #include "model/topology_builder.h"
 #include "traces/costs.h"
 #include "traces/graph.h"
@@ -66,6 +68,37 @@ std::shared_ptr<const model::Topology> topology_of(const config::NetworkConfig& 
             {kind, one.npus, bytes_per_s(one.bandwidth_gb_per_s), latency(one.latency_ns), limit(bisection)});
     }
     return model::Topology::grid(dimensions);
+}
+
+// The remote memory as one tier: each of its instances serves one access at a time.
+std::shared_ptr<const model::MemorySystem> memory_of(const config::MemoryConfig& memory,
+                                                     std::shared_ptr<const model::Topology> topology) {
+    using Kind = config::MemoryKind;
+    if (memory.kind == Kind::none) return nullptr;
+    const std::uint32_t npus = topology->num_devices();
+    model::Tier tier;
+    tier.name = "remote memory";
+    tier.capacity_bytes = model::kMaxBytes;
+    tier.latency_ps = to_ps(static_cast<double>(memory.latency_ns), 1000, "remote-mem-latency");
+    if (memory.bandwidth_bytes_per_ns > 1'000'000'000) {
+        throw InputError(memory.path + ": remote-mem-bw is " + std::to_string(memory.bandwidth_bytes_per_ns) +
+                         "; at most 10^9 GB/s run under --rules default");
+    }
+    tier.read_bytes_per_s = memory.bandwidth_bytes_per_ns * 1'000'000'000;
+    tier.sharing = model::TierSharing::fifo;
+    if (memory.kind == Kind::per_npu) {
+        tier.instance_of = model::one_per_device(npus);
+    } else if (memory.kind == Kind::pool) {
+        tier.instance_of = model::one_for_all(npus);
+    } else {
+        if (memory.npus_per_node * memory.nodes < npus) {
+            throw InputError(memory.path + ": num-nodes times num-npus-per-node is less than the network's " +
+                             std::to_string(npus) + " NPUs");
+        }
+        const auto most = static_cast<std::int64_t>(npus);
+        tier.instance_of = model::one_per_node(npus, static_cast<std::uint32_t>(std::min(memory.npus_per_node, most)));
+    }
+    return model::MemorySystem::make(std::move(topology), {tier});
 }
 
 void refuse(const Options& options, const Inputs& inputs) {
@@ -129,11 +162,13 @@ Outcome simulate(const Options& options, const Inputs& inputs) {
     const Matching matching = match(outcome.workload, recipes, inputs.system.replay_only);
     outcome.unfinished = explain(outcome.workload, recipes, matching, outcome.unfinished_nodes);
     const Translation translation =
-        translate(outcome.workload, matching, recipes, {inputs.system, outcome.topology, inputs.memory});
+        translate(outcome.workload, matching, recipes,
+                  {inputs.system, outcome.topology, inputs.memory.kind != config::MemoryKind::none});
     engine::EngineOptions engine_options;
     engine_options.network = options.network;
     engine_options.endpoint_delay_ps = to_ps(
         static_cast<double>(inputs.system.endpoint_delay_ns) * options.injection_scale, 1000, "the endpoint delay");
+    engine_options.memory = memory_of(inputs.memory, outcome.topology);
     engine::Engine engine(outcome.topology, engine_options);
     const engine::GraphId graph = engine.submit(translation.graph, 0);
     engine.run();

@@ -31,7 +31,6 @@ EDGES = {
     "edge_send_size0": (0, ""),
     "edge_send_to_self": (2, "the NPU of the file itself"),
     "invalid_node_root_hang": (0, ""),
-    **dict.fromkeys(("mem_pernode", "mem_pool", "mem_pool_skew"), (2, "memory that several NPUs share")),
     "mem_none_error": (2, "NO_MEMORY_EXPANSION"),
     "metadata_node": (0, ""),
     "misc_duplicate_ids": (2, "appears twice"),

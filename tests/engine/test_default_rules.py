@@ -168,6 +168,25 @@ def test_everything_overlaps_that_dependencies_allow(command: Path, tmp_path: Pa
     assert times[0, 4][1] == wire(5)
 
 
+def test_shared_memory_serves_in_order(command: Path, tmp_path: Path) -> None:
+    """Latency passes while the next access moves its bytes; strict rules keep the server busy for both."""
+    nodes = [ck.node(1, ck.LOAD, tensor_size=1_000_000), ck.node(2, ck.STORE, [1], tensor_size=1_000_000)]
+    costs = {"remote-mem-latency": 100, "remote-mem-bw": 10}
+    move, latency = 100_000_000, 100_000
+    kinds = {
+        "PER_NPU_MEMORY_EXPANSION": ({}, [1, 1, 1, 1]),
+        "PER_NODE_MEMORY_EXPANSION": ({"num-nodes": 2, "num-npus-per-node": 2}, [1, 2, 1, 2]),
+        "MEMORY_POOL": ({}, [1, 2, 3, 4]),
+    }
+    for backend in BACKENDS:
+        for kind, (more, places) in kinds.items():
+            memory = {"memory-type": kind, **costs, **more}
+            times = run(command, tmp_path, [nodes] * 4, ck.network("Ring", 4), memory=memory, backend=backend).times()
+            assert [times[npu, 1][1] for npu in range(4)] == [place * move + latency for place in places]
+            if kind == "PER_NPU_MEMORY_EXPANSION":
+                assert times[3, 2][1] == 2 * (move + latency)
+
+
 def test_compute_takes_what_is_ready(command: Path, tmp_path: Path) -> None:
     """Node 3 waits for a collective; 4 is ready and runs meanwhile, as under strict rules."""
     nodes = [
