@@ -50,6 +50,8 @@ def build(work: Workspace) -> FigureReport:
             continue
         _panel(work, outcome, axes[0][column], axes[1][column])
         hits = outcome.summary["prefix_cache"]
+        for pool in outcome.summary.get("kv_tiers") or ():
+            report.remarks.append(f"{run.title}: {pool['hit_tokens']} tokens came from the pool {pool['name']}")
         report.remarks.append(
             f"{run.title}: {100 * (hits['hit_rate'] or 0):.1f} % of the prompt tokens found in the device's cache, "
             f"peak KV use {100 * outcome.summary['kv_cache'][0]['peak_usage']:.0f} % (the paper's own average error is "
@@ -77,10 +79,10 @@ def _panel(work: Workspace, outcome: Outcome, memory: Any, rate: Any) -> None:
         hits = list(accumulate(columns["hit_tokens"][i] for i in mine))
         queried = list(accumulate(columns["queried_tokens"][i] for i in mine))
         rates = [100 * hit / max(asked, 1) for hit, asked in zip(hits, queried, strict=True)]
-        label = f"instance {group}" if len(caches) > 1 else ""
+        label = f"instance {group}"
         first, second = PARTS[2 * group], PARTS[2 * group + 1]
-        memory.plot(time_s, held, color=first, label=f"{label} with reusable content".strip())
-        memory.plot(time_s, used, color=second, label=f"{label} of running requests".strip())
+        memory.plot(time_s, held, color=first, label=f"{label}, all with content")
+        memory.plot(time_s, used, color=second, label=f"{label}, of running requests")
         rate.plot(time_s, rates, color=first)
         rows += [
             (group, f"{t:g}", f"{a:.4f}", f"{b:.4f}", f"{c:.3f}")

@@ -53,7 +53,7 @@ def save(figure: Any, path: Path) -> None:
     figure.tight_layout()
     if labels:
         figure.legend(
-            labels.values(), labels, loc="lower center", ncols=len(labels), bbox_to_anchor=(0.5, 1.0),
+            labels.values(), labels, loc="lower center", ncols=min(len(labels), 4), bbox_to_anchor=(0.5, 1.0),
             bbox_transform=figure.transFigure,
         )  # fmt: skip
     figure.savefig(path, metadata={"CreationDate": None}, bbox_inches="tight")
