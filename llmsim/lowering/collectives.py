@@ -30,13 +30,15 @@ class DomainLinks:
     """The links of a group, or of all members of its data-parallel domain: one full mesh per dimension.
 
     Dimensions, innermost first, as in LLMServingSim: tensor-parallel ranks, pipeline stages (if there are several),
-    data-parallel ranks (likewise). Each takes its entry of the file's lists, the last one where they end before.
+    data-parallel ranks (likewise). Each takes its entry of the file's lists, the last one where they end before;
+    data-parallel ranks on several nodes take the last one in any case, which is between nodes.
     """
 
     layout: Layout
     members: int
     spec: LinkSpec
     network: str
+    spans_nodes: bool = False
 
     def ranks(self, op: Operator) -> int:
         """How many devices a collective is among."""
@@ -48,7 +50,7 @@ class DomainLinks:
         """(bytes/s, latency in ps) of the links that it crosses."""
         if op.collective == "send":
             return self._entry(1)
-        return self._entry(1 + (self.layout.pp > 1)) if op.feature == "gathered" else self._entry(0)
+        return self._entry(self._members_dimension) if op.feature == "gathered" else self._entry(0)
 
     def mesh(self) -> "engine.Topology":
         """All devices of the domain; those of one member's stage come first, then its other stages."""
@@ -56,7 +58,7 @@ class DomainLinks:
         if self.layout.pp > 1:
             dimensions.append((self.layout.pp, *self._entry(1)))
         if self.members > 1:
-            dimensions.append((self.members, *self._entry(1 + (self.layout.pp > 1))))
+            dimensions.append((self.members, *self._entry(self._members_dimension)))
         return _native.mesh([dimension for dimension in dimensions if dimension[0] > 1] or dimensions[:1])
 
     def durations(self, op: Operator, sizes: Int64) -> Int64:
@@ -69,6 +71,10 @@ class DomainLinks:
             topology, list(range(ranks)), KINDS[op.collective], engine.Algorithm.RING, network=NETWORKS[self.network]
         )
         return np.asarray(engine.isolated_durations(site, sizes), np.int64)
+
+    @property
+    def _members_dimension(self) -> int:
+        return len(self.spec.bandwidth_bytes_per_s) - 1 if self.spans_nodes else 1 + (self.layout.pp > 1)
 
     def _entry(self, dimension: int) -> tuple[int, int]:
         index = min(dimension, len(self.spec.bandwidth_bytes_per_s) - 1)

@@ -279,7 +279,7 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
         costs = replace(costs, ops=local_reads(costs.ops, ops, group.memory))
     if offload is not None and offload.kv_bytes is not None:  # decodes do not read the device's memory
         costs = replace(costs, floor=replace(costs.floor, kv_bytes_per_token=0))
-    links = DomainLinks(layout, members_of(group, model), deployment.link, options.network)
+    links = DomainLinks(layout, members_of(group, model), deployment.link, options.network, group.dp_spans_nodes)
     linked = link_collective_costs(ops, request, costs.link_collectives, links)
     program, program_costs = build_program(
         stages, costs, linked, padded_tokens(request), engine.host_gap_ps, max(engine.cuda_graph_sizes, default=0)

@@ -1,30 +1,22 @@
 """The cluster files that come with the project run; those that people already have parse."""
 
-import contextlib
 from pathlib import Path
 
 import pytest
 
 from llmsim.config import EngineOverrides, load_cluster, resolve
-from llmsim.config.errors import NotYetError
 from tests.shared_data import SHARED, shared
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = sorted((ROOT / "cluster_config").glob("*.json"))
 ARTIFACT = sorted([*SHARED.glob("artifact/cluster_config/*.json"), *SHARED.glob("artifact/figure_5/*/config/*.json")])
 GROUND_TRUTH = sorted(SHARED.glob("groundtruth/*/cluster.json"))
-LATER = ("_pd_", "PDD_")
-OURS_LATER = ("_pd_", "_dp_", "_pp_")
 
 
 @pytest.mark.parametrize("path", OURS, ids=lambda path: path.stem)
 def test_our_files_resolve_and_are_documented(path: Path) -> None:
     assert f"| {path.name} |" in (ROOT / "cluster_config" / "README.md").read_text(encoding="utf-8")
     cluster = load_cluster(path)
-    if any(word in path.name for word in OURS_LATER):
-        with contextlib.suppress(NotYetError):
-            resolve(cluster, EngineOverrides())
-        return
     deployment = resolve(cluster, EngineOverrides())
     assert deployment.cluster_path == str(path)
     assert deployment.groups
@@ -47,12 +39,8 @@ def test_the_files_of_the_published_artifact_parse(path: Path | None) -> None:
         shared("artifact/cluster_config")
     assert path is not None
     cluster = load_cluster(path)
-    if any(word in path.name for word in LATER):
-        with pytest.raises(NotYetError, match="to run without"):
-            resolve(cluster, EngineOverrides())
-    else:
-        groups = resolve(cluster, EngineOverrides()).groups
-        assert len(groups) == sum(len(node.instances) for node in cluster.nodes)
+    groups = resolve(cluster, EngineOverrides()).groups
+    assert len(groups) == sum(len(node.instances) for node in cluster.nodes)
 
 
 @pytest.mark.parametrize("path", GROUND_TRUTH or [None], ids=lambda path: path.parent.name if path else "absent")

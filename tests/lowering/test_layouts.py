@@ -6,12 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from llmsim.cli.prepare import checked_options, trial
 from llmsim.config.errors import InputError
 from llmsim.lowering.layouts import stage_operators
 from llmsim.model import Dtypes, Layout, load_model, operators, weight_bytes
 from llmsim.model.parallel import split_layers
 
 from .clusters import cluster, lowered, model, run
+
+ROOT = Path(__file__).resolve().parents[2]
 
 LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tp2": ({}, {"tp_size": 2}),
@@ -173,3 +176,15 @@ def test_copies_of_experts_need_the_balancer_and_memory(tmp_path: Path) -> None:
         lowered(document(tmp_path, "ep2", num_redundant_experts=2))
     with pytest.raises(InputError, match="ep must divide num_redundant_experts 3"):
         lowered(document(tmp_path, "ep2", num_redundant_experts=3, enable_eplb=True))
+
+
+def test_ranks_on_several_nodes_talk_over_the_last_link() -> None:
+    """The examples differ in nothing but the node of the second rank."""
+    times = {}
+    for name in ("single_node", "dual_node"):
+        cluster = ROOT / "cluster_config" / f"{name}_moe_dp_ep_instance.json"
+        options = ["--collective-costs", "links", "--request-routing-policy", "VLLM_DP"]
+        dataset = "synthetic:n=4,rate=100,input=512,output=4"
+        results = trial(checked_options(["--cluster-config", str(cluster), "--dataset", dataset, *options]))
+        times[name] = sum(sum(s.ps_by_provenance) for s in results.time_shares if s.operator == "dispatch")
+    assert times["dual_node"] > 4 * times["single_node"] > 0
