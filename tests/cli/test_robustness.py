@@ -183,5 +183,8 @@ def test_a_given_profile_folder_has_to_be_of_use(tmp_path: Path, capsys: pytest.
     broken = bundle(tmp_path, 1.0)
     next(broken.rglob("tp1")).chmod(0o755)
     os.remove(next(broken.rglob("tp1/per_sequence.csv")))
-    assert run("--profile-dir", broken, cluster=cluster) == 2
-    assert "lacks per_sequence.csv" in capsys.readouterr().err
+    assert run("--profile-dir", broken, "--json", cluster=cluster) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert any("has no lm_head rows" in note and "next cost source" in note for note in notes)
+    assert run("--profile-dir", broken, "--cost-source", "bundle", cluster=cluster) == 2
+    assert "lm_head" in capsys.readouterr().err
