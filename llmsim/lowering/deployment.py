@@ -38,6 +38,7 @@ from llmsim.lowering.layouts import (
 from llmsim.lowering.network import ClusterNetwork, cluster_network
 from llmsim.lowering.offload import OffloadPlan, evicted_notes, local_reads, offload_plan, place_copies
 from llmsim.lowering.program import build_program, padded_tokens
+from llmsim.lowering.scheduler import scheduler_config
 from llmsim.model import (
     DEFAULT_NUM_SMS,
     Dtypes,
@@ -55,8 +56,6 @@ from llmsim.model import (
 
 MAX_GROUPS = 8192
 """A group's tables and counters take about 0.1 MB."""
-FREE_ORDER = {"vllm-0.19": _native.FreeOrder.APPEND}
-"""Engines that append every freed block; later ones put blocks that nothing can hit in front (recorded from 0.24)."""
 
 
 @dataclass(frozen=True)
@@ -209,76 +208,25 @@ def _engine_key(engine: EngineArgs) -> tuple[object, ...]:
 
 def _placed(lowered: LoweredGroup, group: Group) -> LoweredGroup:
     """The same group at another place."""
-    native = _native.GroupConfig()
-    native.index, native.model = group.index, lowered.native.model
-    native.depth, native.api_latency_ps = lowered.native.depth, lowered.native.api_latency_ps
-    if lowered.offload is not None:
-        native.offload = lowered.offload.native
-    native.role = lowered.native.role
-    fields = {**vars(lowered), "native": native, "info": GroupInfo(**{**vars(lowered.info), "index": group.index})}
-    return LoweredGroup(**fields)
+    group = replace(group, engine=lowered.engine)
+    native = _native_group(group, lowered.native.model, lowered.offload)
+    return replace(lowered, native=native, info=replace(lowered.info, index=group.index))
 
 
 def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions, model_index: int) -> LoweredGroup:
     model = load_model(_located(group.model_name, deployment.cluster_path))
     if options.cost_plugin.startswith(BLACKBOX):
         group = replace(group, engine=with_queueing(group.engine, options.cost_plugin))
-    engine = with_model_limits(group.engine, model.max_position_embeddings, "the engine")
+    group = replace(group, engine=with_model_limits(group.engine, model.max_position_embeddings, "the engine"))
+    engine = group.engine
     hardware = load_hardware(_located(group.hardware, deployment.cluster_path))
     layout, dtypes = layout_of(group, model), resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
     stages = stage_operators(model, layout, dtypes)
     ops = distinct_operators(stages, model, layout, dtypes)
-    max_model_len = engine.max_model_len or model.max_position_embeddings
-    table_tokens = max(engine.max_num_batched_tokens, *engine.cuda_graph_sizes, 1)
-    offload = offload_plan(deployment, group, model, layout, ops, max_model_len, table_tokens)
-    elsewhere = None if offload is None else Elsewhere(offload.weights_elsewhere, offload.buffers, offload.kv_bytes)
-    ledger = tightest(
-        layout,
-        lambda stage: memory_ledger(
-            model,
-            stage,
-            dtypes,
-            device_bytes=group.memory.capacity_bytes,
-            utilization=engine.gpu_memory_utilization,
-            max_num_seqs=engine.max_num_seqs,
-            max_num_batched_tokens=engine.max_num_batched_tokens,
-            block_size=engine.block_size,
-            num_gpu_blocks_override=engine.num_gpu_blocks_override,
-            rules=load_profile(engine.engine_profile).memory,
-            cuda_graph_sizes=engine.cuda_graph_sizes,
-            num_sms=DEFAULT_NUM_SMS if hardware is None else hardware.num_sms,
-            elsewhere=elsewhere,
-        ),
-    )
-    request = CostRequest(
-        model=model,
-        layout=layout,
-        dtypes=dtypes,
-        hardware_name=group.hardware,
-        hardware=hardware,
-        group_memory_bandwidth_bytes_per_s=group.memory.bandwidth_bytes_per_s,
-        operators=ops,
-        max_tokens=engine.max_num_batched_tokens,
-        max_seqs=engine.max_num_seqs,
-        max_model_len=max_model_len,
-        cuda_graph_sizes=engine.cuda_graph_sizes,
-        profile_dirs=options.profile_dirs,
-        source=options.cost_source,
-        cost_tables=options.cost_tables,
-        plugin=options.cost_plugin,
-        predict_attention=options.predict_attention,
-        collectives=options.collectives,
-        expert_routing=options.expert_routing.with_array(model.num_moe_layers, model.num_experts),
-        expert_placement=expert_placement(layout, engine),
-        spans_nodes=group.dp_spans_nodes,
-    )
-    costs = adjusted_costs(compile_costs(request), group.hardware, options.calibration, options.disabled_terms)
-    clock = clock_ppm(deployment.accelerator_power(group))
-    costs = costs_at_clock(costs, ops, dtypes, own_light_of(request), clock)
-    if group.offloading.local_reads:
-        costs = replace(costs, ops=local_reads(costs.ops, ops, group.memory))
-    if offload is not None and offload.kv_bytes is not None:  # decodes do not read the device's memory
-        costs = replace(costs, floor=replace(costs.floor, kv_bytes_per_token=0))
+    request = _cost_request(group, options, model, hardware, layout, dtypes, ops)
+    offload = offload_plan(deployment, group, model, layout, ops, request.max_model_len, request.table_tokens)
+    ledger = _ledger(group, model, layout, dtypes, hardware, offload)
+    costs = _costs(deployment, group, options, request, offload)
     links = DomainLinks(layout, members_of(group, model), deployment.link, options.network, group.dp_spans_nodes)
     linked = link_collective_costs(ops, request, costs.link_collectives, links)
     program, program_costs = build_program(
@@ -291,7 +239,7 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
                 'attention outside of the device do not run in this version; say "--expert-routing-policy BALANCED"'
             )
         place_copies(offload, ops, program_costs)
-    expanded = expanded_config(ops, program_costs, costs.link_collectives, links) if options.exact else None
+        offload.native.expanded = options.exact
     return LoweredGroup(
         info=GroupInfo(
             index=group.index,
@@ -310,13 +258,96 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
         costs=costs,
         program=program,
         program_costs=program_costs,
-        expanded=expanded,
-        scheduler=_scheduler(engine, ledger.num_blocks, request.max_model_len, program, group.pd_type),
-        native=_native_group(group, model_index, offload, exact=options.exact),
+        expanded=expanded_config(ops, program_costs, costs.link_collectives, links) if options.exact else None,
+        scheduler=scheduler_config(engine, ledger.num_blocks, request.max_model_len, program, group.pd_type),
+        native=_native_group(group, model_index, offload),
         engine=engine,
         offload=offload,
         hardware=hardware,
     )
+
+
+def _cost_request(
+    group: Group,
+    options: LoweringOptions,
+    model: ModelConfig,
+    hardware: Hardware | None,
+    layout: Layout,
+    dtypes: Dtypes,
+    ops: tuple[Operator, ...],
+) -> CostRequest:
+    engine = group.engine
+    return CostRequest(
+        model=model,
+        layout=layout,
+        dtypes=dtypes,
+        hardware_name=group.hardware,
+        hardware=hardware,
+        group_memory_bandwidth_bytes_per_s=group.memory.bandwidth_bytes_per_s,
+        operators=ops,
+        max_tokens=engine.max_num_batched_tokens,
+        max_seqs=engine.max_num_seqs,
+        max_model_len=engine.max_model_len or model.max_position_embeddings,
+        cuda_graph_sizes=engine.cuda_graph_sizes,
+        profile_dirs=options.profile_dirs,
+        source=options.cost_source,
+        cost_tables=options.cost_tables,
+        plugin=options.cost_plugin,
+        predict_attention=options.predict_attention,
+        collectives=options.collectives,
+        expert_routing=options.expert_routing.with_array(model.num_moe_layers, model.num_experts),
+        expert_placement=expert_placement(layout, engine),
+        spans_nodes=group.dp_spans_nodes,
+    )
+
+
+def _ledger(
+    group: Group,
+    model: ModelConfig,
+    layout: Layout,
+    dtypes: Dtypes,
+    hardware: Hardware | None,
+    offload: OffloadPlan | None,
+) -> MemoryLedger:
+    """Of the stage with the least room, which decides for all."""
+    engine = group.engine
+    elsewhere = None if offload is None else Elsewhere(offload.weights_elsewhere, offload.buffers, offload.kv_bytes)
+    return tightest(
+        layout,
+        lambda stage: memory_ledger(
+            model,
+            stage,
+            dtypes,
+            device_bytes=group.memory.capacity_bytes,
+            utilization=engine.gpu_memory_utilization,
+            max_num_seqs=engine.max_num_seqs,
+            max_num_batched_tokens=engine.max_num_batched_tokens,
+            block_size=engine.block_size,
+            num_gpu_blocks_override=engine.num_gpu_blocks_override,
+            rules=load_profile(engine.engine_profile).memory,
+            cuda_graph_sizes=engine.cuda_graph_sizes,
+            num_sms=DEFAULT_NUM_SMS if hardware is None else hardware.num_sms,
+            elsewhere=elsewhere,
+        ),
+    )
+
+
+def _costs(
+    deployment: Deployment,
+    group: Group,
+    options: LoweringOptions,
+    request: CostRequest,
+    offload: OffloadPlan | None,
+) -> CompiledCosts:
+    """The compiled tables with all that changes them on this machine: terms, calibration, clock, local reads."""
+    costs = adjusted_costs(compile_costs(request), group.hardware, options.calibration, options.disabled_terms)
+    clock = clock_ppm(deployment.accelerator_power(group))
+    costs = costs_at_clock(costs, request.operators, request.dtypes, own_light_of(request), clock)
+    if group.offloading.local_reads:
+        costs = replace(costs, ops=local_reads(costs.ops, request.operators, group.memory))
+    if offload is not None and offload.kv_bytes is not None:  # decodes do not read the device's memory
+        costs = replace(costs, floor=replace(costs.floor, kv_bytes_per_token=0))
+    return costs
 
 
 def with_queueing(engine: EngineArgs, plugin: str) -> EngineArgs:
@@ -326,10 +357,9 @@ def with_queueing(engine: EngineArgs, plugin: str) -> EngineArgs:
     return replace(engine, api_latency_ps=read_coefficients(Path(path)).queueing_ps, origin=origin)
 
 
-def _native_group(group: Group, model_index: int, offload: OffloadPlan | None, *, exact: bool) -> "_native.GroupConfig":
+def _native_group(group: Group, model_index: int, offload: OffloadPlan | None) -> "_native.GroupConfig":
     native = _native.GroupConfig()
     if offload is not None:
-        offload.native.expanded = exact
         native.offload = offload.native
     native.index = group.index
     native.model = model_index
@@ -337,57 +367,3 @@ def _native_group(group: Group, model_index: int, offload: OffloadPlan | None, *
     native.api_latency_ps = group.engine.api_latency_ps
     native.role = ROLES[group.pd_type]
     return native
-
-
-ORDERS = {
-    "fcfs": _native.QueueOrder.FCFS,
-    "priority": _native.QueueOrder.PRIORITY,
-    "sjf": _native.QueueOrder.SHORTEST,
-    "slack": _native.QueueOrder.SLACK,
-}
-"""`scheduling_policy` -> the order of the waiting queue."""
-
-
-def _scheduler(
-    engine: EngineArgs, num_blocks: int, max_model_len: int, program: "_native.Program", pd_type: str | None
-) -> "_native.VllmV1Config | _native.BatchingConfig":
-    scheduler: _native.VllmV1Config | _native.BatchingConfig
-    if engine.scheduler == "vllm_v1":
-        scheduler = _native.VllmV1Config()
-        scheduler.long_prefill_token_threshold = engine.long_prefill_token_threshold
-        scheduler.chunked_prefill = engine.enable_chunked_prefill
-        scheduler.reserve_full_isl = engine.reserve_full_isl
-        scheduler.async_scheduling = engine.async_scheduling
-        scheduler.prefill_first = engine.prioritize_prefill
-        scheduler.hands_over, scheduler.takes_over = pd_type == "prefill", pd_type == "decode"
-    else:
-        scheduler = _native.BatchingConfig()
-        scheduler.scheduler = engine.scheduler
-    scheduler.max_num_seqs = engine.max_num_seqs
-    scheduler.max_num_scheduled_tokens = engine.max_num_batched_tokens
-    scheduler.watermark_blocks = int(engine.watermark * num_blocks)
-    scheduler.decode_only = engine.skip_prefill
-    scheduler.queue = _queue(engine, max_model_len, program)
-    scheduler.kv = _kv_cache(engine, num_blocks, max_model_len)
-    return scheduler
-
-
-def _queue(engine: EngineArgs, max_model_len: int, program: "_native.Program") -> "_native.QueueConfig":
-    """Slack needs to know how long a prompt takes alone: the time per token of the longest one that a step holds."""
-    queue = _native.QueueConfig()
-    queue.order = ORDERS[engine.scheduling_policy]
-    if engine.scheduling_policy == "slack":
-        tokens = min(engine.max_num_batched_tokens, max_model_len)
-        queue.ttft_target_ps = engine.ttft_target_ps
-        queue.prefill_ps_per_token = program.step_ps([(tokens, 0)]) // tokens
-    return queue
-
-
-def _kv_cache(engine: EngineArgs, num_blocks: int, max_model_len: int) -> "_native.KvCacheConfig":
-    kv = _native.KvCacheConfig()
-    kv.num_blocks = num_blocks
-    kv.block_size = engine.block_size
-    kv.max_model_len = max_model_len
-    kv.prefix_caching = engine.enable_prefix_caching
-    kv.free_order = FREE_ORDER.get(engine.engine_profile, _native.FreeOrder.UNKEYED_FIRST)
-    return kv

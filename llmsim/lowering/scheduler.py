@@ -1,0 +1,60 @@
+"""The native scheduler's configuration from the engine's options."""
+
+from llmsim import _native
+from llmsim.config import EngineArgs
+
+FREE_ORDER = {"vllm-0.19": _native.FreeOrder.APPEND}
+"""Engines that append every freed block; later ones put blocks that nothing can hit in front (recorded from 0.24)."""
+ORDERS = {
+    "fcfs": _native.QueueOrder.FCFS,
+    "priority": _native.QueueOrder.PRIORITY,
+    "sjf": _native.QueueOrder.SHORTEST,
+    "slack": _native.QueueOrder.SLACK,
+}
+"""`scheduling_policy` -> the order of the waiting queue."""
+
+
+def scheduler_config(
+    engine: EngineArgs, num_blocks: int, max_model_len: int, program: "_native.Program", pd_type: str | None
+) -> "_native.VllmV1Config | _native.BatchingConfig":
+    """What the group's scheduler runs with; `program` prices a prompt where the queue's order needs it."""
+    scheduler: _native.VllmV1Config | _native.BatchingConfig
+    if engine.scheduler == "vllm_v1":
+        scheduler = _native.VllmV1Config()
+        scheduler.long_prefill_token_threshold = engine.long_prefill_token_threshold
+        scheduler.chunked_prefill = engine.enable_chunked_prefill
+        scheduler.reserve_full_isl = engine.reserve_full_isl
+        scheduler.async_scheduling = engine.async_scheduling
+        scheduler.prefill_first = engine.prioritize_prefill
+        scheduler.hands_over, scheduler.takes_over = pd_type == "prefill", pd_type == "decode"
+    else:
+        scheduler = _native.BatchingConfig()
+        scheduler.scheduler = engine.scheduler
+    scheduler.max_num_seqs = engine.max_num_seqs
+    scheduler.max_num_scheduled_tokens = engine.max_num_batched_tokens
+    scheduler.watermark_blocks = int(engine.watermark * num_blocks)
+    scheduler.decode_only = engine.skip_prefill
+    scheduler.queue = _queue(engine, max_model_len, program)
+    scheduler.kv = _kv_cache(engine, num_blocks, max_model_len)
+    return scheduler
+
+
+def _queue(engine: EngineArgs, max_model_len: int, program: "_native.Program") -> "_native.QueueConfig":
+    """Slack needs to know how long a prompt takes alone: the time per token of the longest one that a step holds."""
+    queue = _native.QueueConfig()
+    queue.order = ORDERS[engine.scheduling_policy]
+    if engine.scheduling_policy == "slack":
+        tokens = min(engine.max_num_batched_tokens, max_model_len)
+        queue.ttft_target_ps = engine.ttft_target_ps
+        queue.prefill_ps_per_token = program.step_ps([(tokens, 0)]) // tokens
+    return queue
+
+
+def _kv_cache(engine: EngineArgs, num_blocks: int, max_model_len: int) -> "_native.KvCacheConfig":
+    kv = _native.KvCacheConfig()
+    kv.num_blocks = num_blocks
+    kv.block_size = engine.block_size
+    kv.max_model_len = max_model_len
+    kv.prefix_caching = engine.enable_prefix_caching
+    kv.free_order = FREE_ORDER.get(engine.engine_profile, _native.FreeOrder.UNKEYED_FIRST)
+    return kv
