@@ -18,8 +18,8 @@ import accuracy_published
 import accuracy_static
 from accuracy_data import SectionSkipped, needed
 
+from llmsim.cli.checked import RunOptions
 from llmsim.cli.prepare import checked_options, trial
-from llmsim.cli.run import RunOptions
 from llmsim.config.errors import LlmsimError
 from llmsim.validation import Comparison, compare, read_recording
 from llmsim.validation.ablation import ablate, ablation_markdown

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from accuracy_data import SectionSkipped, needed
 
+from llmsim.cli.checked import RunOptions
 from llmsim.cli.prepare import checked_options, trial
-from llmsim.cli.run import RunOptions
 from llmsim.config.errors import InfeasibleError, NotYetError
 from llmsim.lowering.calibration import calibration_of
 from llmsim.model import Layout, load_model, memory_ledger, resolve_dtypes

@@ -10,7 +10,7 @@ import typer
 from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
-    from llmsim.cli.run import RunOptions
+    from llmsim.cli.checked import RunOptions
     from llmsim.lowering import Calibration
     from llmsim.validation import Recording
 

@@ -10,7 +10,7 @@ from llmsim.config.errors import InfeasibleError, InputError, InterruptedRun, In
 from llmsim.core import Results, Status
 
 if TYPE_CHECKING:
-    from llmsim.cli.run import RunOptions
+    from llmsim.cli.checked import RunOptions
     from llmsim.config import Deployment
     from llmsim.config.deployment import Offloading
     from llmsim.lowering import LoweredDeployment

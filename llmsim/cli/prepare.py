@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llmsim.cli.run import RunOptions
+from llmsim.cli.checked import RunOptions
 
 if TYPE_CHECKING:
     from llmsim.config import Deployment

@@ -14,7 +14,7 @@ from llmsim.config import EngineArgs, EngineOverrides, load_cluster, resolve
 from llmsim.config.errors import InputError
 from llmsim.config.scheduler_rules import POLICIES
 from llmsim.config.scheduler_rules import SCHEDULERS as NAMES
-from llmsim.lowering.deployment import ORDERS
+from llmsim.lowering.scheduler import ORDERS
 from llmsim.workload import load_trace
 
 CLUSTER = Path(__file__).resolve().parents[2] / "cluster_config" / "h100_llama31_8b.json"

@@ -1,0 +1,235 @@
+"""The checks of a `run` command line: from what the options say to what a run is given."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmsim.cli import refused
+from llmsim.config.errors import InputError
+
+if TYPE_CHECKING:
+    from llmsim.costs.expert_routing import ExpertRouting
+    from llmsim.lowering import Calibration
+    from llmsim.lowering.kv_tiers import KvTierOptions
+    from llmsim.routing import RouterSpec
+    from llmsim.scheduling.policies import PolicySpecs
+
+LOG_LEVELS = ("WARNING", "INFO", "DEBUG")
+COST_SOURCES = ("auto", "bundle", "external", "silicon", "roofline")
+REQUIRED = ("measured", "interpolated", "extrapolated", "scaled")
+COLLECTIVES = ("auto", "measured", "links")
+DEFAULT_PROFILES = Path("profiler/perf")
+"""Searched after the --profile-dir folders, relative to the working directory, as LLMServingSim does."""
+MAX_LOG_INTERVAL_S = 1e6
+ENGINE = (
+    "engine_profile",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "long_prefill_token_threshold",
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "reserve_full_isl",
+    "async_scheduling",
+    "block_size",
+    "gpu_memory_utilization",
+    "num_gpu_blocks_override",
+    "max_model_len",
+    "kv_cache_dtype",
+    "watermark",
+    "scheduler",
+    "scheduling_policy",
+    "ttft_target_ns",
+)
+"""Options that are the engine's own under the same name; None: the engine's default."""
+AS_GIVEN = ("dataset", "kv_transfer", "kv_transfer_mode", "exact", "output", "run_dir", "timeline", "as_json")
+"""Options that nothing has to be checked about here."""
+SWITCHES = ("enable_local_offloading", "enable_attn_offloading", "enable_sub_batch_interleaving")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """A checked `run` command line."""
+
+    cluster: Path
+    dataset: str
+    num_reqs: int
+    seed: int
+    engine: dict[str, Any]
+    router: "RouterSpec"
+    expert_routing: "ExpertRouting"
+    profile_dirs: tuple[Path, ...]
+    profile_dirs_given: bool
+    cost_source: str
+    collectives: str
+    network: str
+    exact: bool
+    output: Path | None
+    run_dir: Path | None
+    as_json: bool
+    log_interval_ps: int
+    log_level: str
+    decode_router: "RouterSpec"
+    kv_transfer: str | None = None
+    kv_transfer_mode: str | None = None
+    arrivals: Path | None = None
+    """A recorded log whose true arrivals replace the trace's."""
+    timeline: Path | None = None
+    policies: "PolicySpecs | None" = None
+    tiers: "KvTierOptions | None" = None
+    cost_tables: tuple[Path, ...] = ()
+    cost_plugin: str = ""
+    """A cost source in Python, or a blackbox; "": one of the names."""
+    predict_attention: bool = False
+    require: str = ""
+    """The least provenance that a time may have; "": any."""
+    max_concurrency: int = 0
+    think_time: str | None = None
+    timeout_s: float | None = None
+    disabled_terms: tuple[str, ...] = ()
+    calibration: "Calibration | None" = None
+    switches: frozenset[str] = frozenset()
+    """Offloading keys of an instance that are on unless it says otherwise."""
+
+
+def checked(given: Mapping[str, Any]) -> RunOptions:
+    """What `run` was given, by the names of its options; raises InputError for what cannot be.
+
+    `enable_block_copy` is accepted for old command lines and not read: equal blocks are always priced once.
+    """
+    engine = _engine(given)
+    source = given["cost_source"]
+    return RunOptions(
+        **{name: given[name] for name in AS_GIVEN},
+        cluster=given["cluster_config"],
+        num_reqs=_at_least("--num-reqs", given["num_reqs"], 0),
+        seed=_at_least("--seed", given["seed"], 0),
+        engine=engine,
+        router=_router(given["request_routing_policy"]),
+        decode_router=_router(given["decode_routing_policy"]),
+        expert_routing=_expert_routing(given["expert_routing_policy"], given["seed"]),
+        profile_dirs=_profile_dirs(given["profile_dir"] or []),
+        profile_dirs_given=bool(given["profile_dir"]),
+        cost_source="auto" if ":" in source else _named_source(source),
+        cost_plugin=source if ":" in source or source not in COST_SOURCES else "",
+        cost_tables=tuple(given["cost_table"] or ()),
+        predict_attention=given["enable_attn_prediction"],
+        require="" if given["require"] is None else _one_of("--require", given["require"], REQUIRED),
+        collectives=_one_of("--collective-costs", given["collective_costs"], COLLECTIVES),
+        network=refused.network(given["network_backend"]),
+        log_interval_ps=_interval_ps(given["log_interval"]),
+        log_level=_one_of("--log-level", given["log_level"].upper(), LOG_LEVELS),
+        arrivals=given["arrivals"],
+        policies=_policies(engine, given),
+        tiers=_tiers(given),
+        max_concurrency=_at_least("--max-concurrency", given["max_concurrency"], 0),
+        think_time=given["think_time"],
+        timeout_s=given["request_timeout"],
+        switches=frozenset(key for key in SWITCHES if given[key]),
+        disabled_terms=tuple(dict.fromkeys(given["disable_term"] or ())),
+        calibration=_calibration(given["calibration"]),
+    )
+
+
+def _engine(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the engine, `--fp`, `--gen` and `--prioritize-prefill` of older command lines among them."""
+    fp, dtype = given["fp"], given["dtype"]
+    if fp is not None and dtype is not None:
+        raise InputError(f"--fp {fp} and --dtype {dtype} say the same thing twice; give one of them")
+    return {
+        **{name: given[name] for name in ENGINE},
+        "dtype": dtype if fp is None else refused.fp_dtype(fp),
+        "prioritize_prefill": given["prioritize_prefill"] or None,
+        "skip_prefill": given["gen"] or given["skip_prefill"] or None,
+    }
+
+
+def _named_source(name: str) -> str:
+    """One of ours, else "auto": the name of a plug-in, which is looked up when costs are compiled."""
+    from importlib.metadata import entry_points
+
+    if name in COST_SOURCES or name not in entry_points(group="llmsim.cost_sources").names:
+        return _one_of("--cost-source", name, COST_SOURCES)
+    return "auto"
+
+
+def _calibration(path: Path | None) -> "Calibration | None":
+    if path is None:
+        return None
+    from llmsim.lowering.calibration import load_calibration
+
+    return load_calibration(path)
+
+
+def _profile_dirs(given: list[Path]) -> tuple[Path, ...]:
+    for folder in given:
+        if not folder.is_dir():
+            raise InputError(
+                f'--profile-dir "{folder}" is not a folder; name one that holds <hardware>/<model>/.../tp<N>/'
+            )
+    return (*given, *([DEFAULT_PROFILES] if DEFAULT_PROFILES.is_dir() else []))
+
+
+def _expert_routing(text: str, seed: int) -> "ExpertRouting":
+    from llmsim.costs.expert_routing import parse_expert_routing
+
+    return parse_expert_routing(text, max(seed, 0))
+
+
+def _router(text: str) -> "RouterSpec":
+    from llmsim.routing import parse_router
+
+    return parse_router(text)
+
+
+def _tiers(given: Mapping[str, Any]) -> "KvTierOptions | None":
+    storage, shared = given["prefix_storage"], given["enable_prefix_sharing"]
+    write, eviction, chunk_tokens = given["kv_tier_write"], given["kv_tier_eviction"], given["kv_chunk_size"]
+    if (storage, shared, write, eviction, chunk_tokens) == (None, False, None, None, None):
+        return None
+    from llmsim.lowering.kv_tiers import parse_tiers
+
+    return parse_tiers(storage, shared=shared, write=write, eviction=eviction, chunk_tokens=chunk_tokens)
+
+
+def _policies(engine: dict[str, Any], given: Mapping[str, Any]) -> "PolicySpecs | None":
+    """The policies that are classes or limits; a scheduler that is a class is taken out of the engine's options."""
+    queue_order, victim = given["queue_order"], given["preemption_victim"]
+    eviction, admission = given["cache_eviction"], given["admission"]
+    scheduler = engine["scheduler"] if ":" in (engine["scheduler"] or "") else None
+    if (queue_order, victim, eviction, admission, scheduler) == (None,) * 5:
+        return None
+    from llmsim.scheduling.policies import parse_policies
+
+    if scheduler is not None:
+        engine["scheduler"] = None
+        others = {"--queue-order": queue_order, "--preemption-victim": victim, "--cache-eviction": eviction}
+        for option, value in others.items():
+            if value is not None:
+                raise InputError(f"{option} {value}: the scheduler {scheduler} decides that itself; remove one of them")
+        if engine["async_scheduling"]:
+            raise InputError(f"--async-scheduling: the scheduler {scheduler} has one batch in flight; remove it")
+        engine["async_scheduling"] = False
+    if queue_order is not None and engine["scheduling_policy"] is not None:
+        raise InputError(f"--queue-order {queue_order} and --scheduling-policy both order the queue; give one of them")
+    return parse_policies(
+        queue_order=queue_order, victim=victim, eviction=eviction, admission=admission, scheduler=scheduler
+    )
+
+
+def _one_of(option: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise InputError(f'{option} is "{value}"; it may be {", ".join(known)}')
+    return value
+
+
+def _at_least(option: str, value: int, least: int) -> int:
+    if value < least or value >= 1 << 63:
+        raise InputError(f"{option} is {value}; it must be at least {least} and below 2^63")
+    return value
+
+
+def _interval_ps(seconds: float) -> int:
+    if not 1e-3 <= seconds <= MAX_LOG_INTERVAL_S:
+        raise InputError(f"--log-interval is {seconds:g}; it must be between 0.001 and {MAX_LOG_INTERVAL_S:g} seconds")
+    return round(seconds * 1e12)
