@@ -1,7 +1,7 @@
 """From a checked `run` command line to something that can be simulated, once or many times."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from llmsim.cli.checked import RunOptions
@@ -35,6 +35,7 @@ def prepare(options: RunOptions) -> Prepared:
     """Reads and lowers what the options name; raises what the parts raise (InputError, InfeasibleError)."""
     from llmsim.config import EngineOverrides, load_cluster, resolve
     from llmsim.lowering import LoweringOptions, lower
+    from llmsim.lowering.network import idle_pool_notes
     from llmsim.scheduling.policies import PolicySpecs
     from llmsim.simulate import SimulationOptions
     from llmsim.workload import load_dataset
@@ -69,6 +70,8 @@ def prepare(options: RunOptions) -> Prepared:
         from llmsim.lowering.kv_tiers import lower_tiers
 
         tiers = lower_tiers(deployment, lowered.groups, options.tiers)
+    idle = idle_pool_notes(deployment, options.tiers.media if options.tiers is not None else ())
+    lowered = replace(lowered, notes=(*lowered.notes, *idle))
     workload = load_dataset(
         options.dataset, known_models=lowered.models, granularity=lowered.granularity, limit=options.num_reqs
     )

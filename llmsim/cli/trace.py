@@ -2,9 +2,10 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +22,7 @@ INSPECT_HELP = (
 CONVERT_HELP = "Write a trace of any known format as LLMServingSim's or Mooncake's JSON Lines."
 CONTENT_BLOCK = 16
 TARGETS = ("llmservingsim", "mooncake")
+SELECTION = ("speedup", "window", "sample", "seed", "limit", "rate", "failures", "turns", "block", "tokenizer")
 
 Input = Annotated[str, typer.Argument(help="Trace file (also .gz, .zst), or synthetic:...", show_default=False)]
 Format = Annotated[str | None, typer.Option("--format", help="Format, instead of telling it by content.")]
@@ -60,13 +62,10 @@ def inspect(
     max_model_len: MaxModelLen = None,
     as_json: Json = False,
 ) -> None:
-    given = {
-        "format": format_name, "speedup": speedup, "window": window, "sample": sample, "seed": seed, "limit": limit,
-        "rate": rate, "failures": failures, "turns": turns, "block": block, "tokenizer": tokenizer,
-    }  # fmt: skip
+    given = dict(locals())
     from llmsim.workload.card import card, render
 
-    trace = _read(path, given, CONTENT_BLOCK)
+    trace = _read(path, _selection(given), CONTENT_BLOCK)
     made = card(trace.workload, trace.format, max_model_len=max_model_len)
     print(json.dumps(made, indent=2) if as_json else render(made))
 
@@ -89,16 +88,13 @@ def convert(
     block: Block = None,
     tokenizer: Tokenizer = None,
 ) -> None:
-    given = {
-        "format": format_name, "speedup": speedup, "window": window, "sample": sample, "seed": seed, "limit": limit,
-        "rate": rate, "failures": failures, "turns": turns, "block": block, "tokenizer": tokenizer,
-    }  # fmt: skip
+    given = dict(locals())
     from llmsim.export.files import check_writable
 
     if to not in TARGETS:
         raise InputError(f'--to is "{to}"; it may be {", ".join(TARGETS)}')
     check_writable(output)
-    trace = _read(path, given, CONTENT_BLOCK)
+    trace = _read(path, _selection(given), CONTENT_BLOCK)
     if to == "mooncake":
         _write_mooncake(trace, output, output_block)
     else:
@@ -110,6 +106,12 @@ def convert(
     for note in trace.workload.notes:
         print(f"note: {note}", file=sys.stderr)
     print(f"{output}: {len(trace.workload)} requests, {to} (from {trace.format})")
+
+
+def _selection(given: Mapping[str, Any]) -> dict[str, str]:
+    """Those of a command's options that say which trace is meant, and which part of it; only what was given."""
+    named = {"format": given["format_name"], **{name: given[name] for name in SELECTION}}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _write_mooncake(trace: "Trace", output: Path, block: int) -> None:
@@ -128,17 +130,16 @@ def _write_mooncake(trace: "Trace", output: Path, block: int) -> None:
             stream.write(msgspec.json.encode(row) + b"\n")
 
 
-def _read(path: str, given: "dict[str, str | None]", granularity: int) -> "Trace":
+def _read(path: str, asked: dict[str, str], granularity: int) -> "Trace":
     from llmsim.workload.formats import Trace, read_trace
     from llmsim.workload.options import TraceOptions, is_trace_text, options_from, parse_trace_text
 
-    asked = {key: value for key, value in given.items() if value is not None}
     if path.startswith("synthetic:"):
         return _generated(path, asked, granularity)
     options = TraceOptions()
     if is_trace_text(path):
         path, options = parse_trace_text(path)
-    named = options_from({key: value for key, value in asked.items()}, path)
+    named = options_from(asked, path)
     options = replace(
         options, **{name: value for name, value in vars(named).items() if value != getattr(TraceOptions(), name)}
     )

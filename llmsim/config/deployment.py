@@ -43,10 +43,17 @@ class Node:
 
 @dataclass(frozen=True)
 class PoolSpec:
-    """The cluster's CXL pool: the memory's capacity is all of it, its bandwidth and latency each device's."""
+    """The cluster's CXL pool of so many devices; `mem_size` of the file is the capacity of all, as LLMServingSim's code
+    reads it (its documentation says per device), `mem_bw` and `mem_latency` are each device's."""
 
     devices: int
-    memory: MemorySpec
+    device: MemorySpec
+
+    @property
+    def whole(self) -> MemorySpec:
+        """All devices as one memory, interleaved."""
+        one = self.device
+        return MemorySpec(one.capacity_bytes * self.devices, one.bandwidth_bytes_per_s * self.devices, one.latency_ps)
 
 
 @dataclass(frozen=True)
@@ -126,8 +133,6 @@ class Deployment:
     economics: Economics = Economics()
     pool: PoolSpec | None = None
     pool_power: PoolPowerSpec | None = None
-    pool_memory: MemorySpec | None = None
-    """The whole CXL pool."""
     disaggregation: Disaggregation | None = None
     """None: no group has a role of its own."""
 

@@ -54,7 +54,7 @@ class CpuMemory(Memory):
 
 
 class CxlMemory(Memory):
-    """A pool of CXL memory devices that every node reaches."""
+    """A pool of CXL memory devices that every node reaches: `mem_size` of all, `mem_bw` and `mem_latency` of each."""
 
     num_devices: PositiveCount = Field(default=1, description="Number of devices in the pool.")
     idle_power_w: PowerW = Field(default=0.0, alias="idle_power", description="Idle power of one device.")

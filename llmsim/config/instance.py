@@ -61,6 +61,11 @@ class Placements(Section):
     )
     layers: dict[Name, Placement] = Field(default_factory=dict, description="Placement by operator name.")
 
+    @property
+    def entries(self) -> tuple[Placement, ...]:
+        """All placements that are given, wherever."""
+        return (self.default, *self.blocks, *self.layers.values())
+
 
 class Instance(EngineOptions):
     """A model on the devices of one node; any engine option given here wins over the command line."""

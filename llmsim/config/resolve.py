@@ -57,9 +57,8 @@ def resolve(
         groups=tuple(groups),
         link=_link(cluster),
         economics=Economics(cluster.grid_g_per_kwh, cluster.electricity_price_per_kwh),
-        pool=PoolSpec(cluster.cxl_mem.num_devices, _memory(cluster.cxl_mem)) if cluster.cxl_mem else None,
+        pool=_pool(cluster.cxl_mem) if cluster.cxl_mem is not None else None,
         pool_power=resolve_pool_power(cluster.cxl_mem),
-        pool_memory=_pool(cluster.cxl_mem) if cluster.cxl_mem is not None else None,
         disaggregation=resolve_disaggregation(cluster, tuple(groups), kv_transfer, kv_transfer_mode),
     )
 
@@ -202,11 +201,10 @@ def _memory(memory: Memory) -> MemorySpec:
     )
 
 
-def _pool(memory: CxlMemory) -> MemorySpec:
-    """All devices of the pool, interleaved."""
-    one = _memory(memory)
-    count = memory.num_devices
-    return MemorySpec(one.capacity_bytes * count, one.bandwidth_bytes_per_s * count, one.latency_ps)
+def _pool(memory: CxlMemory) -> PoolSpec:
+    """Its size is of all devices, the other numbers are of each."""
+    whole = _memory(memory)
+    return PoolSpec(memory.num_devices, replace(whole, capacity_bytes=whole.capacity_bytes // memory.num_devices))
 
 
 def _link(cluster: Cluster) -> LinkSpec:

@@ -123,9 +123,9 @@ def _memory(deployment: Deployment, group: Group, network: ClusterNetwork, mediu
                 f"{deployment.cluster_path}: nodes[{group.node}] has no cpu_mem, which --prefix-storage CPU keeps KV in"
             )
         return place, node.host_memory.capacity_bytes, len(node.groups), f"node {group.node}"
-    if network.pool is None or deployment.pool_memory is None:
+    if network.pool is None or deployment.pool is None:
         raise InputError(f"{deployment.cluster_path}: it has no cxl_mem, which --prefix-storage CXL keeps KV in")
-    return network.pool, deployment.pool_memory.capacity_bytes, len(deployment.groups), "the cluster"
+    return network.pool, deployment.pool.whole.capacity_bytes, len(deployment.groups), "the cluster"
 
 
 def _check(deployment: Deployment, group: Group, engine: "object", options: KvTierOptions) -> None:

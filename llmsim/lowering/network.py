@@ -7,6 +7,7 @@ that are not given. A link's latency is charged on the way out. A host memory is
 reads and writes, on its node's switch.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from llmsim import _native
@@ -47,10 +48,20 @@ def cluster_network(deployment: Deployment, contention: str = "fair") -> Cluster
         link = config.add_link(memory.bandwidth_bytes_per_s, memory.latency_ps)
         hosts.append(config.add_place(node.index, (link, link), _port(config, deployment.link, BETWEEN_NODES)))
     pool = None
-    if deployment.pool_memory is not None:
-        link = config.add_link(deployment.pool_memory.bandwidth_bytes_per_s, deployment.pool_memory.latency_ps)
+    if deployment.pool is not None:
+        whole = deployment.pool.whole
+        link = config.add_link(whole.bandwidth_bytes_per_s, whole.latency_ps)
         pool = config.add_place(EVERY_NODE, (link, link), (-1, -1))
     return ClusterNetwork(config, devices, tuple(hosts), pool)
+
+
+def idle_pool_notes(deployment: Deployment, media: Collection[str]) -> tuple[str, ...]:
+    """Says that nothing is in the pool: no weights by placement, no tier of the prefix cache (which are on `media`)."""
+    placements = [group.offloading.placement for group in deployment.groups]
+    placed = {entry.weights or "" for one in placements if one is not None for entry in one.entries}
+    if deployment.pool is None or "CXL" in media or any(place.startswith("cxl") for place in placed):
+        return ()
+    return ("cxl_mem holds nothing: no placement puts weights there, and --prefix-storage CXL is not given",)
 
 
 def _device(config: "_native.FabricConfig", node: int, link: LinkSpec) -> int:

@@ -114,8 +114,7 @@ def evicted_notes(deployment: Deployment) -> tuple[str, ...]:
     """What a placement says about evicted KV has no effect without a second tier of the prefix cache."""
     for group in deployment.groups:
         placement = group.offloading.placement
-        entries = [placement.default, *placement.blocks, *placement.layers.values()] if placement else []
-        if any(entry.kv_evict_loc not in (None, DEVICE) for entry in entries):
+        if placement and any(entry.kv_evict_loc not in (None, DEVICE) for entry in placement.entries):
             return (
                 "placement.kv_evict_loc says where a second tier of the prefix cache is; without it, nothing is there",
             )
@@ -194,8 +193,7 @@ def sharers(deployment: Deployment) -> dict[tuple[int, str], int]:
         placement = group.offloading.placement
         if placement is None:
             continue
-        entries = [placement.default, *placement.blocks, *placement.layers.values()]
-        for place in {entry.weights for entry in entries} - {None, DEVICE}:
+        for place in {entry.weights for entry in placement.entries} - {None, DEVICE}:
             key = (group.node if place == "cpu" else -1, str(place))
             count[key] = count.get(key, 0) + group.num_devices
     return count
@@ -232,7 +230,7 @@ class _Weights:
             return memory, memory.capacity_bytes
         pool = self.deployment.pool
         assert pool is not None, "the file's reader checks it"
-        return pool.memory, pool.memory.capacity_bytes // pool.devices
+        return pool.device, pool.device.capacity_bytes
 
     def time(self, place: str) -> Callable[[Int64], Int64]:
         """Picoseconds of a copy of so many bytes; 0 for none."""

@@ -93,6 +93,15 @@ def test_refusals(cluster: str, options: tuple[str, ...], said: str, capsys: pyt
     assert said in error and "\n" not in error, error
 
 
+@pytest.mark.parametrize("options", [(), ("--prefix-storage", "CXL")])
+def test_a_pool_that_holds_nothing_is_noted(options: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("h100_cxl_prefix_pool", *options) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert any("cxl_mem holds nothing" in note for note in summary["notes"]) is not bool(options)
+    if options:  # two groups share the pool, whose mem_size is of all four devices
+        assert [pool["capacity_bytes"] for pool in summary["kv_tiers"]] == [1024 * 2**30] * 2
+
+
 def test_the_series_adds_up_to_the_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import pyarrow.parquet as pq
 

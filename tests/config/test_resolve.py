@@ -221,7 +221,10 @@ def test_offloading_is_the_instances_unless_only_the_command_line_says_it() -> N
     document["cxl_mem"] = source["cxl_mem"]
     document["nodes"][0]["cpu_mem"]["pim_config"] = "DDR4_8GB_3200_pim"
     deployment = resolve(parsed(document), EngineOverrides(), frozenset({"enable_attn_offloading"}))
-    assert deployment.pool is not None and deployment.pool.devices == 4
+    pool = deployment.pool
+    assert pool is not None and pool.devices == 4
+    assert (pool.whole.capacity_bytes, pool.device.capacity_bytes) == (1024 << 30, 256 << 30)
+    assert (pool.whole.bandwidth_bytes_per_s, pool.device.bandwidth_bytes_per_s) == (240 * 10**9, 60 * 10**9)
     assert deployment.nodes[0].pim == "DDR4_8GB_3200_pim"
     assert deployment.groups[0].offloading.attention and not deployment.groups[0].offloading.local_reads
     instance(document)["enable_attn_offloading"] = False
