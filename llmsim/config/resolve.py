@@ -16,6 +16,7 @@ from llmsim.config.instance import Instance
 from llmsim.config.options import EngineOptions, EngineOverrides, given, name_used
 from llmsim.config.positions import Location, field_path
 from llmsim.config.power import resolve_node_power, resolve_pool_power
+from llmsim.config.scheduler_rules import VLLM
 from llmsim.config.units import gb_per_s_to_bytes_per_s, gib_to_bytes, ns_to_ps
 
 
@@ -118,14 +119,20 @@ def _engine(
 ) -> EngineArgs:
     """The engine's arguments; pipeline stages run without asynchronous scheduling, as in vLLM."""
     args = resolve_engine(layers, profile, instance.hardware.strip(), memory)
-    if instance.layout.pp == 1 or not args.async_scheduling:
+    stages = instance.layout.pp
+    if stages > 1 and args.scheduler != VLLM:
+        raise NotYetError(
+            f"{cluster.place(location)}: {stages} pipeline stages keep several batches in flight, which the scheduler "
+            f"{args.scheduler} ({args.origin['scheduler']}) does not do in this version; say {VLLM}, or pp_size 1"
+        )
+    if stages == 1 or not args.async_scheduling:
         return args
     if not args.is_default("async_scheduling"):
         raise InputError(
             f"{cluster.place(location)}: async_scheduling is true ({args.origin['async_scheduling']}), but there are "
-            f"{instance.layout.pp} pipeline stages, which keep one batch each in flight; leave it out, or set it false"
+            f"{stages} pipeline stages, which keep one batch each in flight; leave it out, or set it false"
         )
-    origin = {**args.origin, "async_scheduling": f"off with {instance.layout.pp} pipeline stages"}
+    origin = {**args.origin, "async_scheduling": f"off with {stages} pipeline stages"}
     return replace(args, async_scheduling=False, origin=MappingProxyType(origin))
 
 

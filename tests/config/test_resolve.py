@@ -216,6 +216,11 @@ def test_what_a_later_version_runs_is_refused_by_name(field: str, keys: dict[str
     assert caught.value.exit_code == 2
 
 
+def test_stages_are_refused_to_schedulers_of_one_batch() -> None:
+    with pytest.raises(NotYetError, match=r"2 pipeline stages .* the scheduler mlfq .* say vllm_v1, or pp_size 1"):
+        deploy(with_instance(pp_size=2, tp_size=1, num_npus=2, npu_num=None, scheduler="mlfq"))
+
+
 def test_offloading_is_the_instances_unless_only_the_command_line_says_it() -> None:
     document, source = small(), full()
     document["cxl_mem"] = source["cxl_mem"]
