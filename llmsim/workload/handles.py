@@ -30,7 +30,7 @@ def chained(ids: NDArray[np.unsignedinteger], offsets: Int64) -> UInt64:
     if len(ids) == 0 or int(ids.max()) > 4 * len(ids) + 1000:
         return _prefix_hashes(ids, offsets)
     nobody = int(ids.max()) + 1
-    follows = np.zeros(nobody, dtype=np.int64)
+    follows = np.zeros(nobody, dtype=np.int64 if nobody >> 32 else np.uint32)
     for mine, before in _predecessors(ids, offsets, nobody):
         follows[mine] = before
     if all(np.array_equal(follows[mine], before) for mine, before in _predecessors(ids, offsets, nobody)):

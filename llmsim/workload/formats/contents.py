@@ -20,7 +20,7 @@ class Contents:
     @property
     def has_handles(self) -> bool:
         """Whether `columns` gives the file's own block ids."""
-        return len(self._ids) > 0
+        return len(self._ends) > 0 and self._ends[-1] > 0
 
     def name(self, row: int, ids: Sequence[int | str]) -> None:
         """The block ids of a row, which comes after those named before."""
@@ -44,7 +44,10 @@ class Contents:
             self._ends.append(len(self._ids))
 
     def columns(self, stream_tokens: Int64, block_tokens: int) -> tuple[Int64, UInt64]:
-        """Offsets and keys of all rows: handles of the ids; or keys of `block_tokens` tokens of prompt and answer."""
+        """Offsets and keys of all rows: handles of the ids; or keys of `block_tokens` tokens of prompt and answer.
+
+        To be called once: the ids, which are as large as what is made of them, are not kept.
+        """
         n = len(stream_tokens)
         if self._repeat_row and block_tokens:
             return self._repeated(stream_tokens // block_tokens, block_tokens)
@@ -53,7 +56,8 @@ class Contents:
             return offsets, np.zeros(0, dtype=np.uint64)
         self._fill(n)
         offsets[1:] = np.frombuffer(self._ends, dtype=np.int64)
-        return offsets, chained(np.frombuffer(self._ids, dtype=f"u{self._ids.itemsize}"), offsets)
+        ids, self._ids = np.frombuffer(self._ids, dtype=f"u{self._ids.itemsize}"), array("I")
+        return offsets, chained(ids, offsets)
 
     def _repeated(self, blocks: Int64, block_tokens: int) -> tuple[Int64, UInt64]:
         """The full blocks of a repeated beginning are the earlier row's, all others new."""

@@ -182,13 +182,13 @@ class Table:
         if n == 0:
             more = f": all {self._dropped} requests are without prompt or answer tokens" if self._dropped else ""
             raise InputError(f"{self.source.path}: the trace is empty{more}")
-        inputs, outputs = np.array(self._input, dtype=np.int32), np.array(self._output, dtype=np.int32)
+        inputs, outputs = np.frombuffer(self._input, np.int32), np.frombuffer(self._output, np.int32)
         offsets, keys = self._contents.columns(inputs.astype(np.int64) + outputs, self.block_tokens)
         if self._linked:
-            after, line = np.array(self._after, dtype=np.int64), np.array(self._line, dtype=np.int64)
+            after, line = np.frombuffer(self._after, np.int64), np.frombuffer(self._line, np.int64)
         else:
             after, line = np.full(n, -1, dtype=np.int64), np.arange(n)
-        arrival_ns = np.where(after < 0, np.array(self._at, dtype=np.int64), -1)
+        arrival_ns = np.where(after < 0, np.frombuffer(self._at, np.int64), -1)
         heads = np.flatnonzero(after < 0)
         first_ns = int(arrival_ns[heads].min())
         if int(arrival_ns[heads].max()) - first_ns > MAX_TIME_NS:
@@ -212,7 +212,7 @@ class Table:
             arrival_ps=np.where(arrival_ns < 0, -1, arrival_ns * PS_PER_NS),
             input_tokens=inputs[rows],
             output_tokens=outputs[rows],
-            model=np.array(self._model, dtype=np.int16)[rows],
+            model=np.frombuffer(self._model, np.int16)[rows],
             models=tuple(self.source.models.names),
             next_call=following,
             tool_delay_ps=tool_ns * PS_PER_NS,
