@@ -11,6 +11,7 @@ import typer
 from llmsim.cli import guarded
 from llmsim.config.errors import InputError
 
+FORMATS = ("llmservingsim", "older", "vidur", "aiconfigurator", "external")
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 app = typer.Typer(
     help="Measures operators and serving engines on your device, and imports what others measured.",
@@ -111,7 +112,7 @@ def serve_log_command(
 
 @app.command("import", help="Read profiles that others measured and write a bundle; says what was left out and why.")
 def import_command(
-    sources: Annotated[list[Path], typer.Argument(help="Files, or folders to search for .csv, .txt, .parquet.")],
+    sources: Annotated[list[Path], typer.Argument(help="Files, or folders to search for .csv, .txt, .parquet, .json.")],
     model: Annotated[str, typer.Option("--model", help="Model preset, or the path of a config.json.")],
     hardware: Hardware,
     tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel degree of the rows to take.")] = 1,
@@ -119,9 +120,7 @@ def import_command(
         "profiler/perf"
     ),
     dtype: Dtype = None,
-    format_name: Annotated[
-        str | None, typer.Option("--format", help="llmservingsim, older, vidur, aiconfigurator; told by columns.")
-    ] = None,
+    format_name: Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; told by columns.")] = None,
     max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the largest step.")] = 2048,
     max_num_seqs: Annotated[int, typer.Option(min=1, help="Sequences of the largest step.")] = 256,
     attention_max_kv: Annotated[int, typer.Option(min=16, help="Longest context.")] = 16384,
@@ -135,7 +134,7 @@ def import_command(
     target = Target(config, hardware, tp, short, out_root, max_num_batched_tokens, max_num_seqs, attention_max_kv)
     report, written = import_profiles(sources, target, format_name)
     print("\n".join(report.lines()))
-    print(f"{target.folder}: {', '.join(path.name for path in written)}")
+    print(f"{written[0].parent}: {', '.join(path.name for path in written)}")
     return 0
 
 

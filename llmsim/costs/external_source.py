@@ -60,7 +60,7 @@ class ExternalSource:
     def operator(self, op: Operator, last: int) -> Curve | None:
         """Rows of its name, else of matrices of any shape; None when there are neither."""
         feature = "sequences" if op.feature == "sequences" else "tokens"
-        named = [p for p in self._points if p.operator == op.name and feature in p.shape and _same_matrix(p, op)]
+        named = [p for p in self._points if p.operator == op.name and feature in p.shape and same_matrix(p, op)]
         counts = np.arange(last + 1, dtype=np.float64)
         if named:
             return self._curve(op, named, counts, [[p.get(feature)] for p in named], counts[:, None])
@@ -106,7 +106,7 @@ class ExternalSource:
 
     def attention(self, op: Operator) -> AttentionCost | None:
         """From "prefill" and "decode" rows; where one phase has none (a decode-only device), the roofline has it."""
-        rows = {phase: [p for p in self._points if p.operator == phase and _same_heads(p, op)] for phase in PHASES}
+        rows = {phase: [p for p in self._points if p.operator == phase and same_heads(p, op)] for phase in PHASES}
         if not rows["prefill"] and not rows["decode"]:
             return None
         q_axis = geometric_axis(1, self._request.table_tokens, 8)
@@ -187,10 +187,12 @@ class ExternalSource:
 PHASES = ("prefill", "decode")
 
 
-def _same_matrix(point: Point, op: Operator) -> bool:
+def same_matrix(point: Point, op: Operator) -> bool:
+    """Whether a row of the operator's name is of its shape, as far as the row says."""
     return point.get("n", op.gemm_n) == op.gemm_n and point.get("k", op.gemm_k) == op.gemm_k
 
 
-def _same_heads(point: Point, op: Operator) -> bool:
+def same_heads(point: Point, op: Operator) -> bool:
+    """Whether a row of attention is of the operator's heads, as far as the row says."""
     own = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
     return all(point.get(name, size) == size for name, size in own.items())

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.errors import InputError
 from profiler.importing.aiconfigurator import read_aiconfigurator
 from profiler.importing.bundle import BundleRows
+from profiler.importing.external import import_external
 from profiler.importing.llmservingsim import read_bundle, read_older
 from profiler.importing.report import Report
 from profiler.importing.sources import KINDS, SourceTable, open_tables
@@ -23,21 +24,24 @@ READERS: dict[str, Reader] = {
     "aiconfigurator": read_aiconfigurator,
 }
 """Family of a table's kind -> its reader; Frontier's tables are Vidur's with more columns."""
+EXTERNAL = "external"
+"""The contract of external simulators (docs/external_simulators.md), whose tables do not become bundles."""
 OLDER_COMPANIONS = ("vidur attention",)
 """Tables that the older generation shares with Vidur."""
 
 
 def import_profiles(sources: Sequence[Path], target: Target, wanted: str | None = None) -> tuple[Report, list[Path]]:
-    """Writes the bundle of the target's degree; (report, written files). InputError where nothing can be read."""
-    tables = open_tables(sources)
+    """Writes the bundle of the target's degree, or of an external simulator's tables the cost table.
+
+    Returns the report and the written files. Raises InputError where nothing can be read.
+    """
+    if wanted not in (None, *READERS, EXTERNAL):
+        raise InputError(f'--format is "{wanted}"; it may be {", ".join([*READERS, EXTERNAL])}')
+    tables = [] if wanted == EXTERNAL else open_tables(sources)  # that format may be JSON
     family = wanted or _family(tables)
-    if family == "external":
-        raise NotYetError(
-            "--format external: the contract of external simulators has no reader in this version; "
-            f"use {', '.join(READERS)}"
-        )
-    if family not in READERS:
-        raise InputError(f'--format is "{family}"; it may be {", ".join(READERS)}')
+    if family == EXTERNAL:
+        report = Report(EXTERNAL)
+        return report, import_external(sources, target, report)
     report = Report("vidur or frontier" if family == "vidur" else family)
     mine = []
     for table in tables:

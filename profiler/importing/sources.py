@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llmsim.config.errors import InputError
+from llmsim.costs.external import LATENCY_UNITS
 
 LFS_MARK = b"version https://git-lfs"
 
@@ -76,6 +77,7 @@ KINDS: dict[str, frozenset[str]] = {
     "aiconfigurator attention": frozenset({"batch_size", "isl", "num_heads", "num_key_value_heads", "step", "latency"}),
     "aiconfigurator moe": frozenset({"moe_dtype", "num_tokens", "hidden_size", "inter_size", "topk", "latency"}),
     "aiconfigurator collective": frozenset({"num_gpus", "message_size", "latency"}),
+    **{f"external {unit}": frozenset({"operator", unit}) for unit in LATENCY_UNITS},
 }  # fmt: skip
 """Columns that tell a table; the first that fits holds."""
 

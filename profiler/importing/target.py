@@ -28,6 +28,11 @@ class Target:
         return self.out_root / self.hardware / self.model.name / self.dtype / f"tp{self.tp}"
 
     @property
+    def cost_table(self) -> Path:
+        """Where rows go that stay single operators' (`--cost-table`)."""
+        return self.out_root / self.hardware / "cost_tables" / f"{self.model.name.split('/')[-1]}-tp{self.tp}.csv"
+
+    @property
     def long_dtype(self) -> str:
         """As torch spells the dtype."""
         return {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}.get(self.dtype, self.dtype)
