@@ -19,6 +19,7 @@ from profiler.power import PowerMeter
 from profiler.rank import Rank
 from profiler.tables import GrowingTable
 from profiler.timing import Clock, Stopwatch, Timing
+from profiler.yardstick import yardstick_us
 
 Mode = Literal["eager", "graph"]
 EXTRA = ("time_us", "eager_us", "graph_us", "spread", "samples")
@@ -105,6 +106,8 @@ class _Session:
         self._tables: dict[tuple[int, str], GrowingTable] = {}
         self._meter = PowerMeter(device.index or 0) if device.type == "cuda" else None
         self._busy: dict[str, list[tuple[float, float]]] = {}
+        self._yardstick = (lambda: yardstick_us(torch, device, self._watch)) if self._on_cpu else None
+        self.yardsticks_us: list[float] = []
         self.skipped: dict[str, str] = {}
         self.memory: dict[str, object] = {}
         self.power: dict[str, object] = {}
@@ -113,7 +116,8 @@ class _Session:
     def found(self) -> dict[str, object]:
         """What this sitting adds to the provenance."""
         found: dict[str, object] = {"rows_measured_last": self.measured, "rows_skipped": self.skipped}
-        return {**found, "memory": self.memory, "power": self.power}
+        speed = {"yardstick_us": [round(us, 1) for us in self.yardsticks_us]} if self.yardsticks_us else {}
+        return {**found, **speed, "memory": self.memory, "power": self.power}
 
     def run(self) -> str:
         """ "complete" or "budget"; what could not be measured is in `skipped`."""
@@ -127,6 +131,7 @@ class _Session:
                 self._summarise_power()
 
     def _walk(self) -> str:
+        self._check_speed()
         started = time.perf_counter()
         budget_s = 60 * self._options.budget_minutes if self._options.budget_minutes is not None else float("inf")
         todo = [
@@ -147,7 +152,13 @@ class _Session:
             self.memory[f"tp{rank.tp}"] = rank.memory(self._options.limits.max_tokens, self._options.limits.max_seqs)
         if todo and sys.stderr.isatty():
             print(file=sys.stderr)
+        self._check_speed()
         return "complete"
+
+    def _check_speed(self) -> None:
+        """How fast the machine is now, for whoever compares with a log of another hour."""
+        if self._yardstick is not None:
+            self.yardsticks_us.append(self._yardstick())
 
     def _points(self) -> list[tuple[Rank, Point]]:
         limits, found = self._options.limits, []

@@ -63,6 +63,15 @@ class Rank:
         """Names of the operators that see tokens or sequences."""
         return [op.name for op in self._ops.values() if op.feature == feature and op.kind not in ("moe", "attention")]
 
+    def executions(self, feature: str) -> dict[str, int]:
+        """How often a step runs each of `layers(feature)`."""
+        names = self.layers(feature)
+        found = dict.fromkeys(names, 0)
+        for op in self._order:
+            if op.name in found:
+                found[op.name] += op.repeat
+        return found
+
     def program(self, tokens: int) -> list[tuple[str, Work]]:
         """A step's operators in order, layer after layer (up to 8 of them), with a short attention in each."""
         works = {name: self._kernels.work(self._ops[name], tokens) for name in self.layers("tokens")}

@@ -13,13 +13,20 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from llmsim.config.errors import InputError
 from llmsim.model import load_model, resolve_dtypes
 from profiler.clock import ReplayClock
 from profiler.device import describe, import_torch, open_device, torch_dtype
+from profiler.host_time import host_gap_ns
 from profiler.serve_log import Job, Log, ServeOptions, Stamps, Step, warm_up_jobs
+from profiler.timing import Stopwatch
+from profiler.yardstick import yardstick_us
 
 PAGE = 256
 """Tokens of a page of the engine's cache (its default)."""
@@ -37,17 +44,21 @@ def replay(options: ServeOptions, jobs: Sequence[Job]) -> Log:
     recorder = _Recorder(model, options, jobs)
     try:
         warm = recorder.run(warm_up_jobs(jobs, options.warm_up))[1] if options.warm_up else []
+        speeds = [_speed_us(torch, device, options)]
         stamps, steps = recorder.run(jobs)
+        speeds.append(_speed_us(torch, device, options))
     finally:
         recorder.close()
     info = describe(torch, device)
+    gap_ns = _host_gap_ns(torch, device, options, warm)
     facts = {
         "clock": options.clock, "device": device.type, "name": info.name, **info.facts,
         "attention": model.config._attn_implementation,
+        **({"yardstick_us": speeds} if device.type == "cpu" else {}),
         "pages": recorder.pages, "page_tokens": PAGE, "asynchronous": recorder.asynchronous,
         "instance": {
             "engine_profile": "transformers-5", "max_num_seqs": options.max_num_seqs,
-            "max_num_batched_tokens": options.max_num_batched_tokens, "host_gap_ns": _host_gap_ns(warm),
+            "max_num_batched_tokens": options.max_num_batched_tokens, "host_gap_ns": gap_ns,
             "num_gpu_blocks_override": recorder.pages + 1,
             "block_size": PAGE, "max_model_len": _longest(model),
         },
@@ -55,15 +66,19 @@ def replay(options: ServeOptions, jobs: Sequence[Job]) -> Log:
     return Log("transformers", stamps, steps, facts)
 
 
+def _fields(options: ServeOptions) -> dict[str, Any]:
+    from llmsim.model.presets import config_path
+
+    return {k: v for k, v in json.loads(config_path(options.model).read_text("utf-8")).items() if k[0] != "_"}
+
+
 def _model(torch: Any, device: Any, options: ServeOptions) -> Any:
     """The architecture of the config.json with random weights."""
     import transformers
 
-    from llmsim.model.presets import config_path
-
     config = load_model(options.model)
     dtype = torch_dtype(torch, resolve_dtypes(config, options.dtype).activation)
-    fields = {k: v for k, v in json.loads(config_path(options.model).read_text("utf-8")).items() if k[0] != "_"}
+    fields = _fields(options)
     kind = fields.pop("model_type")
     for name in ("torch_dtype", "dtype", "architectures", "transformers_version"):
         fields.pop(name, None)
@@ -76,8 +91,33 @@ def _model(torch: Any, device: Any, options: ServeOptions) -> Any:
     return made.to(device=device, dtype=dtype).eval()
 
 
-def _host_gap_ns(steps: Sequence[Step]) -> int:
-    """Time of a step outside of the model: forming the batch, taking the tokens; median of the warm-up's steps."""
+def _host_gap_ns(torch: Any, device: Any, options: ServeOptions, warm: Sequence[Step]) -> int:
+    """Time of a step that is not its kernels'.
+
+    On a CPU from the model made narrow (`host_time`); on a GPU, whose kernels run beside Python, the time of the
+    warm-up's steps outside of the model: forming the batch, taking the tokens.
+    """
+    if device.type == "cpu":
+        with TemporaryDirectory() as folder:
+            return host_gap_ns(torch, device, options, _fields(options), partial(_steps, torch, device), Path(folder))
+    return _outside_ns(warm)
+
+
+def _steps(torch: Any, device: Any, options: ServeOptions, jobs: Sequence[Job]) -> list[Step]:
+    """Serves jobs on an engine of their own, after two of them to warm it up."""
+    recorder = _Recorder(_model(torch, device, options), options, jobs)
+    try:
+        recorder.run([replace(job, request_id=f"first-{job.request_id}") for job in jobs[:2]])
+        return recorder.run(jobs)[1]
+    finally:
+        recorder.close()
+
+
+def _speed_us(torch: Any, device: Any, options: ServeOptions) -> float:
+    return round(yardstick_us(torch, device, Stopwatch(torch, device, clock=options.clock)), 1)
+
+
+def _outside_ns(steps: Sequence[Step]) -> int:
     gaps = sorted(step.end - step.start - step.model_s for step in steps if step.model_s is not None)
     return round(gaps[len(gaps) // 2] * 1e9) if gaps else 0
 
