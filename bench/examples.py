@@ -43,6 +43,7 @@ EXAMPLES = (
     Example("single_node_moe_dp_ep_instance", "Qwen3-30B-A3B: two data-parallel ranks of two H100, experts over all"),
     Example("dual_node_moe_dp_ep_instance", "the same, a rank per node"),
     Example("single_node_tp_pp_instance", "Llama-3.1-70B on H100, two pipeline stages of two devices"),
+    Example("l40s_llama31_8b_tp4_pcie", "Llama-3.1-8B on four of eight L40S in a PCIe server, on its routes"),
     Example("single_node_memory_instance", "every placement key, all on the device"),
     Example("single_node_cxl_instance", "weights on four CXL devices"),
     Example("single_node_moe_offload_instance", "Phi-mini-MoE with its experts in host memory, a quarter cached"),

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from llmsim.config.errors import InputError
+from llmsim.config.errors import InputError, NotYetError
 
 HELP = (
     "Write one iteration of a run as a graph: every operator with device, duration and bytes. Takes every option of "
@@ -46,6 +46,11 @@ def command(
     graph = iteration_graph(groups[group], iteration, items)
     ranks = _ranks(rank, graph.ranks)
     nodes = [node for node in graph.nodes if node.rank in ranks]
+    if form == "et" and prepared.deployment.topology is not None:
+        raise NotYetError(
+            f"--graph {output}: traces of a cluster with a topology are not written in this version; name a file that "
+            "ends in .dot, .graphml or .json, or remove the topology"
+        )
     if form == "et":
         written = write_chakra(graph, ranks, output, prepared.deployment.link)
         typer.echo(f"{output}: {len(written)} files, {len(nodes)} nodes")

@@ -182,7 +182,14 @@ Require = Annotated[
 ]
 Collectives = Annotated[str, _option(_COST, "--collective-costs", text="auto, measured or links.", default=True)]
 Network = Annotated[
-    str, _option(_COST, "--network-backend", text="analytical (congestion-unaware) or congestion-aware.", default=True)
+    str,
+    _option(
+        _COST,
+        "--network-backend",
+        text="congestion-unaware, congestion-aware, fair-share, or analytical: fair-share where the cluster file names "
+        "a topology, else congestion-unaware.",
+        default=True,
+    ),
 ]
 Exact = Annotated[
     bool, _option(_COST, "--exact", text="Evaluate every rank's nodes in the engine instead of the folded program.")

@@ -175,6 +175,7 @@ def _write_run_dir(
         config={
             "groups": groups,
             "link": asdict(deployment.link),
+            "topology": None if deployment.topology is None else deployment.topology.as_record(),
             "router": options.router.text,
             "disabled_terms": list(options.disabled_terms),
             "calibration": None if options.calibration is None else asdict(options.calibration),

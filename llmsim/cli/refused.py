@@ -2,25 +2,21 @@
 
 from llmsim.config.errors import InputError, NotYetError
 
-NETWORKS = ("analytical", "congestion-unaware", "congestion-aware")
+NETWORKS = ("analytical", "congestion-unaware", "congestion-aware", "fair-share")
 FP = {16: "auto", 32: "float32", 8: "fp8"}
 """LLMServingSim 1.0's --fp, bits per element; 16 keeps whichever 16-bit type the model has."""
 
 
 def network(name: str) -> str:
-    """The network backend; `analytical` means congestion-unaware, as in LLMServingSim."""
+    """The network backend; what `analytical` means depends on the cluster (`llmsim.lowering.collectives`)."""
     lower = name.lower()
     if lower == "ns3":
         raise NotYetError(
             "--network-backend ns3: packet-level simulation is not part of llmsim; say analytical or congestion-aware"
         )
-    if lower == "fair-share":
-        raise NotYetError(
-            "--network-backend fair-share does not run in this version; say analytical or congestion-aware"
-        )
     if lower not in NETWORKS:
         raise InputError(f'--network-backend is "{name}"; it may be {", ".join(NETWORKS)}')
-    return "congestion-unaware" if lower == "analytical" else lower
+    return lower
 
 
 def fp_dtype(bits: int) -> str:

@@ -13,6 +13,7 @@ from llmsim.config.fields import (
     BandwidthPerDimension,
     CarbonPerKwh,
     LatencyPerDimension,
+    Name,
     PositiveCount,
     PricePerHour,
     PricePerKwh,
@@ -68,6 +69,11 @@ class Cluster(Section):
         description="Latency of a link; a list gives one value per network dimension, innermost first.",
     )
     nodes: tuple[Node, ...] = Field(min_length=1, max_length=1 << 16, strict=False, description="The hosts.")
+    topology: Name | None = Field(
+        default=None,
+        description="A topology file (beside this file), or a bundled network by name: collectives and hand-over take "
+        "its routes.",
+    )
     cxl_mem: CxlMemory | None = Field(default=None, description="CXL memory pool.")
     grid_g_per_kwh: CarbonPerKwh | None = Field(
         default=None, alias="grid_gco2_per_kwh", description="Carbon of one kWh at the cluster's place."
@@ -122,6 +128,14 @@ class Cluster(Section):
                 f"has {len(self.link_latency_ns)} entries, but link_bw has {len(self.link_bw_gb_per_s)}; "
                 "give one for each network dimension, or a single number for all",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _topology_devices_have_a_topology(self) -> Self:
+        for location, instance in self.instances():
+            for key in ("topology_devices", "topology_group"):
+                if self.topology is None and getattr(instance, key) is not None:
+                    raise broken_rule((*location, key), "is given, but the cluster names no topology; add that")
         return self
 
     @model_validator(mode="after")

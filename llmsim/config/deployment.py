@@ -5,6 +5,7 @@ from typing import Literal
 
 from llmsim.config.engine_args import EngineArgs
 from llmsim.config.instance import Placements
+from llmsim.config.placed_topology import PlacedTopology
 from llmsim.config.power import AcceleratorPower, NodePowerSpec, PoolPowerSpec
 
 
@@ -135,6 +136,8 @@ class Deployment:
     pool_power: PoolPowerSpec | None = None
     disaggregation: Disaggregation | None = None
     """None: no group has a role of its own."""
+    topology: PlacedTopology | None = None
+    """None: `link` says all."""
 
     def accelerator_power(self, group: Group) -> AcceleratorPower | None:
         """What the group's devices draw; None where their node does not say."""

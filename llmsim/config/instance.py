@@ -20,6 +20,8 @@ from llmsim.config.fields import (
 from llmsim.config.options import SAME_OPTION, EngineOptions, require_equal
 from llmsim.config.rules import broken_rule, shown
 
+DeviceNumber = Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
+
 
 class Placement(Section):
     """Where weights, KV cache and evicted KV live."""
@@ -89,6 +91,16 @@ class Instance(EngineOptions):
     )
     npu_num: PositiveCount | None = Field(default=None, description="Devices (older dialect).")
     npu_group: PositiveCount | None = Field(default=None, description="Pipeline stages (older dialect).")
+    topology_devices: tuple[DeviceNumber, ...] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1 << 16,
+        strict=False,
+        description="Devices of the cluster's topology, in the order of the ranks; the next free ones if not given.",
+    )
+    topology_group: Name | None = Field(
+        default=None, description="Group of the cluster's topology, whose first devices the ranks stand on."
+    )
     pd_type: Literal["prefill", "decode"] | None = Field(
         default=None, description="Role under prefill/decode disaggregation; null: both."
     )
@@ -129,6 +141,17 @@ class Instance(EngineOptions):
     @model_validator(mode="after")
     def _layout_is_consistent(self) -> Self:
         _ = self.layout
+        return self
+
+    @model_validator(mode="after")
+    def _one_place_in_the_topology(self) -> Self:
+        if self.topology_devices is not None and self.topology_group is not None:
+            raise broken_rule("topology_group", "is given, and so is topology_devices; keep one of them")
+        if self.topology_devices is not None and len(self.topology_devices) != self.layout.num_devices:
+            raise broken_rule(
+                "topology_devices",
+                f"has {len(self.topology_devices)} entries, but there are {self.layout.num_devices} devices",
+            )
         return self
 
     @model_validator(mode="after")

@@ -14,6 +14,7 @@ from llmsim.config.engine_profile import DEFAULT_PROFILE, EngineProfile, load_pr
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.config.instance import Instance
 from llmsim.config.options import EngineOptions, EngineOverrides, given, name_used
+from llmsim.config.placed_topology import place_topology
 from llmsim.config.positions import Location, field_path
 from llmsim.config.power import resolve_node_power, resolve_pool_power
 from llmsim.config.scheduler_rules import VLLM
@@ -61,6 +62,7 @@ def resolve(
         pool=_pool(cluster.cxl_mem) if cluster.cxl_mem is not None else None,
         pool_power=resolve_pool_power(cluster.cxl_mem),
         disaggregation=resolve_disaggregation(cluster, tuple(groups), kv_transfer, kv_transfer_mode),
+        topology=place_topology(cluster),
     )
 
 

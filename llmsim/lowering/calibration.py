@@ -130,6 +130,11 @@ def link_with(deployment: Deployment, calibration: Calibration | None) -> LinkSp
             f'{calibration.source}: it calibrates "{calibration.hardware}", but the cluster has {", ".join(known)}'
         )
     bandwidth, latency = calibration.link_bandwidth_bytes_per_s, calibration.link_latency_ps
+    if deployment.topology is not None and (bandwidth, latency) != (None, None):
+        raise InputError(
+            f"{calibration.source}: it calibrates links, but the cluster's are those of the topology "
+            f"{deployment.topology.spec.name}; correct them there, and remove the link constants here"
+        )
     return LinkSpec(
         bandwidth_bytes_per_s=(bandwidth or link.bandwidth_bytes_per_s[0], *link.bandwidth_bytes_per_s[1:]),
         latency_ps=(link.latency_ps[0] if latency is None else latency, *link.latency_ps[1:]),

@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
@@ -22,7 +21,7 @@ from llmsim.lowering.accounting import Accounting, accounting
 from llmsim.lowering.adjusted import adjusted, adjusted_costs, adjustment_notes
 from llmsim.lowering.calibration import Calibration
 from llmsim.lowering.capped import clock_ppm, costs_at_clock
-from llmsim.lowering.collectives import DomainLinks, expanded_config, link_collective_costs
+from llmsim.lowering.collectives import Network, expanded_config, link_collective_costs, links_of
 from llmsim.lowering.handover import ROLES, handover_config, transfer_notes
 from llmsim.lowering.layouts import (
     LoweredWave,
@@ -38,6 +37,7 @@ from llmsim.lowering.layouts import (
 from llmsim.lowering.network import ClusterNetwork, cluster_network
 from llmsim.lowering.offload import OffloadPlan, evicted_notes, local_reads, offload_plan, place_copies
 from llmsim.lowering.program import build_program, padded_tokens
+from llmsim.lowering.routed import Routes, routes_of
 from llmsim.lowering.scheduler import scheduler_config
 from llmsim.model import (
     DEFAULT_NUM_SMS,
@@ -71,7 +71,7 @@ class LoweringOptions:
     profile_dirs: tuple[Path, ...] = ()
     profile_dirs_given: bool = False
     """Whether the user named any of them: then one has to be of use."""
-    network: Literal["congestion-unaware", "congestion-aware"] = "congestion-unaware"
+    network: Network = "analytical"
     exact: bool = False
     """Evaluate every rank's nodes in the engine instead of the folded program."""
     disabled_terms: tuple[str, ...] = ()
@@ -102,6 +102,7 @@ class LoweredGroup:
     """The devices' data sheet; None: nobody has one."""
     offload: OffloadPlan | None = None
     """What is kept outside of the devices; None: nothing."""
+    network_notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +146,7 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
         )
     deployment = adjusted(deployment, options.calibration, options.disabled_terms)
     models = tuple(dict.fromkeys(group.model_name for group in deployment.groups))
+    routes = routes_of(deployment)
     done: dict[tuple[object, ...], LoweredGroup] = {}
     groups = []
     for group in deployment.groups:
@@ -153,9 +155,10 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
             *(group.pd_type, group.model_name, group.hardware, layout, group.memory, _engine_key(group.engine)),
             clock_ppm(deployment.accelerator_power(group)),
             *((group.node, repr(group.offloading)) if group.offloading != Offloading() else ()),
+            *(() if routes is None else routes.signature(routes.domain(deployment, group))),
         )
         if kind not in done:
-            done[kind] = _lower_in_place(deployment, group, options, models.index(group.model_name))
+            done[kind] = _lower_in_place(deployment, group, options, models.index(group.model_name), routes)
         groups.append(_placed(done[kind], group))
     if options.profile_dirs_given and not any(lowered.costs.from_bundle for lowered in done.values()):
         reason = next(iter(done.values())).costs.notes[:1]
@@ -168,6 +171,7 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
             *(lowered.offload.notes if lowered.offload is not None else ()),
         )
     )
+    notes |= dict.fromkeys(note for lowered in done.values() for note in lowered.network_notes)
     changes = adjustment_notes(options.calibration, options.disabled_terms)
     notes |= dict.fromkeys(evicted_notes(deployment))
     account = accounting(deployment, groups)
@@ -176,7 +180,8 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
         groups[index] = replace(groups[index], expanded=None)  # its wave runs it
     network = handovers = None
     if deployment.disaggregation is not None:
-        network = cluster_network(deployment, "fifo" if options.network == "congestion-aware" else "fair")
+        contention = "fifo" if options.network == "congestion-aware" else "fair"
+        network = cluster_network(deployment, contention, routes)
         handovers = handover_config(deployment, groups, network)
     how = transfer_notes(deployment, groups)
     return LoweredDeployment(
@@ -184,10 +189,12 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     )
 
 
-def _lower_in_place(deployment: Deployment, group: Group, options: LoweringOptions, model_index: int) -> LoweredGroup:
+def _lower_in_place(
+    deployment: Deployment, group: Group, options: LoweringOptions, model_index: int, routes: Routes | None
+) -> LoweredGroup:
     """Lowers one group; an error says where in the cluster file the group is."""
     try:
-        return _lower_group(group, deployment, options, model_index)
+        return _lower_group(group, deployment, options, model_index, routes)
     except LlmsimError as error:
         raise type(error)(f"{deployment.cluster_path}: {group.field_path}: {error}") from None
 
@@ -213,7 +220,9 @@ def _placed(lowered: LoweredGroup, group: Group) -> LoweredGroup:
     return replace(lowered, native=native, info=replace(lowered.info, index=group.index))
 
 
-def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions, model_index: int) -> LoweredGroup:
+def _lower_group(
+    group: Group, deployment: Deployment, options: LoweringOptions, model_index: int, routes: Routes | None
+) -> LoweredGroup:
     model = load_model(_located(group.model_name, deployment.cluster_path))
     if options.cost_plugin.startswith(BLACKBOX):
         group = replace(group, engine=with_queueing(group.engine, options.cost_plugin))
@@ -223,15 +232,23 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
     layout, dtypes = layout_of(group, model), resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
     stages = stage_operators(model, layout, dtypes)
     ops = distinct_operators(stages, model, layout, dtypes)
-    request = _cost_request(group, options, model, hardware, layout, dtypes, ops)
+    request = _cost_request(group, options, model, hardware, layout, dtypes, ops, routes is not None)
     offload = offload_plan(deployment, group, model, layout, ops, request.max_model_len, request.table_tokens)
     ledger = _ledger(group, model, layout, dtypes, hardware, offload)
     costs = _costs(deployment, group, options, request, offload)
-    links = DomainLinks(layout, members_of(group, model), deployment.link, options.network, group.dp_spans_nodes)
+    links = links_of(deployment, routes, group, layout, members_of(group, model), options.network)
     linked = link_collective_costs(ops, request, costs.link_collectives, links)
     program, program_costs = build_program(
-        stages, costs, linked, padded_tokens(request), engine.host_gap_ps, max(engine.cuda_graph_sizes, default=0)
+        stages,
+        costs,
+        linked.of_stage,
+        padded_tokens(request),
+        engine.host_gap_ps,
+        max(engine.cuda_graph_sizes, default=0),
     )
+    expanded = None
+    if options.exact or links.must_expand:
+        expanded = expanded_config(ops, program_costs, linked.as_messages, links)
     if offload is not None:
         if any(isinstance(cost, OpCost) and cost.drawn is not None for cost in program_costs):
             raise NotYetError(
@@ -258,12 +275,13 @@ def _lower_group(group: Group, deployment: Deployment, options: LoweringOptions,
         costs=costs,
         program=program,
         program_costs=program_costs,
-        expanded=expanded_config(ops, program_costs, costs.link_collectives, links) if options.exact else None,
+        expanded=expanded,
         scheduler=scheduler_config(engine, ledger.num_blocks, request.max_model_len, program, group.pd_type),
         native=_native_group(group, model_index, offload),
         engine=engine,
         offload=offload,
         hardware=hardware,
+        network_notes=links.notes,
     )
 
 
@@ -275,7 +293,9 @@ def _cost_request(
     layout: Layout,
     dtypes: Dtypes,
     ops: tuple[Operator, ...],
+    on_routes: bool,
 ) -> CostRequest:
+    """Where the file names a topology, collectives take its routes unless measured ones are asked for."""
     engine = group.engine
     return CostRequest(
         model=model,
@@ -294,7 +314,7 @@ def _cost_request(
         cost_tables=options.cost_tables,
         plugin=options.cost_plugin,
         predict_attention=options.predict_attention,
-        collectives=options.collectives,
+        collectives="links" if on_routes and options.collectives == "auto" else options.collectives,
         expert_routing=options.expert_routing.with_array(model.num_moe_layers, model.num_experts),
         expert_placement=expert_placement(layout, engine),
         spans_nodes=group.dp_spans_nodes,

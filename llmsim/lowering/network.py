@@ -4,7 +4,7 @@ Every device has two ports, full duplex: one to its node's switch, one (the netw
 switch blocks. The cluster file's `link_bw` and `link_latency` list dimensions, innermost first: 0 inside an instance
 (its collectives, not in the fabric), 1 between the instances of a node, 2 between nodes; the last entry stands for all
 that are not given. A link's latency is charged on the way out. A host memory is one link of `mem_bw`, shared by
-reads and writes, on its node's switch.
+reads and writes, on its node's switch. Where the file names a topology, devices reach each other by its routes instead.
 """
 
 from collections.abc import Collection
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from llmsim import _native
 from llmsim.config import Deployment, LinkSpec
+from llmsim.lowering.routed import Routes
 
 EVERY_NODE = -1
 """The island of what is near to all."""
@@ -32,11 +33,16 @@ class ClusterNetwork:
     """The CXL pool, near to every node; None where the file declares none."""
 
 
-def cluster_network(deployment: Deployment, contention: str = "fair") -> ClusterNetwork:
+def cluster_network(deployment: Deployment, contention: str = "fair", routes: Routes | None = None) -> ClusterNetwork:
     """The network of a deployment; `contention` is "fair" (max-min fair shares) or "fifo" (one after the other)."""
     config = _native.FabricConfig(_native.Sharing.FIFO if contention == "fifo" else _native.Sharing.FAIR)
+    if routes is not None:
+        config.add_topology(routes.native)
     devices = tuple(
-        tuple(_device(config, group.node, deployment.link) for _ in range(group.num_devices))
+        tuple(
+            _device(config, group.node, deployment.link, number)
+            for number in ([-1] * group.num_devices if routes is None else routes.placed.devices[group.index])
+        )
         for group in deployment.groups
     )
     hosts: list[int | None] = []
@@ -64,9 +70,10 @@ def idle_pool_notes(deployment: Deployment, media: Collection[str]) -> tuple[str
     return ("cxl_mem holds nothing: no placement puts weights there, and --prefix-storage CXL is not given",)
 
 
-def _device(config: "_native.FabricConfig", node: int, link: LinkSpec) -> int:
+def _device(config: "_native.FabricConfig", node: int, link: LinkSpec, number: int) -> int:
+    """A place; `number` is its own in the topology, -1 without one."""
     near, far = _port(config, link, BETWEEN_GROUPS), _port(config, link, BETWEEN_NODES)
-    place: int = config.add_place(node, near, far)
+    place: int = config.add_place(node, near, far, number)
     return place
 
 

@@ -49,22 +49,21 @@ class Placed:
 def build_program(
     stages: Sequence[Sequence[Operator]],
     costs: CompiledCosts,
-    linked: Sequence[OpCost],
+    linked: Sequence[Sequence[OpCost]],
     padded: Int32,
     host_gap_ps: int,
     largest_graph: int,
 ) -> tuple["_native.Program", tuple[OpCost | AttentionCost, ...]]:
     """The program and the cost of each of its operators, in order.
 
-    `stages` are the operators of each pipeline stage, `linked` the collectives priced on links. Costs that no operator
+    `stages` are the operators of each pipeline stage, `linked` its collectives priced on links. Costs that no operator
     of the model stands for (the launch gap of a source) come last in the first stage.
     """
-    priced = [*costs.ops, *linked]
     known = {op.name for operators in stages for op in operators}
-    extra = [cost for cost in priced if cost.name not in known]
+    extra = [cost for cost in costs.ops if cost.name not in known]
     placed: list[Placed] = []
     for stage, operators in enumerate(stages):
-        placed += _in_execution_order(operators, priced, costs.attentions, stage)
+        placed += _in_execution_order(operators, [*costs.ops, *linked[stage]], costs.attentions, stage)
         placed += [Placed(cost, cost.part, cost.repeat, stage) for cost in extra if stage == 0]
     placed.sort(key=lambda one: (one.stage, PARTS[one.part]))
     placed = _with_first_layers(placed)

@@ -1,5 +1,6 @@
 // The shared network for Python: its description, and a probe that runs transfers alone.
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -61,7 +62,8 @@ void bind_fabric(nb::module_& m) {
   nb::enum_<Sharing>(m, "Sharing").value("FAIR", Sharing::kFair).value("FIFO", Sharing::kFifo);
   nb::class_<FabricConfig>(m, "FabricConfig", "The cluster's shared network: links, and the places that they join.")
       .def(
-          "__init__", [](FabricConfig* c, Sharing sharing) { new (c) FabricConfig{sharing, {}, {}}; }, "sharing"_a)
+          "__init__", [](FabricConfig* c, Sharing sharing) { new (c) FabricConfig{sharing, {}, {}, {}, 0}; },
+          "sharing"_a)
       .def(
           "add_link",
           [](FabricConfig& c, std::int64_t bytes_per_s, Ps latency_ps) {
@@ -71,12 +73,21 @@ void bind_fabric(nb::module_& m) {
           "bytes_per_s"_a, "latency_ps"_a, "A directed link; returns its number.")
       .def(
           "add_place",
-          [](FabricConfig& c, std::int32_t island, const Ports& near, const Ports& far) {
-            c.places.push_back({island, port_of(near), port_of(far)});
+          [](FabricConfig& c, std::int32_t island, const Ports& near, const Ports& far, std::int64_t device) {
+            c.places.push_back(
+                {island, port_of(near), port_of(far),
+                 device < 0 ? astra_sim::model::kNone : static_cast<astra_sim::model::DeviceId>(device)});
             return c.places.size() - 1;
           },
-          "island"_a, "near"_a, "far"_a,
-          "A memory; returns its number. near, far: numbers of the links (out, in), -1: none. island -1: near to all.")
+          "island"_a, "near"_a, "far"_a, "device"_a = -1,
+          "A memory; returns its number. near, far: numbers of the links (out, in), -1: none. island -1: near to all. "
+          "device: its number in the topology, whose routes it takes to other devices.")
+      .def(
+          "add_topology",
+          [](FabricConfig& c, std::shared_ptr<astra_sim::model::Topology> topology) {
+            c.add_topology(std::move(topology));
+          },
+          "topology"_a, "Its links become links of the fabric.")
       .def_prop_ro("num_links", [](const FabricConfig& c) { return c.links.size(); })
       .def_prop_ro("num_places", [](const FabricConfig& c) { return c.places.size(); })
       .def("probe", &probe, "starts"_a,

@@ -276,10 +276,13 @@ void bind_expanded(nb::module_& m) {
       .def(
           "__init__",
           [](ExpandedConfig* config, std::shared_ptr<astra_sim::model::Topology> topology,
-             astra_sim::engine::NetworkKind network, std::vector<CollectiveSpec> collectives, std::int32_t members) {
-            new (config) ExpandedConfig{std::move(topology), network, std::move(collectives), members};
+             astra_sim::engine::NetworkKind network, std::vector<CollectiveSpec> collectives, std::int32_t members,
+             std::vector<astra_sim::model::DeviceId> devices) {
+            new (config)
+                ExpandedConfig{std::move(topology), network, std::move(collectives), members, std::move(devices)};
           },
-          "topology"_a, "network"_a, "collectives"_a, "members"_a = 1);
+          "topology"_a, "network"_a, "collectives"_a, "members"_a = 1,
+          "devices"_a = std::vector<astra_sim::model::DeviceId>{});
 }
 
 }  // namespace llmsim

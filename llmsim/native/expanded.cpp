@@ -1,6 +1,7 @@
 #include "expanded.h"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 
 #include "model/graph_builder.h"
@@ -17,8 +18,9 @@ class ExpandedJoint::Layout {
         graph_(graph),
         stages_(static_cast<std::uint32_t>(program_.num_stages())),
         members_(static_cast<std::uint32_t>(owner.config_.members)),
-        tp_(owner.config_.topology->num_devices() / (stages_ * members_)),
-        builder_(stages_ * members_ * tp_),
+        devices_(owner.config_.devices),
+        tp_(static_cast<std::uint32_t>(owner.num_ranks()) / (stages_ * members_)),
+        builder_(owner.config_.topology->num_devices()),
         front_(stages_ * members_ * tp_),
         plans_(program_.operators().size()) {
     for (const CollectiveSpec& spec : owner.config_.collectives) add_plans(spec);
@@ -27,16 +29,16 @@ class ExpandedJoint::Layout {
   void hold() {
     for (std::uint32_t m = 0; m < members_; ++m)
       for (std::uint32_t s = 0; s < stages_; ++s) {
-        graph_.held.push_back(next_);
+        graph_.held.push_back({next_});
         for (std::uint32_t t = 0; t < tp_; ++t) {
-          const model::DeviceId device = at(m, s, t);
-          front_[device] = {append({-1, narrow(m), narrow(place(m, s)), 0, false})};
-          builder_.compute(device, 0, {});
+          const std::uint32_t rank = at(m, s, t);
+          front_[rank] = {append({-1, narrow(m), narrow(place(m, s)), 0, false})};
+          builder_.compute(device(rank), 0, {});
         }
         if (s + 1 == stages_) continue;
         for (std::uint32_t t = 0; t < tp_; ++t) {
           append({-1, narrow(m), narrow(place(m, s)), 0, true});
-          builder_.compute(at(m, s, t), 0, {}, model::Stream::copy_out);
+          builder_.compute(device(at(m, s, t)), 0, {}, model::Stream::copy_out);
         }
       }
   }
@@ -47,27 +49,36 @@ class ExpandedJoint::Layout {
     if (meet) wait_for_all(stage);
     if (op.kind == NodeKind::kHandover) return hand_over(index, layer, stage);
     const bool together = op.feature == Feature::kGathered;
+    const std::uint64_t first = next_;
     for (std::uint32_t m = 0; m < members_; ++m) {
       if (op.feature == Feature::kSequences && without_sequences[m]) continue;
+      graph_.last[place(m, stage)] = {next_, tp_};
       for (std::uint32_t t = 0; t < tp_; ++t) {
-        const model::DeviceId device = at(m, stage, t);
+        const std::uint32_t rank = at(m, stage, t);
         if (op.kind == NodeKind::kCollective) {
-          builder_.collective(device, plans_[index][together ? t : m], calls_ + (together ? t : m), 1, front_[device]);
+          const std::uint32_t which = together ? t : m;
+          builder_.collective(device(rank), plans_[index][which], calls_ + which, 1, front_[rank]);
         } else {
-          builder_.compute(device, 0, front_[device]);
+          builder_.compute(device(rank), 0, front_[rank]);
         }
-        front_[device] = {append({narrow(index), narrow(m), 0, layer, false})};
-        if (t == 0) graph_.last[place(m, stage)] = front_[device][0];
+        front_[rank] = {append({narrow(index), narrow(m), 0, layer, false})};
       }
+      if (op.kind == NodeKind::kCollective && !together) go_on_together(m, stage, graph_.last[place(m, stage)]);
     }
-    if (op.kind == NodeKind::kCollective) calls_ += std::max(tp_, members_);
+    if (op.kind != NodeKind::kCollective) return;
+    calls_ += std::max(tp_, members_);
+    for (std::uint32_t m = 0; together && !devices_.empty() && m < members_; ++m) {
+      graph_.last[place(m, stage)] = {first, next_ - first};
+      go_on_together(m, stage, {first, next_ - first});
+    }
   }
 
   std::shared_ptr<const model::ExecutionGraph> build() { return builder_.build(); }
 
  private:
   static std::int32_t narrow(std::size_t x) { return static_cast<std::int32_t>(x); }
-  model::DeviceId at(std::uint32_t m, std::uint32_t s, std::uint32_t t) const { return t + tp_ * (s + stages_ * m); }
+  std::uint32_t at(std::uint32_t m, std::uint32_t s, std::uint32_t t) const { return t + tp_ * (s + stages_ * m); }
+  model::DeviceId device(std::uint32_t rank) const { return devices_.empty() ? rank : devices_[rank]; }
   std::size_t place(std::uint32_t m, std::uint32_t s) const { return m * stages_ + s; }
   std::uint64_t append(Origin origin) {
     graph_.origin.push_back(origin);
@@ -89,10 +100,18 @@ class ExpandedJoint::Layout {
     for (std::uint32_t outer = 0; outer < (together ? tp_ : members_); ++outer) {
       std::vector<model::DeviceId> devices;
       for (std::uint32_t rank = 0; rank < (together ? members_ : tp_); ++rank)
-        devices.push_back(together ? at(rank, static_cast<std::uint32_t>(op.stage), outer)
-                                   : at(outer, static_cast<std::uint32_t>(op.stage), rank));
+        devices.push_back(device(together ? at(rank, static_cast<std::uint32_t>(op.stage), outer)
+                                          : at(outer, static_cast<std::uint32_t>(op.stage), rank)));
       plans_[index].push_back(builder_.add_plan({spec.kind, algorithm, builder_.add_group(devices), table}));
     }
+  }
+
+  // The ranks' next operators wait for all of these nodes.
+  void go_on_together(std::uint32_t m, std::uint32_t stage, Graph::Nodes nodes) {
+    if (devices_.empty() || nodes.count < 2) return;
+    std::vector<std::uint64_t> all(nodes.count);
+    std::iota(all.begin(), all.end(), nodes.first);
+    for (std::uint32_t t = 0; t < tp_; ++t) front_[at(m, stage, t)] = all;
   }
 
   void wait_for_all(std::uint32_t stage) {
@@ -105,18 +124,25 @@ class ExpandedJoint::Layout {
   }
 
   void hand_over(std::size_t index, std::int32_t layer, std::uint32_t stage) {
-    for (std::uint32_t m = 0; m < members_; ++m)
+    for (std::uint32_t m = 0; m < members_; ++m) {
+      const Graph::Nodes sent{next_, tp_};
       for (std::uint32_t t = 0; t < tp_; ++t) {
-        builder_.transfer(at(m, stage, t), at(m, stage + 1, t), 1, front_[at(m, stage, t)]);
-        const std::uint64_t node = append({narrow(index), narrow(m), 0, layer, false});
-        front_[at(m, stage + 1, t)].push_back(node);
-        if (t == 0) graph_.handed[place(m, stage)] = node;
+        const std::uint32_t rank = at(m, stage, t);
+        builder_.transfer(device(rank), device(at(m, stage + 1, t)), 1, front_[rank]);
+        append({narrow(index), narrow(m), 0, layer, false});
       }
+      for (std::uint32_t t = 0; t < tp_; ++t)
+        for (std::uint64_t i = 0; i < tp_; ++i)
+          if (i == t || !devices_.empty()) front_[at(m, stage + 1, t)].push_back(sent.first + i);
+      graph_.handed[place(m, stage)] = sent;
+    }
   }
 
   const Program& program_;
   Graph& graph_;
-  std::uint32_t stages_, members_, tp_;
+  std::uint32_t stages_, members_;
+  const std::vector<model::DeviceId>& devices_;
+  std::uint32_t tp_;
   model::GraphBuilder builder_;
   std::vector<std::vector<std::uint64_t>> front_;  // by device: what its next operator waits for
   std::vector<std::vector<model::PlanId>> plans_;  // by operator
@@ -130,9 +156,13 @@ ExpandedJoint::ExpandedJoint(std::shared_ptr<const Program> program, const Expan
       specs_(program_->operators().size()),
       engine_(config.topology, {config.network, 0}) {
   const std::int64_t parts = std::int64_t{program_->num_stages()} * config.members;
-  if (parts < 1 || config.topology->num_devices() % parts != 0)
-    throw std::invalid_argument("the topology has a number of devices that stages x members does not divide");
+  if (parts < 1 || static_cast<std::int64_t>(num_ranks()) % parts != 0)
+    throw std::invalid_argument("there is a number of devices that stages x members does not divide");
   for (const CollectiveSpec& spec : config.collectives) specs_.at(static_cast<std::size_t>(spec.op)) = spec;
+}
+
+std::size_t ExpandedJoint::num_ranks() const {
+  return config_.devices.empty() ? config_.topology->num_devices() : config_.devices.size();
 }
 
 ExpandedJoint::Graph& ExpandedJoint::graph_of(std::span<const MemberStep> members) {
@@ -146,7 +176,7 @@ ExpandedJoint::Graph& ExpandedJoint::graph_of(std::span<const MemberStep> member
 void ExpandedJoint::build(Graph& graph, const std::vector<bool>& without_sequences) const {
   const auto& operators = program_->operators();
   const auto places = without_sequences.size() * static_cast<std::size_t>(program_->num_stages());
-  graph.handed.assign(places, 0);
+  graph.handed.assign(places, {});
   Layout layout(*this, graph);
   layout.hold();
   graph.last = graph.held;                                  // of a stage without operators
@@ -197,14 +227,17 @@ void ExpandedJoint::run(std::span<const MemberStep> members, Ps now, Carry& carr
   const auto id = engine_.submit(graph.graph, begin, graph.amounts);
   engine_.advance();
   const model::NodeTimes times = engine_.times(id);
+  const auto end_of = [&](Graph::Nodes nodes) {
+    return *std::ranges::max_element(times.end_ps.subspan(nodes.first, nodes.count)) - begin + now;
+  };
   const auto stages = static_cast<std::size_t>(program_->num_stages());
   for (std::size_t place = 0; place < graph.last.size(); ++place) {
-    const Ps end = times.end_ps[graph.last[place]] - begin + now;
-    if (place % stages == 0) starts[place / stages] = times.end_ps[graph.held[place]] - begin + now;
+    const Ps end = end_of(graph.last[place]);
+    if (place % stages == 0) starts[place / stages] = end_of(graph.held[place]);
     if (place % stages + 1 == stages) {
       ends[place / stages] = end;
     } else {
-      carry.link[place] = times.end_ps[graph.handed[place]] - begin + now;
+      carry.link[place] = end_of(graph.handed[place]);
     }
     carry.device[place] = end;
   }

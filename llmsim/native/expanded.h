@@ -20,13 +20,16 @@ struct CollectiveSpec {
   astra_sim::model::Algorithm algorithm = astra_sim::model::Algorithm::ring;
 };
 
-// The domain's links and what runs on them. Device t + tp * (stage + stages * member) is tensor-parallel rank t of a
+// The domain's links and what runs on them. Rank t + tp * (stage + stages * member) is tensor-parallel rank t of a
 // stage of a member; operators over gathered tokens run between the members, all others inside a stage.
 struct ExpandedConfig {
   std::shared_ptr<const astra_sim::model::Topology> topology;
   astra_sim::engine::NetworkKind network = astra_sim::engine::NetworkKind::congestion_unaware;
   std::vector<CollectiveSpec> collectives;
   std::int32_t members = 1;
+  // By rank; empty: all of the topology, in order. Given, ranks go on together after a collective or a hand-over, when
+  // the last of them has ended: routes of unequal length do not let them drift apart.
+  std::vector<astra_sim::model::DeviceId> devices{};
 };
 
 // Equal to FoldedJoint to the picosecond (invariant 9), and thousands of times slower: `--exact`. The graph is built
@@ -48,10 +51,15 @@ class ExpandedJoint final : public JointTiming {
   // graph of its own.
   struct Graph {
     std::shared_ptr<const astra_sim::model::ExecutionGraph> graph;
-    std::vector<Origin> origin;                     // by node
-    std::vector<std::uint64_t> held, last, handed;  // nodes by place: the hold, the last operator, the hand-over
-    std::vector<std::int64_t> amounts;              // scratch, by node
+    // Nodes first, first + 1, ... : one operator on all ranks that it runs on together.
+    struct Nodes {
+      std::uint64_t first = 0, count = 1;
+    };
+    std::vector<Origin> origin;             // by node
+    std::vector<Nodes> held, last, handed;  // by place: the hold, the last operator, the hand-over
+    std::vector<std::int64_t> amounts;      // scratch, by node
   };
+  std::size_t num_ranks() const;
   Graph& graph_of(std::span<const MemberStep> members);
   void build(Graph& graph, const std::vector<bool>& without_sequences) const;
   std::int64_t amount_of(const Origin& origin, std::span<const MemberStep> members, Ps now, const Carry& carry) const;

@@ -18,6 +18,13 @@ bool near(const FabricPlace& a, const FabricPlace& b) {
 
 }  // namespace
 
+void FabricConfig::add_topology(std::shared_ptr<const astra_sim::model::Topology> added) {
+  topology = std::move(added);
+  first_of_topology = static_cast<FabricLinkId>(links.size());
+  for (const astra_sim::model::Link& link : topology->links())
+    links.push_back({link.bandwidth_bytes_per_s, link.latency_ps});
+}
+
 Fabric::Fabric(FabricConfig config)
     : config_(std::move(config)), counters_(config_.links.size()), free_at_(config_.links.size(), 0) {
   std::vector<std::int64_t> capacities;
@@ -27,9 +34,13 @@ Fabric::Fabric(FabricConfig config)
     if (link.latency < 0 || link.latency > kHorizon) throw std::invalid_argument("a link's latency is out of range");
     capacities.push_back(link.bytes_per_s);
   }
-  for (const FabricPlace& place : config_.places)
+  for (const FabricPlace& place : config_.places) {
+    if (place.device != astra_sim::model::kNone &&
+        (!config_.topology || place.device >= config_.topology->num_devices()))
+      throw std::invalid_argument("a place is a device that no topology has");
     for (const FabricLinkId link : {place.near.out, place.near.in, place.far.out, place.far.in})
       if (link != kNoLink && link >= config_.links.size()) throw std::invalid_argument("a place names an unknown link");
+  }
   if (fair()) share_ = std::make_unique<astra_sim::engine::FairShare>(capacities);
 }
 
@@ -38,6 +49,11 @@ std::span<const FabricLinkId> Fabric::route(PlaceId from, PlaceId to) {
                     &b = config_.places.at(static_cast<std::size_t>(to));
   route_.clear();
   if (from == to) return route_;
+  if (a.device != astra_sim::model::kNone && b.device != astra_sim::model::kNone) {
+    config_.topology->route(a.device, b.device, route_);
+    for (FabricLinkId& link : route_) link += config_.first_of_topology;
+    return route_;
+  }
   const bool by_near = near(a, b);
   const FabricLinkId out = by_near ? a.near.out : a.far.out, in = by_near ? b.near.in : b.far.in;
   if (out == kNoLink || in == kNoLink)

@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "engine/fair_share.h"
+#include "model/topology.h"
 #include "types.h"
 
 namespace llmsim {
@@ -68,9 +69,11 @@ struct Port {
 
 // A device's memory, a host's, or a pool. Places of one island (a node) reach each other by their `near` ports, through
 // a switch that does not block; others by their `far` ports (network cards). A pool on kEveryIsland is near to all.
+// Two places that are devices of the config's topology use its route instead.
 struct FabricPlace {
   std::int32_t island = 0;
   Port near, far;
+  astra_sim::model::DeviceId device = astra_sim::model::kNone;
 };
 
 struct FabricLinkCounters {
@@ -86,6 +89,10 @@ struct FabricConfig {
   Sharing sharing = Sharing::kFair;
   std::vector<FabricLink> links;
   std::vector<FabricPlace> places;
+  std::shared_ptr<const astra_sim::model::Topology> topology{};  // or none
+  FabricLinkId first_of_topology = 0;                            // its links are links of the fabric, from here on
+
+  void add_topology(std::shared_ptr<const astra_sim::model::Topology> added);
 };
 
 class Fabric {

@@ -127,7 +127,8 @@ def full() -> Json:
     first.update(sub_batch_rule="shorter", weight_buffers=2, expert_prefetch="layer", expert_cache=0.5)
     document.update(link_bw=[450, 50], link_latency=[1000, 5000], description="all keys", engine=dict(options))
     document["$schema"] = "cluster.schema.json"
-    document |= {"kv_transfer": "layerwise", "kv_transfer_mode": "push"}
+    document |= {"kv_transfer": "layerwise", "kv_transfer_mode": "push", "topology": "h100_rails_32x8"}
+    first["topology_devices"], older["topology_group"] = [*range(first["num_npus"])], "node1"
     document["cxl_mem"] = {"mem_size": 1024, "mem_bw": 60, "mem_latency": 250, "num_devices": 4}
     document["cxl_mem"].update(idle_power=12, energy_per_bit=8.0)
     document.update(grid_gco2_per_kwh=400, electricity_price_per_kwh=0.1)
