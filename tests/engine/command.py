@@ -1,4 +1,4 @@
-"""Builds the command `astra-sim` once per session and runs it on cases."""
+"""Builds the command `astra-sim` and the engine's own tests, once per session, and runs the command on cases."""
 
 import fcntl
 import json
@@ -24,21 +24,26 @@ def _tool(name: str) -> str | None:
 
 def build_command() -> Path:
     """Path of the executable, built (or brought up to date) under the ignored `build/`; skips without cmake."""
+    return build_target("astra-sim") / "astra-sim"
+
+
+def build_target(target: str) -> Path:
+    """The build folder, with a target that is up to date; skips where it cannot be built."""
     cmake, ninja = _tool("cmake"), _tool("ninja")
     if cmake is None or (shutil.which("c++") is None and shutil.which("g++") is None):
-        pytest.skip("the command astra-sim cannot be built here: cmake or a C++ compiler is missing")
+        pytest.skip("the engine cannot be built alone here: cmake or a C++ compiler is missing")
     generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja is not None else []
-    options = ["-DASTRA_TESTS=OFF", "-DASTRA_BENCH=OFF"]
+    options = ["-DASTRA_TESTS=ON", "-DASTRA_BENCH=OFF"]
     configure = [cmake, "-S", str(REPOSITORY / "astra-sim"), "-B", str(BUILD), *options]
     if not (BUILD / "CMakeCache.txt").exists():
         configure += generator
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / ".lock").open("w") as lock:  # test processes side by side build it once
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for step in (configure, [cmake, "--build", str(BUILD), "--target", "astra-sim", "--parallel", "2"]):
+        for step in (configure, [cmake, "--build", str(BUILD), "--target", target, "--parallel", "2"]):
             done = subprocess.run(step, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return BUILD / "astra-sim"
+    return BUILD
 
 
 @dataclass(frozen=True)
