@@ -7,9 +7,12 @@
 #include <vector>
 
 #include "cli/external.h"
+#include "cli/node_log.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/runs.h"
+#include "cli/tensors.h"
+#include "cli/text_file.h"
 #include "cli/timeline.h"
 #include "cli/tools.h"
 #include "model/input_error.h"
@@ -26,9 +29,9 @@ void print_notes(const std::vector<std::string>& notes) {
 }
 
 void write_file(const std::string& path, const std::string& text) {
-    std::FILE* file = std::fopen(path.c_str(), "wb");
-    const bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-    if (file == nullptr || std::fclose(file) != 0 || !written) throw model::InputError("cannot write " + path);
+    TextFile file(path);
+    file.put(text);
+    file.close();
 }
 
 Files read_files(const CommandLine& line) {
@@ -57,8 +60,12 @@ int run(const CommandLine& line) {
     }
     if (line.backend.starts_with(kExternal)) return run_elsewhere(line, files);
     std::vector<std::string> notes;
-    const Report outcome = line.rules == "strict" ? run_strict(line, files) : run_default(line, files, notes);
+    Report outcome = line.rules == "strict" ? run_strict(line, files) : run_default(line, files, notes);
     print_notes(notes);
+    if (files.system.track_local_memory) {
+        write_tensors(files.system.local_memory_trace, line.rules == "strict", line.workload, outcome);
+    }
+    if (files.system.trace_enabled) write_node_log(line.log_folder, outcome, line.workload);
     const std::string text = line.json ? as_json(outcome, files.system) : as_lines(outcome, files.system);
     std::fwrite(text.data(), 1, text.size(), stdout);
     if (!line.node_times.empty()) write_file(line.node_times, as_node_times(outcome));

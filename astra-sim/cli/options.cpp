@@ -73,6 +73,7 @@ std::string* text_option(CommandLine& line, const std::string& name) {
     if (name == "node-times") return &line.node_times;
     if (name == "link-counters") return &line.link_counters;
     if (name == "timeline") return &line.timeline;
+    if (name == "logging-folder") return &line.log_folder;
     return nullptr;
 }
 
@@ -87,8 +88,9 @@ void apply(CommandLine& line, const std::string& name, const std::string& value)
         line.rendezvous = truth(name, value);
     } else if (name == "comm-scale" || name == "compute-scale") {
         if (real(name, value) != 1) line.notes.push_back("--" + name + " has no effect, as upstream");
-    } else if (name == "logging-configuration" || name == "logging-folder") {
-        line.notes.push_back("--" + name + " is accepted; no log is written");
+    } else if (name == "logging-configuration") {
+        line.notes.push_back("--" + name +
+                             " is accepted without effect; trace-enabled of the system file writes a log");
     } else {
         line.notes.push_back("--" + name + " is not an option and is ignored, as upstream does" +
                              config::nearest(name, kOptions));

@@ -14,6 +14,7 @@ struct CommandLine {
     std::string node_times;     // file for the times of every node, or ""
     std::string link_counters;  // file for what every link carried, or ""
     std::string timeline;       // file for Perfetto, or ""
+    std::string log_folder = "log";
     double injection_scale = 1.0;
     unsigned queues_per_dimension = 1;
     bool rendezvous = false;

@@ -44,6 +44,7 @@ std::string json_of_npu(const Report& report, std::uint32_t npu, const config::S
         text += ", \"finish_ps\": " + number_or_null(finished, one.wall) +
                 ", \"exposed_comm_ps\": " + number_or_null(finished, one.exposed_comm);
     }
+    if (!report.peak_bytes.empty()) text += ", \"peak_memory_bytes\": " + std::to_string(report.peak_bytes[npu]);
     text += ", \"statistics\": {";
     bool first = true;
     each_figure(report, one, [&](const char* label, const std::string& value) {
@@ -54,6 +55,14 @@ std::string json_of_npu(const Report& report, std::uint32_t npu, const config::S
 }
 
 }  // namespace
+
+std::string Report::as_micros(std::int64_t ticks) const {
+    const std::int64_t per_us = ticks_per_ns * 1000;
+    char text[64];
+    std::snprintf(text, sizeof text, "%lld.%0*lld", static_cast<long long>(ticks / per_us), ticks_per_ns == 1 ? 3 : 6,
+                  static_cast<long long>(ticks % per_us));
+    return text;
+}
 
 std::string as_lines(const Report& report, const config::SystemConfig& system) {
     std::string finished, figures;
@@ -66,6 +75,10 @@ std::string as_lines(const Report& report, const config::SystemConfig& system) {
         each_figure(report, one, [&](const char* label, const std::string& value) {
             figures += "[statistics] [info] " + name + ", " + label + ": " + value + "\n";
         });
+    }
+    for (std::size_t npu = 0; npu < report.peak_bytes.size(); ++npu) {
+        figures += "[local memory] [info] sys[" + std::to_string(npu) +
+                   "], peak usage: " + std::to_string(report.peak_bytes[npu]) + " bytes\n";
     }
     return finished + figures;
 }

@@ -40,9 +40,12 @@ struct Report {
     std::uint64_t unfinished_nodes = 0;
     std::uint64_t events = 0;
     std::vector<LinkRecord> links;
+    std::vector<std::int64_t> peak_bytes{};  // of tensors, by NPU; empty: not tracked
 
     // Whole nanoseconds; what is not whole is rounded up.
     std::int64_t as_ns(std::int64_t ticks) const { return (ticks + ticks_per_ns - 1) / ticks_per_ns; }
+    // For trace events: microseconds, without rounding.
+    std::string as_micros(std::int64_t ticks) const;
     const char* unit() const { return ticks_per_ns == 1 ? "ns" : "ps"; }
 };
 

@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <memory>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "chakra/reader.h"
+#include "cli/text_file.h"
 #include "config/json.h"
-#include "model/input_error.h"
 
 namespace astra_sim::cli {
 
@@ -25,37 +23,20 @@ std::size_t track_of(const NodeRecord& node) {
     return node.type >= chakra::NodeType::comm_send ? 1 : 0;
 }
 
-// Microseconds, the format's unit, without rounding.
-std::string micros(std::int64_t ticks, std::int64_t per_ns) {
-    const std::int64_t per_us = per_ns * 1000;
-    char text[64];
-    std::snprintf(text, sizeof text, "%lld.%0*lld", static_cast<long long>(ticks / per_us), per_ns == 1 ? 3 : 6,
-                  static_cast<long long>(ticks % per_us));
-    return text;
-}
-
 class Timeline {
 public:
     Timeline(const std::string& path, const Report& report, const std::string& prefix)
-        : path_(path), report_(report), prefix_(prefix), file_(std::fopen(path.c_str(), "wb")) {
-        if (file_ == nullptr) throw model::InputError("cannot write " + path);
-    }
-    ~Timeline() {
-        if (file_ != nullptr) std::fclose(file_);
-    }
-    Timeline(const Timeline&) = delete;
-    Timeline& operator=(const Timeline&) = delete;
+        : report_(report), prefix_(prefix), file_(path) {}
 
     void write() {
         put("{\"displayTimeUnit\": \"ns\", \"traceEvents\": [");
         for (std::uint32_t npu = 0; npu + 1 < report_.first.size(); ++npu) write_npu(npu);
         put("\n]}\n");
-        const bool failed = std::ferror(file_) != 0;
-        if (std::fclose(std::exchange(file_, nullptr)) != 0 || failed) throw model::InputError("cannot write " + path_);
+        file_.close();
     }
 
 private:
-    void put(const std::string& text) { std::fwrite(text.data(), 1, text.size(), file_); }
+    void put(const std::string& text) { file_.put(text); }
     void event(const std::string& text) {
         put((first_ ? "\n" : ",\n") + text);
         first_ = false;
@@ -107,17 +88,16 @@ private:
 
     void write_node(std::uint32_t npu, std::uint32_t track, const NodeRecord& node, const std::string& text) {
         const std::string type(chakra::kNodeTypeNames[static_cast<std::size_t>(node.type)]);
-        event("{\"ph\": \"X\", \"name\": " + config::quoted(text.empty() ? type : text) + ", \"cat\": \"" + type +
-              "\", \"pid\": " + std::to_string(npu) + ", \"tid\": " + std::to_string(track) +
-              ", \"ts\": " + micros(node.issued, report_.ticks_per_ns) +
-              ", \"dur\": " + micros(node.done - node.issued, report_.ticks_per_ns) + ", \"args\": {\"node\": " +
-              std::to_string(node.id) + ", \"bytes\": " + std::to_string(node.bytes) + "}}");
+        event(
+            "{\"ph\": \"X\", \"name\": " + config::quoted(text.empty() ? type : text) + ", \"cat\": \"" + type +
+            "\", \"pid\": " + std::to_string(npu) + ", \"tid\": " + std::to_string(track) +
+            ", \"ts\": " + report_.as_micros(node.issued) + ", \"dur\": " + report_.as_micros(node.done - node.issued) +
+            ", \"args\": {\"node\": " + std::to_string(node.id) + ", \"bytes\": " + std::to_string(node.bytes) + "}}");
     }
 
-    const std::string& path_;
     const Report& report_;
     const std::string& prefix_;
-    std::FILE* file_;
+    TextFile file_;
     bool first_ = true;
 };
 

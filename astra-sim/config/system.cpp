@@ -110,13 +110,6 @@ void note_ignored(const Fields& fields, SystemConfig& config) {
         if (fields.has(key))
             config.notes.push_back(config.path + ": \"" + std::string(key) + "\" has no effect, as upstream");
     }
-    if (config.track_local_memory) {
-        config.notes.push_back(config.path + ": \"track-local-mem\" is accepted, but no memory trace is written");
-    }
-    if (config.trace_enabled) {
-        config.notes.push_back(config.path +
-                               ": \"trace-enabled\" writes no log here; --node-times gives the same times");
-    }
     if (!fields.has("local-mem-bw")) {
         config.notes.push_back(config.path + ": no local-mem-bw, so reductions in collectives take no time");
     }
@@ -142,7 +135,7 @@ SystemConfig read_system(const std::string& path) {
     config.replay_only = fields.flag("replay-only").value_or(false);
     config.trace_enabled = fields.flag("trace-enabled").value_or(false);
     config.track_local_memory = fields.flag("track-local-mem").value_or(false);
-    fields.text("local-mem-trace-filename");
+    config.local_memory_trace = fields.text("local-mem-trace-filename").value_or("local_mem_trace");
     if (const auto custom = fields.text("per-node-custom-implementation")) read_custom_by_node(*custom, config);
     std::vector<std::string_view> known(kKnown.begin(), kKnown.end());
     known.insert(known.end(), kIgnored.begin(), kIgnored.end());

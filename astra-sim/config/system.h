@@ -43,6 +43,7 @@ struct SystemConfig {
     bool shared_bus = false;
     bool trace_enabled = false;
     bool track_local_memory = false;
+    std::string local_memory_trace;
     std::string path;
     std::vector<std::string> notes;
 };

@@ -26,8 +26,11 @@ def field(number: int, value: int | bytes) -> bytes:
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
-def attribute(name: str, value: int | str | bool | list[bool]) -> bytes:
-    """An AttributeProto: bool_val, int64_val, string_val or bool_list."""
+Value = int | str | bool | list[bool] | list[str]
+
+
+def attribute(name: str, value: Value) -> bytes:
+    """An AttributeProto: bool_val, int64_val, string_val, bool_list or string_list."""
     head = field(1, name.encode())
     if isinstance(value, bool):
         return head + field(27, int(value))
@@ -35,7 +38,9 @@ def attribute(name: str, value: int | str | bool | list[bool]) -> bytes:
         return head + field(9, value % 2**64)
     if isinstance(value, str):
         return head + field(29, value.encode())
-    return head + field(28, field(1, bytes(value)))
+    if value and isinstance(value[0], str):
+        return head + field(30, b"".join(field(1, str(text).encode()) for text in value))
+    return head + field(28, field(1, bytes(map(bool, value))))
 
 
 def node(
@@ -43,7 +48,7 @@ def node(
     node_type: int,
     deps: Sequence[int] = (),
     micros: int = 0,
-    **attributes: int | str | bool | list[bool],
+    **attributes: Value,
 ) -> bytes:
     """The record of a node, its length in front; `deps` are data dependencies."""
     record = field(1, node_id) + field(2, f"n{node_id}".encode()) + field(3, node_type)
