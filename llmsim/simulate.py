@@ -35,7 +35,9 @@ class SimulationOptions:
     record_steps: bool = False
     policies: PolicySpecs = field(default_factory=PolicySpecs)
     tiers: LoweredTiers | None = None
-    """Pools of KV below the devices."""
+    """Pools of KV below the devices, on the deployment's network."""
+    check_every_step: bool = False
+    """Recount all pools of KV at every step (invariant 4) instead of at the end."""
     clients: Clients | None = None
     """None: an open loop."""
 
@@ -68,6 +70,8 @@ def simulate(
         ) from None
     except _native.Stalled as error:
         raise InvariantError(f"invariant 7 (nobody waits for nothing) is violated: {error}") from None
+    except _native.Violated as error:
+        raise InvariantError(str(error)) from None
     except _native.BadPolicy as error:
         raise InputError(options.policies.named(str(error))) from None
     except _native.BadRoute as error:
@@ -122,8 +126,12 @@ def _native_simulation(
     for wave in deployment.waves:
         program = deployment.groups[wave.groups[0]].program
         simulation.add_wave(list(wave.groups), program, wave.sync_interval, wave.expanded)
+    if deployment.network is not None:
+        simulation.set_fabric(deployment.network.config)
     if options.tiers is not None:
         options.tiers.install(simulation)
+    if options.check_every_step:
+        simulation.check_every_step()
     if workload.timeout_ps is not None or workload.cancel_after_tokens is not None:
         never, any_number = np.empty(0, np.int64), np.empty(0, np.int32)
         simulation.set_patience(
@@ -136,8 +144,6 @@ def _native_simulation(
         simulation.record_shares()
     options.policies.install_admission(simulation, deployment.models, workload)
     options.router.install(simulation, options.seed, deployment.models, workload)
-    if deployment.network is not None:
-        simulation.set_fabric(deployment.network.config)
     if deployment.handovers is not None:
         if workload.timeout_ps is not None or workload.cancel_after_tokens is not None:
             raise NotYetError(

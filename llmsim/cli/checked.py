@@ -77,6 +77,7 @@ class RunOptions:
     timeline: Path | None = None
     policies: "PolicySpecs | None" = None
     tiers: "KvTierOptions | None" = None
+    check_every_step: bool = False
     cost_tables: tuple[Path, ...] = ()
     cost_plugin: str = ""
     """A cost source in Python, or a blackbox; "": one of the names."""
@@ -122,6 +123,7 @@ def checked(given: Mapping[str, Any]) -> RunOptions:
         arrivals=given["arrivals"],
         policies=_policies(engine, given),
         tiers=_tiers(given),
+        check_every_step=given["check_every_step"],
         max_concurrency=_at_least("--max-concurrency", given["max_concurrency"], 0),
         think_time=given["think_time"],
         timeout_s=given["request_timeout"],
@@ -185,11 +187,12 @@ def _router(text: str) -> "RouterSpec":
 def _tiers(given: Mapping[str, Any]) -> "KvTierOptions | None":
     storage, shared = given["prefix_storage"], given["enable_prefix_sharing"]
     write, eviction, chunk_tokens = given["kv_tier_write"], given["kv_tier_eviction"], given["kv_chunk_size"]
-    if (storage, shared, write, eviction, chunk_tokens) == (None, False, None, None, None):
+    recall = given["kv_tier_recall"]
+    if (storage, shared, write, eviction, chunk_tokens, recall) == (None, False, None, None, None, None):
         return None
     from llmsim.lowering.kv_tiers import parse_tiers
 
-    return parse_tiers(storage, shared=shared, write=write, eviction=eviction, chunk_tokens=chunk_tokens)
+    return parse_tiers(storage, shared=shared, write=write, eviction=eviction, chunk_tokens=chunk_tokens, recall=recall)
 
 
 def _policies(engine: dict[str, Any], given: Mapping[str, Any]) -> "PolicySpecs | None":

@@ -226,15 +226,24 @@ PrioritizePrefill = Annotated[
     bool, _option(_PEER, "--prioritize-prefill", text="A step is all prompts while there are any.")
 ]
 PrefixSharing = Annotated[
-    bool, _option(_ENGINE, "--enable-prefix-sharing", text="One pool of KV per node (CPU) or cluster (CXL).")
+    bool, _option(_ENGINE, "--enable-prefix-sharing", text="One pool of KV per node (CPU, SSD) or cluster.")
 ]
 PrefixStorage = Annotated[
-    str | None, _option(_ENGINE, "--prefix-storage", text="KV below the devices: None, CPU, CXL or CPU+CXL.")
+    str | None,
+    _option(_ENGINE, "--prefix-storage", text="KV below the devices: None, or CPU, CXL, SSD, NVMEOF joined by +."),
 ]
 KvTierWrite = Annotated[
     str | None, _option(_ENGINE, "--kv-tier-write", text="write-through, write-through-selective or write-back.")
 ]
-KvTierEviction = Annotated[str | None, _option(_ENGINE, "--kv-tier-eviction", text="lru, lfu or cost.")]
+KvTierEviction = Annotated[
+    str | None, _option(_ENGINE, "--kv-tier-eviction", text="lru, lfu or cost; one for all, or one each joined by +.")
+]
+KvTierRecall = Annotated[
+    str | None, _option(_ENGINE, "--kv-tier-recall", text="sync: the batch waits. async: who recalls is parked alone.")
+]
+CheckEveryStep = Annotated[
+    bool, _option(_OUTPUT, "--check-every-step", text="Recount the KV blocks of all tiers at every step (slow).")
+]
 KvChunkSize = Annotated[int | None, _option(_ENGINE, "--kv-chunk-size", text="Tokens of a chunk of KV below; 256.")]
 LocalOffloading = Annotated[bool, _option(_PEER, "--enable-local-offloading", text="Not in this version.")]
 AttnOffloading = Annotated[bool, _option(_PEER, "--enable-attn-offloading", text="Not in this version.")]

@@ -61,6 +61,7 @@ def prepare(options: RunOptions) -> Prepared:
             profile_dirs_given=options.profile_dirs_given,
             network=options.network,  # type: ignore[arg-type]
             exact=options.exact,
+            tiers=options.tiers is not None,
             disabled_terms=options.disabled_terms,
             calibration=options.calibration,
         ),
@@ -69,7 +70,8 @@ def prepare(options: RunOptions) -> Prepared:
     if options.tiers is not None:
         from llmsim.lowering.kv_tiers import lower_tiers
 
-        tiers = lower_tiers(deployment, lowered.groups, options.tiers)
+        assert lowered.network is not None
+        tiers = lower_tiers(deployment, lowered.groups, options.tiers, lowered.network)
     idle = idle_pool_notes(deployment, options.tiers.media if options.tiers is not None else ())
     lowered = replace(lowered, notes=(*lowered.notes, *idle))
     workload = load_dataset(
@@ -89,6 +91,7 @@ def prepare(options: RunOptions) -> Prepared:
         record_steps=options.run_dir is not None or options.timeline is not None,
         clients=clients,
         tiers=tiers,
+        check_every_step=options.check_every_step,
         policies=options.policies or PolicySpecs(),
     )
     return Prepared(deployment, lowered, workload, simulation)

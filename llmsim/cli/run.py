@@ -63,6 +63,8 @@ def command(
     prefix_storage: o.PrefixStorage = None,
     kv_tier_write: o.KvTierWrite = None,
     kv_tier_eviction: o.KvTierEviction = None,
+    kv_tier_recall: o.KvTierRecall = None,
+    check_every_step: o.CheckEveryStep = False,
     kv_chunk_size: o.KvChunkSize = None,
     enable_local_offloading: o.LocalOffloading = False,
     enable_attn_offloading: o.AttnOffloading = False,

@@ -1,7 +1,7 @@
 """The cluster file and the engine's options: parsed, checked, every default and unit resolved."""
 
 from llmsim.config.cluster import Cluster, load_cluster, parse_cluster
-from llmsim.config.deployment import Deployment, Disaggregation, Group, LinkSpec, MemorySpec, Node
+from llmsim.config.deployment import Deployment, Disaggregation, Group, LinkSpec, MemorySpec, Node, StorageSpec
 from llmsim.config.engine_args import EngineArgs, with_model_limits
 from llmsim.config.engine_profile import load_profile, profile_names
 from llmsim.config.options import EngineOverrides
@@ -18,6 +18,7 @@ __all__ = [
     "LinkSpec",
     "MemorySpec",
     "Node",
+    "StorageSpec",
     "cluster_schema",
     "load_cluster",
     "load_profile",

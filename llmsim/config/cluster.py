@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from llmsim.config.devices import CpuMemory, CxlMemory, NodePower
+from llmsim.config.devices import CpuMemory, CxlMemory, NodePower, Storage
 from llmsim.config.dialect import check_expert_ranks
 from llmsim.config.fields import (
     BandwidthPerDimension,
@@ -31,6 +31,7 @@ class Node(Section):
 
     num_instances: PositiveCount | None = Field(default=None, description="Length of instances, as a check.")
     cpu_mem: CpuMemory | None = Field(default=None, description="Host memory.")
+    storage: Storage | None = Field(default=None, description="The node's own storage, on its switch.")
     instances: tuple[Instance, ...] = Field(
         min_length=1, max_length=1 << 16, strict=False, description="Model instances on this node."
     )
@@ -75,6 +76,9 @@ class Cluster(Section):
         "its routes.",
     )
     cxl_mem: CxlMemory | None = Field(default=None, description="CXL memory pool.")
+    storage: Storage | None = Field(
+        default=None, description="Storage that every node reaches over its network cards (NVMe over fabrics)."
+    )
     grid_g_per_kwh: CarbonPerKwh | None = Field(
         default=None, alias="grid_gco2_per_kwh", description="Carbon of one kWh at the cluster's place."
     )

@@ -19,6 +19,18 @@ class MemorySpec:
 
 
 @dataclass(frozen=True)
+class StorageSpec:
+    """Storage: capacity, bandwidths, and operations that are under way at once, each after its latency."""
+
+    capacity_bytes: int
+    read_bytes_per_s: int
+    write_bytes_per_s: int
+    read_latency_ps: int
+    write_latency_ps: int
+    queue_depth: int
+
+
+@dataclass(frozen=True)
 class LinkSpec:
     """Links of the network: one entry per dimension of the file's list, innermost first; both of equal length."""
 
@@ -40,6 +52,7 @@ class Node:
     """Times of attention there, in place of those that follow from the part."""
     price_per_hour: float = 0.0
     """USD, beside the devices' prices."""
+    storage: StorageSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +147,8 @@ class Deployment:
     economics: Economics = Economics()
     pool: PoolSpec | None = None
     pool_power: PoolPowerSpec | None = None
+    storage: StorageSpec | None = None
+    """Reached by every node over its network cards."""
     disaggregation: Disaggregation | None = None
     """None: no group has a role of its own."""
     topology: PlacedTopology | None = None

@@ -63,6 +63,19 @@ class CxlMemory(Memory):
     )
 
 
+class Storage(Section):
+    """A storage device or an array of them, which keeps KV below the memories."""
+
+    size_gib: SizeGib = Field(alias="mem_size", description="Capacity.")
+    read_gb_per_s: BandwidthGbPerS = Field(alias="read_bw", description="Bandwidth of reads.")
+    write_gb_per_s: BandwidthGbPerS = Field(alias="write_bw", description="Bandwidth of writes.")
+    read_latency_ns: TimeNs = Field(default=0.0, alias="read_latency", description="Until a read's first byte.")
+    write_latency_ns: TimeNs = Field(default=0.0, alias="write_latency", description="Until a write's first byte.")
+    queue_depth: PositiveCount = Field(
+        default=32, description="Reads and writes that are under way at once; others wait in order."
+    )
+
+
 class NpuPower(Section):
     """Power of one accelerator in its three states."""
 

@@ -6,8 +6,18 @@ from types import MappingProxyType
 from pydantic import ValidationError
 
 from llmsim.config.cluster import Cluster, placements
-from llmsim.config.deployment import Deployment, Economics, Group, LinkSpec, MemorySpec, Node, Offloading, PoolSpec
-from llmsim.config.devices import CxlMemory, Memory
+from llmsim.config.deployment import (
+    Deployment,
+    Economics,
+    Group,
+    LinkSpec,
+    MemorySpec,
+    Node,
+    Offloading,
+    PoolSpec,
+    StorageSpec,
+)
+from llmsim.config.devices import CxlMemory, Memory, Storage
 from llmsim.config.disaggregation import resolve_disaggregation
 from llmsim.config.engine_args import CLUSTER_FILE, COMMAND_LINE, EngineArgs, Given, resolve_engine
 from llmsim.config.engine_profile import DEFAULT_PROFILE, EngineProfile, load_profile
@@ -50,6 +60,7 @@ def resolve(
             pim=node.cpu_mem.pim_config if node.cpu_mem else None,
             pim_table=node.cpu_mem.pim_table if node.cpu_mem else None,
             price_per_hour=node.price_per_hour,
+            storage=_storage(node.storage),
         )
         for i, node in enumerate(cluster.nodes)
     )
@@ -61,6 +72,7 @@ def resolve(
         economics=Economics(cluster.grid_g_per_kwh, cluster.electricity_price_per_kwh),
         pool=_pool(cluster.cxl_mem) if cluster.cxl_mem is not None else None,
         pool_power=resolve_pool_power(cluster.cxl_mem),
+        storage=_storage(cluster.storage),
         disaggregation=resolve_disaggregation(cluster, tuple(groups), kv_transfer, kv_transfer_mode),
         topology=place_topology(cluster),
     )
@@ -207,6 +219,19 @@ def _memory(memory: Memory) -> MemorySpec:
         capacity_bytes=gib_to_bytes(memory.size_gib),
         bandwidth_bytes_per_s=gb_per_s_to_bytes_per_s(memory.bandwidth_gb_per_s),
         latency_ps=ns_to_ps(memory.latency_ns),
+    )
+
+
+def _storage(storage: Storage | None) -> StorageSpec | None:
+    if storage is None:
+        return None
+    return StorageSpec(
+        capacity_bytes=gib_to_bytes(storage.size_gib),
+        read_bytes_per_s=gb_per_s_to_bytes_per_s(storage.read_gb_per_s),
+        write_bytes_per_s=gb_per_s_to_bytes_per_s(storage.write_gb_per_s),
+        read_latency_ps=ns_to_ps(storage.read_latency_ns),
+        write_latency_ps=ns_to_ps(storage.write_latency_ns),
+        queue_depth=storage.queue_depth,
     )
 
 

@@ -74,6 +74,8 @@ class LoweringOptions:
     network: Network = "analytical"
     exact: bool = False
     """Evaluate every rank's nodes in the engine instead of the folded program."""
+    tiers: bool = False
+    """Whether there are pools of KV below the devices, so that groups share a network."""
     disabled_terms: tuple[str, ...] = ()
     """Fidelity terms that are switched off, names of `llmsim.lowering.terms.TERMS`."""
     calibration: Calibration | None = None
@@ -179,9 +181,10 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     for index in (index for wave in waves for index in wave.groups):
         groups[index] = replace(groups[index], expanded=None)  # its wave runs it
     network = handovers = None
-    if deployment.disaggregation is not None:
+    if deployment.disaggregation is not None or options.tiers:
         contention = "fifo" if options.network == "congestion-aware" else "fair"
         network = cluster_network(deployment, contention, routes)
+    if network is not None and deployment.disaggregation is not None:
         handovers = handover_config(deployment, groups, network)
     how = transfer_notes(deployment, groups)
     return LoweredDeployment(

@@ -5,14 +5,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from llmsim import _native
-from llmsim.config import Deployment, Group
+from llmsim.config import Deployment, EngineArgs, Group
 from llmsim.config.errors import InputError, NotYetError
-from llmsim.lowering.network import ClusterNetwork, cluster_network
+from llmsim.lowering.layouts import stages_of
+from llmsim.lowering.network import ClusterNetwork
+from llmsim.model.sizes import kv_bytes_per_token
 
 if TYPE_CHECKING:
     from llmsim.lowering.deployment import LoweredGroup
 
-Medium = Literal["CPU", "CXL"]
+Medium = Literal["CPU", "CXL", "SSD", "NVMEOF"]
+MEDIA: tuple[Medium, ...] = ("CPU", "CXL", "SSD", "NVMEOF")
+"""Memory of the node, the cluster's CXL pool, storage of the node, storage of the cluster."""
+OF_NODE = ("CPU", "SSD")
 WRITE = {
     "write-through": _native.TierWrite.THROUGH,
     "write-through-selective": _native.TierWrite.SELECTIVE,
@@ -21,14 +26,19 @@ WRITE = {
 EVICTION = {"lru": _native.TierEviction.LRU, "lfu": _native.TierEviction.LFU, "cost": _native.TierEviction.COST}
 
 
+RECALL = {"sync": False, "async": True}
+
+
 @dataclass(frozen=True)
 class KvTierOptions:
     """`media` in order of lookup, the nearest first; see docs/kv_tiers.md."""
 
     media: tuple[Medium, ...]
+    evictions: tuple[str, ...]
+    """One for each medium."""
     shared: bool = False
     write: str = "write-through"
-    eviction: str = "lru"
+    recall: str = "sync"
     chunk_tokens: int = 256
 
 
@@ -40,108 +50,154 @@ class LoweredTiers:
     config: "_native.KvTiersConfig"
 
     def install(self, simulation: "_native.Simulation") -> None:
-        """After the groups have been added."""
-        simulation.set_fabric(self.network.config)
+        """After the groups have been added, on the fabric of `network`."""
         simulation.set_kv_tiers(self.config)
 
 
 def parse_tiers(
-    storage: str | None, *, shared: bool, write: str | None, eviction: str | None, chunk_tokens: int | None
+    storage: str | None,
+    *,
+    shared: bool,
+    write: str | None,
+    eviction: str | None,
+    chunk_tokens: int | None,
+    recall: str | None,
 ) -> KvTierOptions | None:
     """The options of the command line; None without a storage. Raises InputError for what cannot be."""
     media = [] if storage is None or storage.lower() == "none" else storage.upper().split("+")
-    if any(medium not in ("CPU", "CXL") for medium in media) or len(set(media)) != len(media):
-        raise InputError(f'--prefix-storage is "{storage}"; it may be None, CPU, CXL or CPU+CXL')
-    given = {"--kv-tier-write": write, "--kv-tier-eviction": eviction, "--kv-chunk-size": chunk_tokens}
+    if any(medium not in MEDIA for medium in media) or len(set(media)) != len(media):
+        raise InputError(
+            f'--prefix-storage is "{storage}"; it may be None, {", ".join(MEDIA)}, or several of them joined by +, '
+            "such as CPU+SSD"
+        )
+    given = {
+        "--kv-tier-write": write,
+        "--kv-tier-eviction": eviction,
+        "--kv-tier-recall": recall,
+        "--kv-chunk-size": chunk_tokens,
+    }
     if not media:
         option = next((name for name, value in given.items() if value is not None), None)
         if shared or option:
             raise InputError(
                 f"{'--enable-prefix-sharing' if shared else option} has an effect only with a second tier of the "
-                "prefix cache: add --prefix-storage CPU or CXL"
+                f"prefix cache: add --prefix-storage {' or '.join(MEDIA)}"
             )
         return None
-    if write not in (None, *WRITE):
-        raise InputError(f'--kv-tier-write is "{write}"; it may be {", ".join(WRITE)}')
-    if eviction not in (None, *EVICTION):
-        raise InputError(f'--kv-tier-eviction is "{eviction}"; it may be {", ".join(EVICTION)}')
+    for option, value, known in (("--kv-tier-write", write, WRITE), ("--kv-tier-recall", recall, RECALL)):
+        if value is not None and value not in known:
+            raise InputError(f'{option} is "{value}"; it may be {", ".join(known)}')
     if chunk_tokens is not None and not 1 <= chunk_tokens <= 1 << 20:
         raise InputError(f"--kv-chunk-size is {chunk_tokens}; it must be from 1 to {1 << 20} tokens")
     return KvTierOptions(
         media=tuple(media),  # type: ignore[arg-type]  # checked above
+        evictions=_evictions(eviction or "lru", len(media)),
         shared=shared,
         write=write or "write-through",
-        eviction=eviction or "lru",
+        recall=recall or "sync",
         chunk_tokens=chunk_tokens or 256,
     )
 
 
-def lower_tiers(deployment: Deployment, groups: Sequence["LoweredGroup"], options: KvTierOptions) -> LoweredTiers:
-    """The pools of a deployment. A host's memory is cut into equal parts for its groups, or shared by them; the CXL
-    pool is cut into equal parts for all groups, or shared by them.
+def _evictions(text: str, count: int) -> tuple[str, ...]:
+    names = text.split("+")
+    if any(name not in EVICTION for name in names):
+        raise InputError(
+            f'--kv-tier-eviction is "{text}"; it may be {", ".join(EVICTION)}, or one for each medium joined by +'
+        )
+    if len(names) not in (1, count):
+        raise InputError(
+            f'--kv-tier-eviction is "{text}", {len(names)} names; give one, or one for each of the {count} media'
+        )
+    return tuple(names) if len(names) == count else tuple(names) * count
+
+
+def lower_tiers(
+    deployment: Deployment, groups: Sequence["LoweredGroup"], options: KvTierOptions, network: ClusterNetwork
+) -> LoweredTiers:
+    """The pools of a deployment. What is a node's is cut into equal parts for its groups, or shared by them; what is
+    the cluster's is cut into equal parts for all groups, or shared by them.
 
     Raises InputError where the file declares no such memory, where a chunk is not whole blocks of a group, or where a
-    group has no prefix cache; NotYetError for groups that cannot have tiers.
+    group has no prefix cache; NotYetError for schedulers that cannot park requests.
     """
     for group in deployment.groups:
         _check(deployment, group, groups[group.index].engine, options)
-    network = cluster_network(deployment)
-    config = _native.KvTiersConfig(WRITE[options.write])
-    eviction = EVICTION[options.eviction]
+    config = _native.KvTiersConfig(WRITE[options.write], RECALL[options.recall])
     pools: dict[tuple[Medium, int], int] = {}
-
-    def pool(medium: Medium, owner: int, name: str, capacity: int, place: int) -> int:
-        key = (medium, owner)
-        if key not in pools:
-            pools[key] = config.add_pool(name, capacity, eviction, place)
-        return pools[key]
-
     models = tuple(dict.fromkeys(group.model_name for group in deployment.groups))
     for group in deployment.groups:
         mine = []
-        for medium in options.media:
-            place, capacity, sharers, scope = _memory(deployment, group, network, medium)
-            if options.shared:
-                owner = group.node if medium == "CPU" else 0
-                mine.append(pool(medium, owner, f"{medium} of {scope}", capacity, place))
-            else:
-                mine.append(pool(medium, group.index, f"{medium} of group {group.index}", capacity // sharers, place))
-        ledger, engine = groups[group.index].ledger, groups[group.index].engine
-        per_token = ledger.block_bytes // engine.block_size
-        ranks = list(network.devices[group.index])
+        for medium, eviction in zip(options.media, options.evictions, strict=True):
+            memory = _memory(deployment, group, network, medium)
+            of_node = medium in OF_NODE
+            owner = (group.node if of_node else 0) if options.shared else group.index
+            if (medium, owner) not in pools:
+                whose = (f"node {group.node}" if of_node else "the cluster") if options.shared else f"group {owner}"
+                sharers = len(deployment.nodes[group.node].groups) if of_node else len(deployment.groups)
+                size = memory.capacity_bytes // (1 if options.shared else sharers)
+                how = EVICTION[eviction], memory.place, *memory.operations
+                pools[medium, owner] = config.add_pool(f"{medium} of {whose}", size, *how)
+            mine.append(pools[medium, owner])
+        ranks, per_token = list(network.devices[group.index]), _bytes_per_token(groups[group.index])
         config.add_group(mine, ranks, options.chunk_tokens, per_token, models.index(group.model_name))
     return LoweredTiers(network, config)
 
 
-def _memory(deployment: Deployment, group: Group, network: ClusterNetwork, medium: Medium) -> tuple[int, int, int, str]:
-    """(place, bytes, groups among which it is cut, whose it is)."""
-    if medium == "CPU":
-        node = deployment.nodes[group.node]
-        place = network.hosts[group.node]
-        if place is None or node.host_memory is None:
-            raise InputError(
-                f"{deployment.cluster_path}: nodes[{group.node}] has no cpu_mem, which --prefix-storage CPU keeps KV in"
-            )
-        return place, node.host_memory.capacity_bytes, len(node.groups), f"node {group.node}"
-    if network.pool is None or deployment.pool is None:
-        raise InputError(f"{deployment.cluster_path}: it has no cxl_mem, which --prefix-storage CXL keeps KV in")
-    return network.pool, deployment.pool.whole.capacity_bytes, len(deployment.groups), "the cluster"
+def _bytes_per_token(group: "LoweredGroup") -> list[int]:
+    """Of every rank, stage by stage."""
+    if group.layout.pp == 1:
+        return [group.ledger.block_bytes // group.engine.block_size] * group.layout.tp
+    stages = [kv_bytes_per_token(group.model, stage, group.dtypes) for stage in stages_of(group.layout)]
+    return [size for size in stages for _ in range(group.layout.tp)]
 
 
-def _check(deployment: Deployment, group: Group, engine: "object", options: KvTierOptions) -> None:
-    where = f"{deployment.cluster_path}: {group.field_path}"
-    for is_so, what in (
-        (group.pd_type is not None, "prefill/decode disaggregation"),
-        (group.dp_group is not None, "a data-parallel group"),
-        (group.pp > 1, "pipeline parallelism"),
-        (getattr(engine, "scheduler", "") != "vllm_v1", "a scheduler other than vllm_v1"),
-    ):
-        if is_so:
-            raise NotYetError(f"{where}: KV tiers together with {what} do not run in this version; remove one of them")
-    block_size = getattr(engine, "block_size", 1)
-    if options.chunk_tokens % block_size:
+@dataclass(frozen=True)
+class _Memory:
+    place: int
+    capacity_bytes: int
+    operations: tuple[int, int, int] = (0, 0, 0)
+    """Queue depth, latency of reads and of writes; a memory has none."""
+
+
+def _memory(deployment: Deployment, group: Group, network: ClusterNetwork, medium: Medium) -> _Memory:
+    node = deployment.nodes[group.node]
+    if medium == "CPU" and node.host_memory is not None:
+        return _Memory(_placed(network.hosts[group.node]), node.host_memory.capacity_bytes)
+    if medium == "CXL" and deployment.pool is not None:
+        return _Memory(_placed(network.pool), deployment.pool.whole.capacity_bytes)
+    storage = node.storage if medium == "SSD" else deployment.storage if medium == "NVMEOF" else None
+    if storage is None:
+        what, where = {
+            "CPU": ("cpu_mem", f"nodes[{group.node}]"),
+            "CXL": ("cxl_mem", "it"),
+            "SSD": ("storage", f"nodes[{group.node}]"),
+            "NVMEOF": ("storage of the cluster", "it"),
+        }[medium]
         raise InputError(
-            f"{where}: --kv-chunk-size is {options.chunk_tokens} tokens, which is not whole blocks of {block_size}"
+            f"{deployment.cluster_path}: {where} has no {what}, which --prefix-storage {medium} keeps KV in"
         )
-    if not getattr(engine, "enable_prefix_caching", True):
+    operations = storage.queue_depth, storage.read_latency_ps, storage.write_latency_ps
+    place = network.drives[group.node] if medium == "SSD" else network.storage
+    return _Memory(_placed(place), storage.capacity_bytes, operations)
+
+
+def _placed(place: int | None) -> int:
+    assert place is not None  # what the file declares has one
+    return place
+
+
+def _check(deployment: Deployment, group: Group, engine: EngineArgs, options: KvTierOptions) -> None:
+    where = f"{deployment.cluster_path}: {group.field_path}"
+    if RECALL[options.recall] and engine.scheduler != "vllm_v1":
+        raise NotYetError(
+            f"{where}: with --kv-tier-recall async requests are parked, which scheduler {engine.scheduler} does not do "
+            "in this version; say sync, or scheduler vllm_v1"
+        )
+    if options.chunk_tokens % engine.block_size:
+        raise InputError(
+            f"{where}: --kv-chunk-size is {options.chunk_tokens} tokens, which is not whole blocks of "
+            f"{engine.block_size}"
+        )
+    if not engine.enable_prefix_caching:
         raise InputError(f"{where}: KV tiers need the prefix cache, which enable_prefix_caching turns off")

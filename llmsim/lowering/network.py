@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from llmsim import _native
-from llmsim.config import Deployment, LinkSpec
+from llmsim.config import Deployment, LinkSpec, StorageSpec
 from llmsim.lowering.routed import Routes
 
 EVERY_NODE = -1
@@ -31,6 +31,10 @@ class ClusterNetwork:
     """By node; None where the file declares no host memory."""
     pool: int | None = None
     """The CXL pool, near to every node; None where the file declares none."""
+    drives: tuple[int | None, ...] = ()
+    """By node, its storage."""
+    storage: int | None = None
+    """The cluster's storage, behind the network cards."""
 
 
 def cluster_network(deployment: Deployment, contention: str = "fair", routes: Routes | None = None) -> ClusterNetwork:
@@ -58,7 +62,14 @@ def cluster_network(deployment: Deployment, contention: str = "fair", routes: Ro
         whole = deployment.pool.whole
         link = config.add_link(whole.bandwidth_bytes_per_s, whole.latency_ps)
         pool = config.add_place(EVERY_NODE, (link, link), (-1, -1))
-    return ClusterNetwork(config, devices, tuple(hosts), pool)
+    drives = tuple(
+        None if node.storage is None else config.add_place(node.index, _drive(config, node.storage), (-1, -1))
+        for node in deployment.nodes
+    )
+    storage = None
+    if deployment.storage is not None:
+        storage = config.add_place(len(deployment.nodes), (-1, -1), _drive(config, deployment.storage))
+    return ClusterNetwork(config, devices, tuple(hosts), pool, drives, storage)
 
 
 def idle_pool_notes(deployment: Deployment, media: Collection[str]) -> tuple[str, ...]:
@@ -68,6 +79,11 @@ def idle_pool_notes(deployment: Deployment, media: Collection[str]) -> tuple[str
     if deployment.pool is None or "CXL" in media or any(place.startswith("cxl") for place in placed):
         return ()
     return ("cxl_mem holds nothing: no placement puts weights there, and --prefix-storage CXL is not given",)
+
+
+def _drive(config: "_native.FabricConfig", storage: StorageSpec) -> tuple[int, int]:
+    """Links of reads and writes; what an operation waits for before its first byte is the drive's business."""
+    return config.add_link(storage.read_bytes_per_s, 0), config.add_link(storage.write_bytes_per_s, 0)
 
 
 def _device(config: "_native.FabricConfig", node: int, link: LinkSpec, number: int) -> int:

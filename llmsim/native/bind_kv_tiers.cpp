@@ -21,27 +21,30 @@ void bind_kv_tiers(nb::module_& m) {
   nb::class_<KvTiersConfig>(m, "KvTiersConfig", "Pools of KV, and which groups use which.")
       .def(
           "__init__",
-          [](KvTiersConfig* config, TierWrite write) {
+          [](KvTiersConfig* config, TierWrite write, bool parks) {
             new (config) KvTiersConfig{};
             config->write = write;
+            config->parks = parks;
           },
-          "write"_a)
+          "write"_a, "parks"_a = false, "parks: who recalls is parked alone; else its batch waits.")
       .def(
           "add_pool",
           [](KvTiersConfig& config, const std::string& name, std::int64_t capacity_bytes, TierEviction eviction,
-             PlaceId place) {
-            config.pools.push_back({name, capacity_bytes, eviction, place});
+             PlaceId place, std::int32_t queue_depth, Ps read_latency_ps, Ps write_latency_ps) {
+            config.pools.push_back(
+                {name, capacity_bytes, eviction, place, queue_depth, read_latency_ps, write_latency_ps});
             return config.pools.size() - 1;
           },
-          "name"_a, "capacity_bytes"_a, "eviction"_a, "place"_a, "Returns the pool's number.")
+          "name"_a, "capacity_bytes"_a, "eviction"_a, "place"_a, "queue_depth"_a = 0, "read_latency_ps"_a = 0,
+          "write_latency_ps"_a = 0, "Returns the pool's number. queue_depth 0: a memory.")
       .def(
           "add_group",
           [](KvTiersConfig& config, const std::vector<std::int32_t>& pools, const std::vector<PlaceId>& ranks,
-             std::int32_t chunk_tokens, std::int64_t bytes_per_token,
+             std::int32_t chunk_tokens, const std::vector<std::int64_t>& bytes_per_token,
              std::int32_t model) { config.groups.push_back({pools, ranks, chunk_tokens, bytes_per_token, model}); },
           "pools"_a, "ranks"_a, "chunk_tokens"_a, "bytes_per_token"_a, "model"_a,
-          "The next group: its pools in order of lookup (none: it has no tiers), the places of its ranks, bytes of one "
-          "rank.");
+          "The next group: its pools in order of lookup (none: it has no tiers), the places of its ranks, the bytes "
+          "of each.");
 }
 
 nb::list kv_tier_rows(const Simulation& simulation) {
@@ -57,12 +60,15 @@ nb::list kv_tier_rows(const Simulation& simulation) {
     row["chunks"] = pool.num_chunks();
     row["hit_chunks"] = c.hit_chunks;
     row["hit_tokens"] = c.hit_tokens;
+    row["missed_chunks"] = c.missed_chunks;
     row["written_chunks"] = c.written_chunks;
     row["unwritten_chunks"] = c.unwritten_chunks;
     row["evicted_chunks"] = c.evicted_chunks;
     row["thrashed_chunks"] = c.thrashed_chunks;
     row["recalled_bytes"] = c.recalled_bytes;
     row["written_bytes"] = c.written_bytes;
+    row["operations"] = c.operations;
+    row["queued_operations"] = c.queued_operations;
     row["consistent"] = pool.consistent();
     rows.append(row);
   }

@@ -82,6 +82,7 @@ void bind_content_hasher(nb::module_& m) {
 
 void bind_simulation(nb::module_& m) {
   nb::exception<Stalled>(m, "Stalled", PyExc_RuntimeError);
+  nb::exception<Violated>(m, "Violated", PyExc_RuntimeError);
   nb::class_<Simulation> simulation(m, "Simulation");
   bind_set_router(simulation);
   bind_set_admission(simulation);
@@ -171,6 +172,7 @@ void bind_simulation(nb::module_& m) {
       .def("busy_time", &busy_time)
       .def("attention_reach", &attention_reach)
       .def("table_rows", &table_rows)
+      .def("check_every_step", &Simulation::check_every_step, "Recounts the blocks of every tier at every step.")
       .def("record_shares", &Simulation::record_shares, "From now on groups note for whom their devices worked.")
       .def("activity", [](const Simulation& s, std::size_t group) { return group_activity(*s.groups().at(group)); })
       .def("schedule",

@@ -11,6 +11,11 @@ struct Split {
   Ps compute = 0, collective = 0, waiting = 0;
 };
 
+// A stretch of a device's idle time by what it waited for: KV from the tiers, other members of its domain.
+struct Pause {
+  Ps recall = 0, others = 0;
+};
+
 // Sums over a group's completed steps, so that any stretch of steps is two subtractions: [k] covers steps 0 .. k - 1.
 // Where steps overlap (pipeline stages), each counts from the end of the one before.
 struct Timeline {
@@ -19,20 +24,26 @@ struct Timeline {
         start(group.output_starts()),
         communication(group.output_communication()),
         waited(group.output_waiting()),
-        overlaps(group.evaluator().overlaps()),
-        recalls(group.recalls()) {
+        held(group.output_held()),
+        overlaps(group.evaluator().overlaps()) {
     const std::size_t n = end.size();
     compute.assign(n + 1, 0);
     collective.assign(n + 1, 0);
     waiting.assign(waited.empty() ? 0 : n + 1, 0);
     idle.assign(n + 1, 0);
+    recall.assign(held.empty() ? 0 : n + 1, 0);
+    others.assign(held.empty() ? 0 : n + 1, 0);
     for (std::size_t k = 0; k < n; ++k) {
       const Ps before = k > 0 ? end[k - 1] : start[k];
       const Split split = step(k, std::max(start[k], before));
       collective[k + 1] = collective[k] + split.collective;
       compute[k + 1] = compute[k] + split.compute;
       if (!waiting.empty()) waiting[k + 1] = waiting[k] + split.waiting;
-      idle[k + 1] = idle[k] + std::max<Ps>(0, start[k] - before);
+      const Pause pause = paused(k, before, start[k]);
+      idle[k + 1] = idle[k] + std::max<Ps>(0, start[k] - before) - pause.recall - pause.others;
+      if (held.empty()) continue;
+      recall[k + 1] = recall[k] + pause.recall;
+      others[k + 1] = others[k] + pause.others;
     }
   }
 
@@ -46,10 +57,19 @@ struct Timeline {
     return split;
   }
 
+  // What of the time from `from` to `to` step k waited before it began, its devices having nothing else to do.
+  Pause paused(std::size_t k, Ps from, Ps to) const {
+    if (k >= held.size()) return {};
+    if (!overlaps && k > 0) from = std::max(from, end[k - 1]);
+    const auto [built, opened, launched] = held[k];
+    const auto within = [from, to](Ps a, Ps b) { return std::max<Ps>(0, std::min(b, to) - std::max(a, from)); };
+    return {within(built, opened), within(opened, launched)};
+  }
+
   const std::vector<Ps>&end, &start, &communication, &waited;
+  const std::vector<Held>& held;
   bool overlaps;
-  bool recalls;  // steps wait for KV from the tiers, and for nothing else
-  std::vector<Ps> compute, collective, waiting, idle;
+  std::vector<Ps> compute, collective, waiting, idle, recall, others;
 };
 
 // Splits one request's time as its events are walked in order.
@@ -62,11 +82,8 @@ class Walk {
     const Timeline& t = timeline(log_, id);
     blame_.api[id] = log_.queued[id] - arrival;
     const Ps dropped = log_.cancelled[id];
-    if (log_.scheduled[id] == kNever) {
-      blame_.queue[id] = dropped - log_.queued[id];
-      return;
-    }
-    blame_.queue[id] = log_.scheduled[id] - log_.queued[id];
+    queued(id, log_, dropped);
+    if (log_.scheduled[id] == kNever) return;
     if (dropped != kNever)
       blame_.abandoned[id] = dropped - (runs.empty() ? log_.scheduled[id] : t.end[runs.back().last]);
     if (!runs.empty()) answer(id, t, runs, losses);
@@ -92,6 +109,17 @@ class Walk {
     return timelines_[static_cast<std::size_t>(log.group[id])];
   }
 
+  // From being seen by a group until it was scheduled, or dropped before that.
+  void queued(RequestId id, const RequestLog& log, Ps dropped) {
+    const Ps until = log.scheduled[id] == kNever ? dropped : log.scheduled[id];
+    const Ps begin = log.load_begin.empty() ? kNever : log.load_begin[id];
+    blame_.queue[id] += (begin == kNever ? until : begin) - log.queued[id];
+    if (begin == kNever) return;
+    const Ps end = log.load_end[id] == kNever ? until : std::min(log.load_end[id], until);
+    blame_.kv_transfer[id] += end - begin;
+    blame_.wait[id] += until - end;
+  }
+
   // From being scheduled by the group that answers.
   void answer(RequestId id, const Timeline& t, std::span<const RequestLog::Run> runs,
               std::span<const std::int32_t> losses) {
@@ -108,8 +136,11 @@ class Walk {
     if (first > last) return;
     part[id] += t.compute[last + 1] - t.compute[first];
     blame_.communication[id] += t.collective[last + 1] - t.collective[first];
-    if (!t.waiting.empty())
-      (t.recalls ? blame_.kv_transfer : blame_.wait)[id] += t.waiting[last + 1] - t.waiting[first];
+    if (!t.waiting.empty()) blame_.wait[id] += t.waiting[last + 1] - t.waiting[first];
+    if (!t.recall.empty()) {
+      blame_.kv_transfer[id] += t.recall[last + 1] - t.recall[first];
+      blame_.wait[id] += t.others[last + 1] - t.others[first];
+    }
     blame_.host[id] += t.idle[last + 1] - t.idle[first];
   }
 
@@ -128,13 +159,31 @@ class Walk {
       blame_.preemption[id] += t.end[last] - log.scheduled[id];
       return;
     }
-    blame_.wait[id] += t.start[first] - log.scheduled[id];
+    const auto begun = static_cast<std::size_t>(first);
     if (t.overlaps) {
+      idle(id, t, begun, log.scheduled[id], t.start[first]);
       blame_.prefill[id] += t.start[last] - t.start[first];  // the chunks before, of which several are under way
       return step(id, t, last, t.start[last], blame_.prefill);
     }
-    stretch(id, t, first, last, blame_.prefill);
-    blame_.host[id] -= t.idle[first + 1] - t.idle[first];  // idle before its first step is queueing or waiting
+    idle(id, t, begun, log.scheduled[id], t.start[first]);
+    first_step(id, t, begun);
+    stretch(id, t, first + 1, last, blame_.prefill);
+  }
+
+  // From its start, without what came before.
+  void first_step(RequestId id, const Timeline& t, std::size_t k) {
+    const Ps before = k > 0 ? t.end[k - 1] : t.start[k];
+    const Split split = t.step(k, std::max(t.start[k], before));
+    blame_.prefill[id] += split.compute;
+    blame_.communication[id] += split.collective;
+    blame_.wait[id] += split.waiting;
+  }
+
+  // Before step k began, nothing else of this request going on.
+  void idle(RequestId id, const Timeline& t, std::size_t k, Ps from, Ps to) {
+    const Pause pause = t.paused(k, from, to);
+    blame_.kv_transfer[id] += pause.recall;
+    blame_.wait[id] += std::max<Ps>(0, to - from) - pause.recall;
   }
 
   // Between the outputs `before` and `after`, of which only the second gave a token.
@@ -144,7 +193,7 @@ class Walk {
       return;
     }
     if (t.overlaps) {
-      blame_.wait[id] += std::max<Ps>(0, t.start[after] - t.end[before]);
+      idle(id, t, static_cast<std::size_t>(after), t.end[before], t.start[after]);
       return step(id, t, after, std::max(t.start[after], t.end[before]), blame_.decode);
     }
     blame_.wait[id] += t.end[after - 1] - t.end[before];

@@ -18,10 +18,11 @@ namespace llmsim {
 //   decode         computing in steps that gave it a token after the first
 //   communication  the collectives of those steps, prefill and decode
 //   host           the device idle between those steps
-//   kv_transfer    its step waiting for KV from the tiers below the device, or its KV on its way from the prefill group
-//   to the decode group, where nothing else was going on for it preemption     from the last token before a preemption
-//   to the first one after it: waiting and computing again abandoned      of a cancelled request: from its last token,
-//   or else from being scheduled, until its engine dropped it
+//   kv_transfer    its step, or it alone, waiting for KV from the tiers below the device; its KV on its way from the
+//                  prefill group to the decode group, where nothing else was going on for it
+//   preemption     from the last token before a preemption to the first one after it: waiting and computing again
+//   abandoned      of a cancelled request: from its last token, or else from being scheduled, until its engine dropped
+//                  it
 struct Blame {
   explicit Blame(std::size_t n)
       : api(n, 0),

@@ -63,8 +63,10 @@ class Builder {
   // Pools of KV below its own, for as long as it lives.
   virtual void use_tiers(GroupTiers* tiers) {
     static_cast<void>(tiers);
-    throw std::invalid_argument("KV tiers need the scheduler vllm_v1");
+    throw std::invalid_argument("this scheduler has no KV tiers");
   }
+  // Whether it parks who recalls something, instead of letting the batch wait.
+  virtual bool may_park() const { return false; }
   // Appends the requests that the last `build` gave blocks to and parked until their KV is there.
   virtual void take_reserved(std::vector<Reserved>& out) { static_cast<void>(out); }
   // The KV of a parked request is there; or the KV of a request that ended here has been read by whoever decodes it.

@@ -76,29 +76,24 @@ void Group::pump(Ps now) {
     return;
   }
   drain_inbox(now);
-  if (gated_) launch_gated(now);
+  if (open_gate(now)) launch(evaluator_->run(next_slot().batch, now), now);
   while (!gated_ && build_next(now)) {
     if (!gate(now)) launch(evaluator_->run(next_slot().batch, now), now);
   }
   if (idle() && !gated_ && builder_->has_requests() && builder_->num_bound() == 0) ++idle_with_work_;
 }
 
-// Starts what the batch just built moves between tiers; true when it has to wait for some of it.
+// Whether the batch just built has to wait for what it moves between tiers.
 bool Group::gate(Ps now) {
-  if (tiers_ == nullptr || tiers_->start(now)) return false;
-  gated_since_ = now;
-  return gated_ = true;
+  next_slot().opened = now;
+  return gated_ = tiers_ != nullptr && !tiers_->open();
 }
 
-void Group::launch_gated(Ps now) {
-  if (!tiers_->open()) return;
+bool Group::open_gate(Ps now) {
+  if (!gated_ || !tiers_->open()) return false;
   gated_ = false;
-  StepTimes times = evaluator_->run(next_slot().batch, now);
-  // What the device idled for it is this step's waiting.
-  const Ps since = std::max(gated_since_, last_end_);
-  times.waiting += std::max<Ps>(0, times.start - since);
-  times.start = std::min(times.start, since);
-  launch(times, now);
+  next_slot().opened = now;
+  return true;
 }
 
 void Group::hear_of_moved(Ps launched) {
@@ -126,6 +121,7 @@ bool Group::build_batch(Ps now) {
     Slot& slot = next_slot();
     log_.begin_build(static_cast<std::int32_t>(output_times_.size() + num_in_flight_));
     builder_->build(now, slot.batch);
+    if (tiers_ != nullptr) tiers_->start(now);
     if (schedule) schedule->built(now, *builder_, slot.batch);
     slot.scheduled = now;
     if (handovers_ != nullptr) report_reserved(now);
@@ -140,6 +136,7 @@ bool Group::build_batch(Ps now) {
 void Group::launch(const StepTimes& times, Ps now) {
   Slot& slot = next_slot();
   slot.times = times;
+  slot.launched = now;
   busy_ += times.end - std::max(times.start, last_end_);
   last_end_ = times.end;
   scheduled_tokens_ += slot.batch.scheduled_tokens();
@@ -151,7 +148,11 @@ void Group::launch(const StepTimes& times, Ps now) {
 
 void Group::offer(Ps now) {
   drain_inbox(now);
-  if (!has_offer_) has_offer_ = build_next(now);
+  open_gate(now);
+  if (!has_offer_ && build_next(now)) {
+    has_offer_ = true;
+    gate(now);
+  }
   if (idle() && !has_offer_ && builder_->has_requests() && builder_->num_bound() == 0) ++idle_with_work_;
 }
 
@@ -159,7 +160,7 @@ const Batch& Group::offered_or_dummy(Ps now) {
   Slot& slot = next_slot();
   if (!has_offer_) {
     slot.batch.make_dummy();
-    slot.scheduled = now;
+    slot.scheduled = slot.opened = now;
   }
   return slot.batch;
 }
@@ -173,6 +174,10 @@ void Group::outputs(Ps now, std::vector<RequestId>& finished) {
   if (slot.times.waiting > 0 || !output_waiting_.empty()) {
     output_waiting_.resize(output_times_.size(), 0);
     output_waiting_.back() = slot.times.waiting;
+  }
+  if (slot.launched > slot.scheduled || !output_held_.empty()) {
+    output_held_.resize(output_times_.size());
+    output_held_.back() = {slot.scheduled, slot.opened, slot.launched};
   }
   if (shares) shares->record(slot.batch, now - slot.times.start, log_.share_place);
   if (!aborts_.empty()) drop_aborted(now);  // first, as in vLLM: their tokens are dropped

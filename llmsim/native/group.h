@@ -18,10 +18,18 @@ namespace llmsim {
 class Wave;
 struct OffloadConfig;
 
+// Why a step began later than it was built: until `opened` for KV that its batch waited for, from then until `launched`
+// for the other members of its domain.
+struct Held {
+  Ps built = 0, opened = 0, launched = 0;
+};
+
 // One batch in flight. Times are ps; the device starts it when it is free.
 struct Slot {
   Batch batch;
-  Ps scheduled = 0;
+  Ps scheduled = 0;  // when it was built
+  Ps opened = 0;     // when the KV that it waits for was there
+  Ps launched = 0;
   StepTimes times;
 };
 
@@ -70,7 +78,10 @@ class Group {
   void hand_over_by(Handovers* handovers) { handovers_ = handovers; }
   // A request's KV has been moved. The worker looks for that when it launches a step, and its scheduler hears of it
   // with that step's output; an idle engine hears of it at once (vLLM: KVConnectorModelRunnerMixin, EngineCore).
-  void transferred(RequestId request, Ps now) { moved_.push_back({now, request}); }
+  void transferred(RequestId request, Ps now) {
+    log_.end_load(request, now);
+    moved_.push_back({now, request});
+  }
 
   // From now on the changes of what its cache holds go to `log`, at the end of each step.
   void log_keys(KeyLog* log) {
@@ -84,7 +95,6 @@ class Group {
     builder_->use_tiers(tiers);
   }
 
-  bool recalls() const { return tiers_ != nullptr; }
   bool idle() const { return num_in_flight_ == 0; }
   Ps next_output() const { return slots_[oldest_].times.end; }
 
@@ -93,9 +103,9 @@ class Group {
   void join(Wave* wave) { wave_ = wave; }
   Wave* wave() const { return wave_; }
   void offer(Ps now);
-  bool has_offer() const { return has_offer_; }
+  bool has_offer() const { return has_offer_ && !gated_; }
   bool may_join_idle() const {
-    return num_in_flight_ < slots_.size() && (!builder_->has_requests() || num_in_flight_ == 0);
+    return num_in_flight_ < slots_.size() && !gated_ && (!builder_->has_requests() || num_in_flight_ == 0);
   }
   const Batch& offered_or_dummy(Ps now);
   void launch(const StepTimes& times, Ps now);
@@ -117,6 +127,8 @@ class Group {
   const std::vector<Ps>& output_communication() const { return output_communication_; }
   // How much of each was waiting for other ranks or stages; empty where nothing ever waits.
   const std::vector<Ps>& output_waiting() const { return output_waiting_; }
+  // Why each began later than it was built; empty where none ever did.
+  const std::vector<Held>& output_held() const { return output_held_; }
   Ps busy() const { return busy_; }
   std::int64_t scheduled_tokens() const { return scheduled_tokens_; }
   // How often it was left idle although its scheduler held requests (invariant 7: never).
@@ -134,7 +146,8 @@ class Group {
   };
   void drain_inbox(Ps now);
   bool gate(Ps now);
-  void launch_gated(Ps now);
+  // True when the batch that waited may start now.
+  bool open_gate(Ps now);
   bool build_next(Ps now);
   bool build_batch(Ps now);
   void report_reserved(Ps now);
@@ -160,10 +173,10 @@ class Group {
   bool has_offer_ = false;
   GroupTiers* tiers_ = nullptr;
   bool gated_ = false;  // the next slot's batch waits for KV from the tiers
-  Ps gated_since_ = 0;
   Ps last_end_ = 0, busy_ = 0;
   std::int64_t scheduled_tokens_ = 0, idle_with_work_ = 0;
   std::vector<Ps> output_times_, output_starts_, output_communication_, output_waiting_;
+  std::vector<Held> output_held_;
   std::vector<RequestId> rejected_;
 };
 

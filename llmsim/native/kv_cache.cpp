@@ -117,6 +117,7 @@ void KvCache::recall(RequestId request, std::int32_t hit, std::int32_t recalled)
     tiers_->recall({chunk_key(request, chunk), 0, chunk}, end - from);
     from = end;
   }
+  if (((hit + recalled) / size + 1) * size < sequences_[request].num_tokens) tiers_->missed();
 }
 
 void KvCache::store(RequestId request, std::int32_t before, std::int32_t after) {

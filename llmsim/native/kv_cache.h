@@ -55,6 +55,16 @@ class KvCache {
   std::int32_t find_below(RequestId request, std::int32_t cached) const;
   // The request, just admitted, hits `hit` tokens here and takes the next `recalled` from the tiers.
   void recall(RequestId request, std::int32_t hit, std::int32_t recalled);
+  // Whether who takes something from the tiers is parked until it is there.
+  bool parks() const { return tiers_ != nullptr && tiers_->parks(); }
+  // The same for a request that is parked, with `allocate`.
+  void load(RequestId request, std::int32_t hit, std::int32_t recalled, std::int32_t slots,
+            const std::vector<BlockId>& hits) {
+    tiers_->open_load(request);
+    recall(request, hit, recalled);
+    allocate(request, slots, hits);
+    tiers_->close_load();
+  }
   // The KV of tokens from `before` to `after` has been computed.
   void computed(RequestId request, std::int32_t before, std::int32_t after) {
     if (tiers_ != nullptr && tiers_->write() == TierWrite::kThrough) store(request, before, after);

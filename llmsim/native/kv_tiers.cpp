@@ -23,45 +23,60 @@ bool GroupTiers::holds(Key key) const {
                      [&](std::int32_t pool) { return tiers_.pools_[static_cast<std::size_t>(pool)].holds(name); });
 }
 
+bool GroupTiers::parks() const { return tiers_.config_.parks; }
+
 void GroupTiers::recall(const TierChunk& chunk, std::int32_t tokens) {
   const GroupTiersConfig& config = tiers_.config_of(group_);
   const Key name = salted(chunk.key, config.model);
   for (const std::int32_t index : config.pools) {
     TierPool& pool = tiers_.pools_[static_cast<std::size_t>(index)];
-    if (!pool.holds(name)) continue;
+    if (!pool.holds(name)) {
+      ++pool.counters().missed_chunks;
+      continue;
+    }
     pool.use(name);
     pool.begin_read(name);
-    const std::int64_t bytes = tokens * config.bytes_per_token;
     ++pool.counters().hit_chunks;
     pool.counters().hit_tokens += tokens;
-    pool.counters().recalled_bytes += bytes * static_cast<std::int64_t>(config.ranks.size());
-    auto wanted = std::find_if(recalls_.begin(), recalls_.end(), [&](const Wanted& w) { return w.pool == index; });
-    if (wanted == recalls_.end()) wanted = recalls_.insert(recalls_.end(), {index, {}, 0});
-    wanted->keys.push_back(name);
-    wanted->bytes_per_rank += bytes;
+    pool.counters().recalled_bytes += tokens * config.all_bytes_per_token();
+    std::vector<Wanted>& recalls = loading_ ? loads_.back().recalls : recalls_;
+    auto wanted = std::find_if(recalls.begin(), recalls.end(), [&](const Wanted& w) { return w.pool == index; });
+    if (wanted == recalls.end()) wanted = recalls.insert(recalls.end(), {index, {}});
+    wanted->pieces.push_back({name, tokens});
     return;
   }
 }
 
+void GroupTiers::missed() {
+  for (const std::int32_t index : tiers_.config_of(group_).pools)
+    ++tiers_.pools_[static_cast<std::size_t>(index)].counters().missed_chunks;
+}
+
 void GroupTiers::store(Key key, std::int32_t depth, bool gate) {
   const GroupTiersConfig& config = tiers_.config_of(group_);
-  const std::int64_t bytes =
-      config.chunk_tokens * config.bytes_per_token * static_cast<std::int64_t>(config.ranks.size());
-  writes_.push_back({{salted(key, config.model), bytes, depth}, gate});
+  const std::int64_t bytes = config.chunk_tokens * config.all_bytes_per_token();
+  std::vector<Write>& writes = gate && loading_ ? loads_.back().writes : writes_;
+  writes.push_back({{salted(key, config.model), bytes, depth}, gate});
 }
 
-bool GroupTiers::start(Ps now) {
-  for (const Wanted& wanted : recalls_) tiers_.start_recall(group_, wanted, now);
-  for (const Write& write : writes_) tiers_.start_write(group_, write.chunk, write.gate, now);
+void GroupTiers::start(Ps now) {
+  for (const Wanted& wanted : recalls_) tiers_.start_recall(group_, wanted, -1, now);
+  for (const Write& write : writes_) tiers_.start_write(group_, write, -1, now);
   recalls_.clear();
   writes_.clear();
-  return open();
+  for (Load& load : loads_) {
+    load.group = group_;
+    tiers_.start_load(std::move(load), now);
+  }
+  loads_.clear();
 }
 
-KvTiers::KvTiers(KvTiersConfig config, Fabric& fabric, std::function<void(std::int32_t)> wake)
-    : config_(std::move(config)), fabric_(fabric), wake_(std::move(wake)) {
+KvTiers::KvTiers(KvTiersConfig config, Fabric& fabric, Callbacks callbacks)
+    : config_(std::move(config)), fabric_(fabric), callbacks_(std::move(callbacks)), queues_(config_.pools.size()) {
   for (TierPoolConfig& pool : config_.pools) {
     if (pool.capacity_bytes < 0) throw std::invalid_argument("a pool of KV of a negative size");
+    if (pool.queue_depth < 0 || pool.read_latency < 0 || pool.write_latency < 0)
+      throw std::invalid_argument("a pool of KV with a negative queue depth or latency");
     pools_.emplace_back(pool);
   }
   for (std::size_t i = 0; i < config_.groups.size(); ++i) {
@@ -69,7 +84,10 @@ KvTiers::KvTiers(KvTiersConfig config, Fabric& fabric, std::function<void(std::i
     for (const std::int32_t pool : group.pools)
       if (pool < 0 || pool >= static_cast<std::int32_t>(pools_.size()))
         throw std::invalid_argument("a group names a pool of KV that does not exist");
-    if (!group.pools.empty() && (group.chunk_tokens < 1 || group.bytes_per_token < 1 || group.ranks.empty()))
+    const auto no_bytes = [](std::int64_t bytes) { return bytes < 1; };
+    const bool empty = std::any_of(group.bytes_per_token.begin(), group.bytes_per_token.end(), no_bytes);
+    if (!group.pools.empty() &&
+        (group.chunk_tokens < 1 || group.ranks.empty() || empty || group.bytes_per_token.size() != group.ranks.size()))
       throw std::invalid_argument("a group with pools of KV needs ranks, and chunks of at least a token and a byte");
     groups_.push_back(group.pools.empty() ? nullptr
                                           : std::make_unique<GroupTiers>(*this, static_cast<std::int32_t>(i)));
@@ -87,46 +105,130 @@ std::uint64_t KvTiers::new_job(Job job) {
   return slot;
 }
 
-void KvTiers::start_recall(std::int32_t group, const GroupTiers::Wanted& wanted, Ps now) {
+// A memory sends each rank its share of all pieces at once, a storage device piece by piece.
+void KvTiers::start_recall(std::int32_t group, const GroupTiers::Wanted& wanted, std::int64_t load, Ps now) {
   const GroupTiersConfig& config = config_of(group);
-  const auto ranks = static_cast<std::int32_t>(config.ranks.size());
-  const std::uint64_t job = new_job({group, wanted.pool, ranks, true, true, wanted.keys});
-  ++groups_[static_cast<std::size_t>(group)]->gates_;
-  const PlaceId from = pools_[static_cast<std::size_t>(wanted.pool)].config().place;
-  for (const PlaceId rank : config.ranks)
-    fabric_.transfer(from, rank, wanted.bytes_per_rank, now, *this, job, Purpose::kKvTier);
+  const TierPoolConfig& pool = pools_[static_cast<std::size_t>(wanted.pool)].config();
+  Job job{group, wanted.pool, 0, true, load < 0, load, {}};
+  std::vector<std::int64_t> tokens;
+  for (const GroupTiers::Piece& piece : wanted.pieces) {
+    job.keys.push_back(piece.key);
+    if (tokens.empty() || pool.queue_depth > 0) tokens.push_back(0);
+    tokens.back() += piece.tokens;
+  }
+  job.transfers = static_cast<std::int32_t>(tokens.size() * config.ranks.size());
+  if (job.gate) ++groups_[static_cast<std::size_t>(group)]->gates_;
+  const std::uint64_t id = new_job(std::move(job));
+  for (const std::int64_t part : tokens)
+    for (std::size_t rank = 0; rank < config.ranks.size(); ++rank)
+      operate(wanted.pool, {pool.place, config.ranks[rank], part * config.bytes_per_token[rank], id, true}, now);
 }
 
 // Write-back goes to the first pool, which may hand something on; the others to every pool that lacks the chunk.
-void KvTiers::start_write(std::int32_t group, const TierChunk& chunk, bool gate, Ps now) {
+std::int32_t KvTiers::start_write(std::int32_t group, const GroupTiers::Write& write, std::int64_t load, Ps now) {
   const std::size_t levels = config_.write == TierWrite::kBack ? 1 : config_of(group).pools.size();
-  for (std::size_t level = 0; level < levels; ++level) write_to(level, group, chunk, kFromDevices, gate, now);
+  const Job job{group, 0, 0, false, write.gate && load < 0, load, {write.chunk.key}};
+  std::int32_t jobs = 0;
+  for (std::size_t level = 0; level < levels; ++level) jobs += write_to(level, write.chunk, kFromDevices, job, now);
+  return jobs;
 }
 
-void KvTiers::write_to(std::size_t level, std::int32_t group, const TierChunk& chunk, PlaceId from, bool gate, Ps now) {
-  const GroupTiersConfig& config = config_of(group);
-  TierPool& pool = pools_[static_cast<std::size_t>(config.pools[level])];
+bool KvTiers::write_to(std::size_t level, const TierChunk& chunk, PlaceId from, Job job, Ps now) {
+  const GroupTiersConfig& config = config_of(job.group);
+  const std::int32_t group = job.group;
+  job.pool = config.pools[level];
+  job.keys = {chunk.key};
+  TierPool& pool = pools_[static_cast<std::size_t>(job.pool)];
   if (pool.knows(chunk.key)) {
     pool.use(chunk.key);
-    return;
+    return false;
   }
   std::vector<TierChunk> given_up;
-  if (!pool.reserve(chunk, given_up)) return;
+  if (!pool.reserve(chunk, given_up)) return false;
   ++pool.counters().written_chunks;
   pool.counters().written_bytes += chunk.bytes;
-  const bool from_devices = from == kFromDevices;
-  const auto transfers = from_devices ? static_cast<std::int32_t>(config.ranks.size()) : 1;
-  const std::uint64_t job = new_job({group, config.pools[level], transfers, false, gate, {chunk.key}});
-  if (gate) ++groups_[static_cast<std::size_t>(group)]->gates_;
+  if (job.gate) ++groups_[static_cast<std::size_t>(group)]->gates_;
   const PlaceId to = pool.config().place;
-  if (from_devices) {
-    for (const PlaceId rank : config.ranks)
-      fabric_.transfer(rank, to, chunk.bytes / transfers, now, *this, job, Purpose::kKvTier);
+  const std::int32_t index = job.pool;
+  job.transfers = from == kFromDevices ? static_cast<std::int32_t>(config.ranks.size()) : 1;
+  const std::uint64_t id = new_job(std::move(job));
+  if (from != kFromDevices) {
+    operate(index, {from, to, chunk.bytes, id, false}, now);
   } else {
-    fabric_.transfer(from, to, chunk.bytes, now, *this, job, Purpose::kKvTier);
+    for (std::size_t rank = 0; rank < config.ranks.size(); ++rank)
+      operate(index, {config.ranks[rank], to, config.chunk_tokens * config.bytes_per_token[rank], id, false}, now);
   }
-  if (config_.write != TierWrite::kBack || level + 1 == config.pools.size()) return;
-  for (const TierChunk& moved : given_up) write_to(level + 1, group, moved, to, false, now);
+  if (config_.write != TierWrite::kBack || level + 1 == config.pools.size()) return true;
+  for (const TierChunk& moved : given_up) write_to(level + 1, moved, to, Job{group, 0, 0, false, false, -1, {}}, now);
+  return true;
+}
+
+void KvTiers::start_load(GroupTiers::Load load, Ps now) {
+  std::int64_t id = static_cast<std::int64_t>(loads_.size());
+  if (free_loads_.empty()) {
+    loads_.push_back(std::move(load));
+  } else {
+    id = free_loads_.back();
+    free_loads_.pop_back();
+    loads_[static_cast<std::size_t>(id)] = std::move(load);
+  }
+  const std::vector<GroupTiers::Write> writes = std::move(loads_[static_cast<std::size_t>(id)].writes);
+  const std::int32_t group = loads_[static_cast<std::size_t>(id)].group;
+  std::int32_t jobs = 0;
+  for (const GroupTiers::Write& write : writes) jobs += start_write(group, write, id, now);
+  loads_[static_cast<std::size_t>(id)].jobs = jobs;
+  if (jobs == 0) read_load(id, now);
+}
+
+void KvTiers::read_load(std::int64_t id, Ps now) {
+  GroupTiers::Load& load = loads_[static_cast<std::size_t>(id)];
+  load.reading = true;
+  load.jobs = static_cast<std::int32_t>(load.recalls.size());
+  for (const GroupTiers::Wanted& wanted : load.recalls) start_recall(load.group, wanted, id, now);
+}
+
+void KvTiers::job_of_load_ended(std::int64_t id, Ps now) {
+  GroupTiers::Load& load = loads_[static_cast<std::size_t>(id)];
+  if (--load.jobs > 0) return;
+  if (!load.reading) return read_load(id, now);
+  const std::int32_t group = load.group;
+  const RequestId request = load.request;
+  load = {};
+  free_loads_.push_back(id);
+  callbacks_.loaded(group, request);
+}
+
+void KvTiers::operate(std::int32_t pool, const Operation& operation, Ps now) {
+  const TierPoolConfig& config = pools_[static_cast<std::size_t>(pool)].config();
+  if (config.queue_depth == 0) return begin(pool, operation, now);
+  Queue& queue = queues_[static_cast<std::size_t>(pool)];
+  TierCounters& counters = pools_[static_cast<std::size_t>(pool)].counters();
+  ++counters.operations;
+  if (queue.busy == config.queue_depth) {
+    ++counters.queued_operations;
+    queue.waiting.push_back(operation);
+    return;
+  }
+  ++queue.busy;
+  begin(pool, operation, now);
+}
+
+void KvTiers::begin(std::int32_t pool, const Operation& operation, Ps now) {
+  const TierPoolConfig& config = pools_[static_cast<std::size_t>(pool)].config();
+  const Ps at = now + (operation.read ? config.read_latency : config.write_latency);
+  fabric_.transfer_at(operation.from, operation.to, operation.bytes, at, now, *this, operation.job, Purpose::kKvTier);
+}
+
+void KvTiers::ended(std::int32_t pool, Ps now) {
+  if (pools_[static_cast<std::size_t>(pool)].config().queue_depth == 0) return;
+  Queue& queue = queues_[static_cast<std::size_t>(pool)];
+  if (queue.waiting.empty()) {
+    --queue.busy;
+    return;
+  }
+  const Operation next = queue.waiting.front();
+  queue.waiting.pop_front();
+  begin(pool, next, now);
 }
 
 void KvTiers::sample(Ps now) {
@@ -145,9 +247,12 @@ void KvTiers::sample(Ps now) {
   }
 }
 
-void KvTiers::landed(TransferId, std::uint64_t token, Ps) {
-  Job& job = jobs_[token];
-  if (--job.transfers > 0) return;
+void KvTiers::landed(TransferId, std::uint64_t token, Ps now) {
+  ended(jobs_[token].pool, now);
+  if (--jobs_[token].transfers > 0) return;
+  const Job job = std::move(jobs_[token]);
+  jobs_[token] = {};
+  free_jobs_.push_back(token);
   TierPool& pool = pools_[static_cast<std::size_t>(job.pool)];
   for (const Key key : job.keys) {
     if (job.recall) {
@@ -156,10 +261,30 @@ void KvTiers::landed(TransferId, std::uint64_t token, Ps) {
       pool.arrived(key);
     }
   }
-  free_jobs_.push_back(token);
-  if (!job.gate) return;
-  GroupTiers& group = *groups_[static_cast<std::size_t>(job.group)];
-  if (--group.gates_ == 0) wake_(job.group);
+  if (job.gate && --groups_[static_cast<std::size_t>(job.group)]->gates_ == 0) callbacks_.opened(job.group);
+  if (job.load >= 0) job_of_load_ended(job.load, now);
+}
+
+bool KvTiers::consistent() const {
+  std::vector<std::int64_t> read(pools_.size(), 0), written(pools_.size(), 0);
+  const auto count = [&read](const std::vector<GroupTiers::Wanted>& recalls) {
+    for (const auto& one : recalls) read[static_cast<std::size_t>(one.pool)] += std::ssize(one.pieces);
+  };
+  for (const Job& job : jobs_)
+    if (job.transfers > 0) (job.recall ? read : written)[static_cast<std::size_t>(job.pool)] += std::ssize(job.keys);
+  for (const auto& load : loads_)
+    if (!load.reading) count(load.recalls);
+  for (const auto& group : groups_) {
+    if (group == nullptr) continue;
+    count(group->recalls_);
+    for (const auto& load : group->loads_) count(load.recalls);
+  }
+  for (std::size_t i = 0; i < pools_.size(); ++i) {
+    if (!pools_[i].consistent() || pools_[i].num_readers() != read[i] || pools_[i].num_arriving() != written[i])
+      return false;
+    if (queues_[i].busy < pools_[i].config().queue_depth && !queues_[i].waiting.empty()) return false;
+  }
+  return true;
 }
 
 }  // namespace llmsim

@@ -49,6 +49,15 @@ class RequestLog {
     first_step[request] = building_;
     cached_tokens[request] = cached;
   }
+  // It is parked while the tiers below fill its blocks; counts until it runs for the first time.
+  void begin_load(RequestId request, Ps now) {
+    if (scheduled[request] != kNever) return;
+    if (load_begin.empty()) load_begin = load_end = std::vector<Ps>(scheduled.size(), kNever);
+    load_begin[request] = now;
+  }
+  void end_load(RequestId request, Ps now) {
+    if (scheduled[request] == kNever && !load_begin.empty() && load_begin[request] != kNever) load_end[request] = now;
+  }
   void preempted(RequestId request) {
     ++preemptions[request];
     preempted_at.push_back({request, building_});
@@ -78,6 +87,7 @@ class RequestLog {
   std::vector<Ps> queued, scheduled, first_token, finish;
   std::vector<Ps> cancelled;  // when its engine dropped it
   std::vector<std::int32_t> emitted_tokens, cached_tokens, preemptions;
+  std::vector<Ps> load_begin, load_end;           // empty unless somebody was parked so
   std::vector<std::int32_t> first_step;           // output index of the step in which it ran first
   std::vector<Preemption> preempted_at;           // in order of time
   std::vector<std::int32_t> share_place;          // for DeviceShares; empty unless some group records them

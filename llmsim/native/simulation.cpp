@@ -53,16 +53,22 @@ void Simulation::set_fabric(const FabricConfig& config) {
 void Simulation::set_kv_tiers(const KvTiersConfig& config) {
   if (!fabric_) throw std::invalid_argument("KV tiers need the fabric");
   if (config.groups.size() != groups_.size()) throw std::invalid_argument("KV tiers need an entry for every group");
-  kv_tiers_ = std::make_unique<KvTiers>(config, *fabric_, [this](std::int32_t index) {
+  KvTiers::Callbacks callbacks;
+  callbacks.opened = [this](std::int32_t index) {
     if (pump_at_[index] <= now_) return;
     pump_at_[index] = now_;
     post(now_, Phase::kPump, index);
-  });
+  };
+  callbacks.loaded = [this](std::int32_t index, RequestId request) {
+    groups_[index]->transferred(request, now_);
+    if (groups_[index]->idle()) wake(index);
+  };
+  kv_tiers_ = std::make_unique<KvTiers>(config, *fabric_, std::move(callbacks));
   for (const auto& group : groups_) {
     GroupTiers* tiers = kv_tiers_->of(group->config().index);
     if (tiers == nullptr) continue;
-    if (group->wave() != nullptr || group->config().role != Role::kBoth || group->evaluator().overlaps())
-      throw std::invalid_argument("KV tiers need groups of one stage that neither run in lock-step nor hand over");
+    if (config.parks && !group->builder().may_park())
+      throw std::invalid_argument("this scheduler does not park who recalls KV");
     group->use_tiers(tiers);
   }
 }
@@ -130,6 +136,8 @@ bool Simulation::run(std::int64_t max_events) {
     if (event.time > kHorizon) throw std::overflow_error("the simulated time passes its horizon of 2^62 ps");
     now_ = event.time;
     handle(event);
+    if (checks_ && (event.phase == Phase::kOutputs || event.phase == Phase::kPump))
+      check_blocks(*groups_[event.entity]);
   }
   if (!events_.empty()) return false;
   check_finished();
@@ -329,6 +337,16 @@ void Simulation::check_finished() const {
              std::to_string(group->builder().pool().free) + " free KV blocks;";
   }
   if (!stuck.empty()) throw Stalled("no event is left at " + std::to_string(now_) + " ps but" + stuck);
+}
+
+void Simulation::check_blocks(const Group& group) const {
+  const std::string when = " at " + std::to_string(now_) + " ps";
+  if (!group.builder().pool_consistent())
+    throw Violated("invariant 4: the KV blocks of group " + std::to_string(group.config().index) + " do not add up" +
+                   when);
+  if (kv_tiers_ && !kv_tiers_->consistent())
+    throw Violated("invariant 4: the chunks of the KV tiers, and what is on its way to and from them, do not add up" +
+                   when);
 }
 
 void Simulation::record_series() {

@@ -26,6 +26,12 @@ class Stalled : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// An invariant does not hold; the text begins with its number.
+class Violated : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
 // The workload as the loop needs it: row i arrives at arrival_ps[i], or, where that is -1, tool_delay_ps[p] after the
 // last token of its predecessor p (next_call[p] == i). Rows with a time are sorted by it.
 struct Arrivals {
@@ -66,6 +72,8 @@ class Simulation {
   const Fabric* fabric() const { return fabric_.get(); }
   // How clients behave; before the first call of run.
   Clients& clients() { return clients_; }
+  // Recounts the blocks of every tier whenever a group has acted (invariant 4). Slow.
+  void check_every_step() { checks_ = true; }
   // Every group notes how long its devices worked for which request; before the first call of run.
   void record_shares();
   // What routers may know of the requests; the session numbers and the seed are the caller's to fill in.
@@ -138,6 +146,7 @@ class Simulation {
   void end_session(RequestId request, Status rest);
   void record_series();
   void check_finished() const;
+  void check_blocks(const Group& group) const;
 
   Arrivals arrivals_;
   Clients clients_;
@@ -147,7 +156,7 @@ class Simulation {
   std::vector<std::vector<Group*>> groups_of_model_;
   std::unique_ptr<Router> router_;
   Admission admission_;
-  bool started_ = false;
+  bool started_ = false, checks_ = false;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::unique_ptr<Prompts> prompts_;
   std::unique_ptr<Fabric> fabric_;

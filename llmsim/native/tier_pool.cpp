@@ -87,6 +87,16 @@ void TierPool::end_read(Key key) {
   free_to_go_ += entry.bytes;
 }
 
+std::int64_t TierPool::num_readers() const {
+  std::int64_t count = 0;
+  for (const auto& [key, entry] : entries_) count += entry.readers;  // a sum: the order does not matter
+  return count;
+}
+
+std::int64_t TierPool::num_arriving() const {
+  return std::count_if(entries_.begin(), entries_.end(), [](const auto& one) { return !one.second.ready; });
+}
+
 bool TierPool::consistent() const {
   std::int64_t used = 0, may_go = 0;
   std::size_t listed_entries = 0;

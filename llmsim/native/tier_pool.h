@@ -27,14 +27,21 @@ struct TierPoolConfig {
   std::int64_t capacity_bytes = 0;
   TierEviction eviction = TierEviction::kLru;
   PlaceId place = 0;
+  // A storage device serves so many reads and writes (a chunk of one rank each) at once, in order of arrival; the
+  // latency comes before the first byte. 0: a memory, which serves all at once and in as few transfers as there are
+  // ranks.
+  std::int32_t queue_depth = 0;
+  Ps read_latency = 0, write_latency = 0;
 };
 
 struct TierCounters {
-  std::int64_t hit_chunks = 0, hit_tokens = 0;                                // recalled
+  std::int64_t hit_chunks = 0, hit_tokens = 0;  // recalled
+  std::int64_t missed_chunks = 0;               // looked for and not there, by requests that were admitted
   std::int64_t written_chunks = 0, evicted_chunks = 0, unwritten_chunks = 0;  // unwritten: no room could be made
   std::int64_t thrashed_chunks = 0;  // written again within as many evictions as the pool holds chunks
   std::int64_t recalled_bytes = 0, written_bytes = 0;
   std::int64_t peak_bytes = 0;
+  std::int64_t operations = 0, queued_operations = 0;  // of a storage device; queued: had to wait for others
 };
 
 struct TierChunk {
@@ -71,6 +78,8 @@ class TierPool {
   void begin_read(Key key);
   void end_read(Key key);
 
+  std::int64_t num_readers() const;   // summed over its chunks
+  std::int64_t num_arriving() const;  // chunks on their way
   // Recounts (invariant 4).
   bool consistent() const;
 

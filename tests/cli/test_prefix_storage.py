@@ -67,10 +67,10 @@ def test_the_examples_run_and_recall(
 @pytest.mark.parametrize(
     ("cluster", "options", "said"),
     [
-        ("h100_cpu_prefix_pool", ("--prefix-storage", "SSD"), 'is "SSD"; it may be None, CPU, CXL or CPU+CXL'),
+        ("h100_cpu_prefix_pool", ("--prefix-storage", "TAPE"), 'is "TAPE"; it may be None, CPU, CXL, SSD, NVMEOF'),
         ("h100_cpu_prefix_pool", ("--prefix-storage", "CXL"), "it has no cxl_mem"),
         ("h100_cxl_prefix_pool", ("--prefix-storage", "CPU+CXL"), "nodes[0] has no cpu_mem"),
-        ("h100_cpu_prefix_pool", ("--enable-prefix-sharing",), "add --prefix-storage CPU or CXL"),
+        ("h100_cpu_prefix_pool", ("--enable-prefix-sharing",), "add --prefix-storage CPU or CXL or SSD"),
         (
             "h100_cpu_prefix_pool",
             ("--prefix-storage", "None", "--kv-chunk-size", "64"),
@@ -82,9 +82,13 @@ def test_the_examples_run_and_recall(
         ("h100_cpu_prefix_pool", ("--prefix-storage", "CPU", "--no-enable-prefix-caching"), "need the prefix cache"),
         (
             "h100_cpu_prefix_pool",
-            ("--prefix-storage", "CPU", "--scheduler", "sarathi"),
-            "other than vllm_v1",
+            ("--prefix-storage", "CPU", "--scheduler", "sglang", "--kv-tier-recall", "async"),
+            "which scheduler sglang does not do",
         ),
+        ("h100_cpu_prefix_pool", ("--prefix-storage", "SSD"), "nodes[0] has no storage"),
+        ("h100_cpu_prefix_pool", ("--prefix-storage", "NVMEOF"), "it has no storage of the cluster"),
+        ("h100_cpu_prefix_pool", ("--prefix-storage", "CPU", "--kv-tier-recall", "maybe"), "sync, async"),
+        ("h100_cpu_prefix_pool", ("--prefix-storage", "CPU", "--kv-tier-eviction", "lru+lfu"), "2 names; give one"),
     ],
 )
 def test_refusals(cluster: str, options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,6 +104,47 @@ def test_a_pool_that_holds_nothing_is_noted(options: tuple[str, ...], capsys: py
     assert any("cxl_mem holds nothing" in note for note in summary["notes"]) is not bool(options)
     if options:  # two groups share the pool, whose mem_size is of all four devices
         assert [pool["capacity_bytes"] for pool in summary["kv_tiers"]] == [1024 * 2**30] * 2
+
+
+STORAGE = {
+    "mem_size": 3840, "read_bw": 14, "write_bw": 6, "read_latency": 80000, "write_latency": 10000, "queue_depth": 64,
+}  # fmt: skip
+LAYOUTS: dict[str, list[dict[str, object]]] = {
+    "two groups": [{}, {}],
+    "pipeline stages": [{"num_npus": 4, "tp_size": 2, "pp_size": 2}],
+    "data-parallel experts": [
+        {"model_name": "Qwen/Qwen3-30B-A3B-Instruct-2507", "num_npus": 2, "tp_size": 2, "dp_group": "a"}
+    ]
+    * 2,
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("recall", ["sync", "async"])
+def test_every_layout_has_tiers(layout: str, recall: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Host memory, storage of the node and of the cluster under any group, with every step checked."""
+    document = json.loads((ROOT / "cluster_config" / "h100_cpu_prefix_pool.json").read_text(encoding="utf-8"))
+    (node,) = document["nodes"]
+    node["instances"] = [node["instances"][0] | more for more in LAYOUTS[layout]]
+    node["num_instances"] = len(node["instances"])
+    node["storage"], node["cpu_mem"]["mem_size"], document["storage"] = STORAGE, 4, STORAGE
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    options = ("--prefix-storage", "CPU+SSD+NVMEOF", "--kv-tier-write", "write-back", "--kv-tier-recall", recall)
+    more = ("--enable-prefix-sharing", "--kv-tier-eviction", "lru+cost+lfu", "--check-every-step", "--json")
+    assert run_main(["--cluster-config", str(path), *PRESSED, *options, *more]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["completed"] == 60 and all(found == "ok" for found in summary["invariants"].values())
+    assert sum(pool["hit_tokens"] for pool in summary["kv_tiers"]) > 0
+
+
+@pytest.mark.parametrize(("scheduler", "blocks"), [("sglang", "6400"), ("sarathi", "400"), ("mlfq", "400")])
+def test_every_scheduler_has_tiers(scheduler: str, blocks: str, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ("--prefix-storage", "CPU", "--scheduler", scheduler, "--enable-prefix-caching", "--check-every-step")
+    assert run("h100_cpu_prefix_pool", *more, "--num-gpu-blocks-override", blocks) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["completed"] == 60 and all(found == "ok" for found in summary["invariants"].values())
+    assert sum(pool["hit_tokens"] for pool in summary["kv_tiers"]) > 0
 
 
 def test_the_series_adds_up_to_the_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

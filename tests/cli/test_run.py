@@ -108,7 +108,7 @@ def test_routers_use_every_group(router: str, tmp_path: Path) -> None:
     [
         (["--enable-attn-offloading"], 2, "enable_attn_offloading"),
         (["--prefix-storage", "CXL"], 2, "--prefix-storage"),
-        (["--prefix-storage", "TAPE"], 2, "None, CPU, CXL or CPU+CXL"),
+        (["--prefix-storage", "TAPE"], 2, "None, CPU, CXL, SSD, NVMEOF"),
         (["--network-backend", "ns3"], 2, "ns3"),
         (["--network-backend", "smoke"], 2, "congestion-unaware"),
         (["--request-routing-policy", "CUSTOM"], 2, "CUSTOM"),

@@ -131,6 +131,8 @@ def full() -> Json:
     first["topology_devices"], older["topology_group"] = [*range(first["num_npus"])], "node1"
     document["cxl_mem"] = {"mem_size": 1024, "mem_bw": 60, "mem_latency": 250, "num_devices": 4}
     document["cxl_mem"].update(idle_power=12, energy_per_bit=8.0)
+    drive = {"mem_size": 3840, "read_bw": 14, "write_bw": 6, "read_latency": 80000, "write_latency": 10000}
+    document["storage"] = node["storage"] = {**drive, "queue_depth": 64}
     document.update(grid_gco2_per_kwh=400, electricity_price_per_kwh=0.1)
     unshared: Json = json.loads(json.dumps(document))
     return unshared

@@ -34,8 +34,16 @@ def run(
     granularity: int = BLOCK,
     router: str = "RR",
     timeouts: list[int] | None = None,
+    parks: bool = False,
+    storage: tuple[int, int, int] = (0, 0, 0),
+    scheduler: str = "vllm_v1",
+    budget: int = 256,
+    pool_bytes_per_s: int = 10**9,
 ) -> Any:
-    """Rows of (arrival in ps, prompt, output); every group has the pools of `capacity_chunks`, in order of lookup."""
+    """Rows of (arrival in ps, prompt, output); every group has the pools of `capacity_chunks`, in order of lookup.
+
+    `storage`: queue depth, read and write latency of every pool; 0 operations at once is a memory.
+    """
     n = len(requests)
     columns = np.array(requests, np.int64).reshape(n, 3)
     keys = keys or [[] for _ in range(n)]
@@ -46,31 +54,35 @@ def run(
         granularity, 0,
     )  # fmt: skip
     fabric = _native.FabricConfig(_native.Sharing.FAIR)
-    config = _native.KvTiersConfig(getattr(_native.TierWrite, write))
+    config = _native.KvTiersConfig(getattr(_native.TierWrite, write), parks)
     devices = [
         [fabric.add_place(0, (fabric.add_link(10**9, 0),) * 2, (-1, -1)) for _ in range(ranks)] for _ in range(groups)
     ]
     lists: list[list[int]] = [[] for _ in range(groups)]
     for level, chunks in enumerate(capacity_chunks):
         for owner in range(1 if shared else groups):
-            place = fabric.add_place(0, (fabric.add_link(10**9, 0),) * 2, (-1, -1))
+            place = fabric.add_place(0, (fabric.add_link(pool_bytes_per_s, 0),) * 2, (-1, -1))
             size = chunks * CHUNK * BYTES * ranks
-            pool = config.add_pool(f"{level}.{owner}", size, getattr(_native.TierEviction, eviction), place)
+            pool = config.add_pool(f"{level}.{owner}", size, getattr(_native.TierEviction, eviction), place, *storage)
             for group in range(groups) if shared else (owner,):
                 lists[group].append(pool)
     for index in range(groups):
         kv = _native.KvCacheConfig()
         kv.num_blocks, kv.block_size, kv.max_model_len, kv.prefix_caching = blocks, BLOCK, 10_000, True
-        scheduler = _native.VllmV1Config()
-        scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens, scheduler.kv = max_seqs, 256, kv
-        scheduler.async_scheduling = depth == 2
+        builder = _native.VllmV1Config() if scheduler == "vllm_v1" else _native.BatchingConfig()
+        builder.max_num_seqs, builder.max_num_scheduled_tokens, builder.kv = max_seqs, budget, kv
+        if scheduler == "vllm_v1":
+            builder.async_scheduling = depth == 2
+        else:
+            builder.scheduler = scheduler
         group = _native.GroupConfig()
         group.index, group.depth = index, depth
-        sim.add_group(group, scheduler, program(256, max_seqs), record_steps=True)
-        config.add_group(lists[index], devices[index], CHUNK, BYTES, 0)
+        sim.add_group(group, builder, program(256, max_seqs), record_steps=True)
+        config.add_group(lists[index], devices[index], CHUNK, [BYTES] * ranks, 0)
     sim.set_router(router, 0, 1)
     sim.set_fabric(fabric)
     sim.set_kv_tiers(config)
+    sim.check_every_step()
     if timeouts is not None:
         sim.set_patience(np.array(timeouts, np.int64), np.empty(0, np.int32))
     for _ in range(1000):
@@ -146,6 +158,41 @@ def test_what_was_pushed_out_comes_back_instead_of_being_computed_again() -> Non
     assert swapped.counters()["recomputed_tokens"][0] < plain.counters()["recomputed_tokens"][0]
 
 
+def test_who_recalls_is_parked_and_others_go_on() -> None:
+    """Group 1 recalls two chunks for one request; a short one that arrives with it is computed meanwhile, or waits."""
+    rows = [(0, 20, 1), (LATER, 20, 1), (LATER, 7, 1), (LATER, 7, 1)]
+    moved = 16 * BYTES * 10**6
+    for parks in (False, True):
+        sim = run(rows, keys=[SAME, SAME, [], []], groups=2, parks=parks, pool_bytes_per_s=10**6)
+        r, waited = sim.requests(), sim.blame()["kv_transfer_ps"].tolist()
+        assert r["group"].tolist() == [0, 1, 0, 1] and r["cached_tokens"].tolist() == [0, 16, 0, 0]
+        both = LATER + moved + step(4 + 7, 2)
+        alone = [LATER + moved + step(4), LATER + step(7)]
+        assert r["finish_ps"].tolist()[1::2] == (alone if parks else [both, both])
+        assert waited[1::2] == ([moved, 0] if parks else [moved, moved])
+
+
+def test_a_storage_device_serves_so_many_operations_at_once() -> None:
+    """Latency, then the link; the second chunk of a queue of one begins when the first has landed."""
+    latency, chunk = 10**10, CHUNK * BYTES * PS_PER_BYTE
+    for depth, expected in ((1, 2 * (latency + chunk)), (2, latency + 2 * chunk)):
+        sim = run([(0, 20, 1), (LATER, 20, 1)], keys=[SAME, SAME], groups=2, storage=(depth, latency, 0))
+        assert sim.requests()["finish_ps"][1] == LATER + expected + step(4)
+        pool = sim.kv_tiers()[0]
+        assert pool["operations"] == 4 and pool["queued_operations"] == (2 if depth == 1 else 0)
+
+
+def test_a_load_begins_when_the_blocks_it_takes_have_been_written_back() -> None:
+    """Device of 5 usable blocks: B pushes A out, then A comes back and pushes out what B left."""
+    rows = [(0, 17, 1), (LATER, 17, 1), (2 * LATER, 17, 1)]
+    sim = run(rows, keys=[SAME, [5, 6, 7, 8], SAME], write="BACK", blocks=6, parks=True)
+    pool = sim.kv_tiers()[0]
+    assert pool["hit_chunks"] == 2 and pool["written_chunks"] == 4
+    moved = 2 * CHUNK * BYTES * PS_PER_BYTE
+    assert sim.requests()["finish_ps"][2] == 2 * LATER + 2 * moved + step(1)
+    assert sim.blame()["kv_transfer_ps"][2] == 2 * moved
+
+
 def lists(sim: Any) -> tuple[int, int, int]:
     pool = sim.kv_tiers()[0]
     return pool["hit_chunks"], pool["evicted_chunks"], pool["thrashed_chunks"]
@@ -211,6 +258,9 @@ requests_strategy = st.lists(
     shared=st.booleans(),
     depth=st.sampled_from([1, 2]),
     impatient=st.booleans(),
+    parks=st.booleans(),
+    storage=st.sampled_from([(0, 0, 0), (1, 10**7, 10**6), (4, 10**9, 10**8)]),
+    budget=st.sampled_from([16, 256]),
 )
 def test_nothing_is_lost(
     requests: list[tuple[int, int, int, int]],
@@ -222,6 +272,9 @@ def test_nothing_is_lost(
     shared: bool,
     depth: int,
     impatient: bool,
+    parks: bool,
+    storage: tuple[int, int, int],
+    budget: int,
 ) -> None:
     rows = [(ms * 10**9, tokens, output) for ms, tokens, output, _ in requests]
     keys = [[100 * kind + i for i in range(1, 1 + tokens // BLOCK)] if kind else [] for _, tokens, _, kind in requests]
@@ -230,7 +283,7 @@ def test_nothing_is_lost(
     def simulate() -> Any:
         return run(
             rows, keys=keys, write=write, eviction=eviction, capacity_chunks=capacity, blocks=blocks, groups=groups,
-            shared=shared, depth=depth, timeouts=timeouts,
+            shared=shared, depth=depth, timeouts=timeouts, parks=parks, storage=storage, budget=budget,
         )  # fmt: skip
 
     sim = simulate()

@@ -25,19 +25,22 @@ void BatchBuilder::build(Ps now, Batch& batch) {
 std::int32_t BatchBuilder::find_cached(RequestId request) {
   kv_.find_hits(request, hits_);
   const std::int32_t hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
-  return std::max(hit, tokens_brought(sequences_[request], config_.decode_only));
+  recalled_ = kv_.find_below(request, hit);
+  return std::max(hit + recalled_, tokens_brought(sequences_[request], config_.decode_only));
 }
 
 bool BatchBuilder::start(Ps now, RequestId request, std::int32_t cached, std::int32_t tokens, const Room& room,
                          Batch& batch) {
   Sequence& s = sequences_[request];
   if (!kv_.fits(s, room.tokens, hits_, room.spare)) return false;
+  const std::int32_t hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
+  kv_.recall(request, hit, recalled_);
   kv_.allocate(request, room.tokens, hits_);
   s.status = static_cast<std::uint8_t>(Status::kRunning);
   s.num_computed = cached;
   if (config_.kv.prefix_caching) {
     counters_.prefix_queried_tokens += s.num_tokens;
-    counters_.prefix_hit_tokens += static_cast<std::int64_t>(hits_.size()) * config_.kv.block_size;
+    counters_.prefix_hit_tokens += hit;
   }
   if (log_.scheduled[request] == kNever) {
     log_.first_scheduled(request, now, cached);
@@ -105,6 +108,7 @@ void BatchBuilder::complete(const Batch& batch, std::vector<RequestId>& finished
 void BatchBuilder::receive(const Item& item, std::vector<RequestId>& finished) {
   Sequence& s = sequences_[item.request];
   if (s.status == static_cast<std::uint8_t>(Status::kCancelled)) return;
+  kv_.computed(item.request, item.computed_before, item.computed_before + item.tokens);
   if (item.emits) {
     ++s.num_tokens;
     log_.emit(item.request, 1);

@@ -37,6 +37,7 @@ class BatchBuilder : public Builder {
   void abort(RequestId request) final;
   void complete(const Batch& batch, std::vector<RequestId>& finished) final;
   void log_keys(KeyLog* log) final { kv_.log_keys(log); }
+  void use_tiers(GroupTiers* tiers) final { kv_.use_tiers(tiers); }
   std::int32_t max_depth() const final { return 1; }
 
   std::int32_t num_running() const override { return static_cast<std::int32_t>(running_.size()); }
@@ -68,7 +69,8 @@ class BatchBuilder : public Builder {
     std::int32_t tokens;     // of KV taken now; at least what is scheduled
     std::int32_t spare = 0;  // blocks that must stay free on top
   };
-  // Cached and brought tokens of a request that does not run, whose hits stay in `hits_` until the next call.
+  // Cached and brought tokens of a request that does not run, those that tiers hold included; its hits stay in `hits_`
+  // until the next call.
   std::int32_t find_cached(RequestId request);
   // Starts a request whose `find_cached` was `cached` with its first `tokens` tokens, if its room is there. The caller
   // has taken it from its queue, or takes it now.
@@ -92,6 +94,7 @@ class BatchBuilder : public Builder {
   void receive(const Item& item, std::vector<RequestId>& finished);
 
   std::vector<BlockId> hits_;
+  std::int32_t recalled_ = 0;  // tokens that the tiers hold beyond them
 };
 
 }  // namespace llmsim

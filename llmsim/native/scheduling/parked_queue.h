@@ -18,18 +18,25 @@ class ParkedQueue {
 
   bool empty() const { return parked_.empty(); }
   std::int32_t size() const { return static_cast<std::int32_t>(parked_.size()); }
-  void park(RequestId request, std::int32_t cached) {
-    const Parked parked{request, cached, false};
+  // `cached` tokens of it need not be computed here, `loaded` of it have their KV when all is there.
+  void park(RequestId request, std::int32_t cached, std::int32_t loaded) {
+    const Parked parked{request, cached, loaded, false};
     const auto later = [this](const Parked& a, const Parked& b) { return order(a.request) < order(b.request); };
     parked_.insert(by_priority_ ? std::upper_bound(parked_.begin(), parked_.end(), parked, later) : parked_.end(),
                    parked);
   }
   // Its KV is there.
   void arrived(RequestId request) {
-    const auto parked =
-        std::find_if(parked_.begin(), parked_.end(), [request](const Parked& one) { return one.request == request; });
-    parked->ready = true;
+    find(request)->ready = true;
     ++num_ready_;
+  }
+  // It leaves; true when its KV was there.
+  bool remove(RequestId request) {
+    const auto parked = find(request);
+    const bool ready = parked->ready;
+    num_ready_ -= ready;
+    parked_.erase(parked);
+    return ready;
   }
 
   // Whether nothing more can arrive for those who are parked.
@@ -42,8 +49,10 @@ class ParkedQueue {
     while (at_ < parked_.size() && !parked_[at_].ready) ++at_;
     return at_ < parked_.size() ? parked_[at_].request : -1;
   }
-  // Tokens of its prompt that were cached here; of the request that `next` gave.
+  // Of the request that `next` gave.
   std::int32_t cached() const { return parked_[at_].cached; }
+  std::int32_t loaded() const { return parked_[at_].loaded; }
+  void skip() { ++at_; }
   void take() {
     parked_.erase(parked_.begin() + static_cast<std::ptrdiff_t>(at_));
     --num_ready_;
@@ -54,9 +63,13 @@ class ParkedQueue {
  private:
   struct Parked {
     RequestId request;
-    std::int32_t cached;
+    std::int32_t cached, loaded;
     bool ready;
   };
+  std::vector<Parked>::iterator find(RequestId request) {
+    return std::find_if(parked_.begin(), parked_.end(),
+                        [request](const Parked& one) { return one.request == request; });
+  }
   std::tuple<std::int32_t, Ps, RequestId> order(RequestId request) const {
     return {sequences_[request].priority, sequences_[request].arrival, request};
   }

@@ -132,44 +132,66 @@ void VllmV1::schedule_waiting(Ps now, Batch& batch, std::int32_t& budget) {
   while (budget > 0 && num_running() < config_.max_num_seqs) {
     const RequestId arrived = parked_.next();
     if (arrived < 0 && waiting_.empty()) return;
-    bool admitted = false;
+    // Where nothing runs and nothing more will arrive, only what is parked holds blocks.
+    const bool stands_still = arrived >= 0 && running_.empty() && parked_.all_ready();
+    Admission admission = Admission::kNoRoom;
     if (arrived >= 0 && (waiting_.empty() || parked_.before(arrived, waiting_.front(now)))) {
-      admitted = admit_arrived(now, arrived, batch);
+      admission = admit_arrived(now, arrived, budget, batch);
     } else {
       const RequestId request = waiting_.front(now);
-      if (sequences_[request].remote_kv && reserve(request)) continue;
-      admitted = !sequences_[request].remote_kv && admit(now, request, budget, batch);
-      // Head of line: nobody overtakes. But where nothing runs and nothing more will arrive, what is parked holds the
-      // blocks that the head lacks; vLLM by priority would wait for ever.
-      if (!admitted && arrived >= 0 && running_.empty() && parked_.all_ready())
-        admitted = admit_arrived(now, arrived, batch);
+      admission = sequences_[request].remote_kv ? reserve(request) : admit(now, request, budget, batch);
+      // Head of line: nobody overtakes. But vLLM by priority would stand still for ever.
+      if (admission == Admission::kNoRoom && stands_still) admission = admit_arrived(now, arrived, budget, batch);
     }
-    if (!admitted) return;
-    budget -= batch.items.back().tokens;
+    if (admission == Admission::kNoRoom) {
+      if (!stands_still) return;
+      parked_.skip();  // one of them has room: each left enough for those that were parked before
+    }
+    if (admission == Admission::kScheduled) budget -= batch.items.back().tokens;
   }
+}
+
+bool VllmV1::room_to_load(const Sequence& s, std::int32_t slots) const {
+  const std::int32_t spare = spare_blocks();
+  if (config_.reserve_full_isl && !kv_.fits(s, s.num_tokens, hits_, spare)) return false;
+  return kv_.fits(s, slots, hits_, spare + blocks_still_needed());
+}
+
+void VllmV1::park(RequestId request, std::int32_t cached, std::int32_t loaded) {
+  Sequence& s = sequences_[request];
+  if (config_.kv.prefix_caching) {
+    counters_.prefix_queried_tokens += s.num_tokens;
+    counters_.prefix_hit_tokens += static_cast<std::int64_t>(hits_.size()) * config_.kv.block_size;
+  }
+  waiting_.pop_front();
+  parked_.park(request, cached, loaded);
+  partly_prefilled_.push_back(request);
+  s.status = static_cast<std::uint8_t>(Status::kParked);
 }
 
 // vLLM 0.24's scheduler with a connector that loads asynchronously (NIXL): all blocks of the prompt at once, beside
 // what prompts under way still need, so that a load never takes their room; nothing is computed and no budget used.
-bool VllmV1::reserve(RequestId request) {
+VllmV1::Admission VllmV1::reserve(RequestId request) {
   Sequence& s = sequences_[request];
   kv_.find_hits(request, hits_);
-  const std::int32_t spare = spare_blocks();
-  if (config_.reserve_full_isl && !kv_.fits(s, s.num_tokens, hits_, spare)) return false;
   const std::int32_t slots = s.num_tokens + config_.num_lookahead_tokens;
-  if (!kv_.fits(s, slots, hits_, spare + blocks_still_needed())) return false;
+  if (!room_to_load(s, slots)) return Admission::kNoRoom;
   kv_.allocate(request, slots, hits_);
   const auto cached = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
-  if (config_.kv.prefix_caching) {
-    counters_.prefix_queried_tokens += s.num_tokens;
-    counters_.prefix_hit_tokens += cached;
-  }
-  waiting_.pop_front();
-  parked_.park(request, cached);
-  s.status = static_cast<std::uint8_t>(Status::kParked);
+  park(request, cached, s.num_tokens);
   s.remote_kv = false;  // only once: after a preemption it is computed here
   reserved_.push_back({request, cached});
-  return true;
+  return Admission::kParked;
+}
+
+// The same with what the tiers below hold of the request.
+VllmV1::Admission VllmV1::load(Ps now, RequestId request, std::int32_t hit, std::int32_t recalled) {
+  const std::int32_t loaded = hit + recalled, slots = loaded + config_.num_lookahead_tokens;
+  if (!room_to_load(sequences_[request], slots)) return Admission::kNoRoom;
+  kv_.load(request, hit, recalled, slots, hits_);
+  park(request, loaded, loaded);
+  log_.begin_load(request, now);
+  return Admission::kParked;
 }
 
 std::int32_t VllmV1::blocks_still_needed() const {
@@ -182,22 +204,38 @@ std::int32_t VllmV1::blocks_still_needed() const {
   return blocks;
 }
 
-// The prompt's blocks are filled and get their keys; its last token is computed again, to sample the next one.
-bool VllmV1::admit_arrived(Ps now, RequestId request, Batch& batch) {
+// Its blocks are filled and get their keys; of a whole prompt the last token is computed again, to sample the next one.
+VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t budget, Batch& batch) {
   Sequence& s = sequences_[request];
-  kv_.register_full(request, s.num_tokens);
+  kv_.register_full(request, parked_.loaded());
+  const std::int32_t computed = std::min(parked_.loaded(), s.num_tokens - 1);
+  const std::int32_t tokens = first_tokens(s, computed, budget);
+  if (tokens == 0) return Admission::kNoRoom;
   hits_.clear();
-  const std::int32_t slots = s.num_tokens + config_.num_lookahead_tokens;
-  if (!kv_.fits(s, slots, hits_, spare_blocks())) return false;
+  const std::int32_t slots = computed + tokens + config_.num_lookahead_tokens;
+  if (config_.reserve_full_isl && !kv_.fits(s, s.num_tokens, hits_, spare_blocks())) return Admission::kNoRoom;
+  if (!kv_.fits(s, slots, hits_, spare_blocks())) return Admission::kNoRoom;
   kv_.grow(request, slots);
   const std::int32_t cached = parked_.cached();
+  const bool here = parked_.loaded() < s.num_tokens;  // the rest of the prompt is computed in this group
   parked_.take();
   running_.push_back(request);
   s.status = static_cast<std::uint8_t>(Status::kRunning);
-  s.num_computed = s.num_tokens - 1;
-  log_.first_scheduled(request, now, cached);
-  schedule(request, 1, batch);
-  return true;
+  s.num_computed = computed;
+  if (log_.scheduled[request] == kNever) {
+    log_.first_scheduled(request, now, cached);
+    if (here) counters_.prompt_tokens += s.prompt_tokens;
+  }
+  if (s.epoch > 0) counters_.recomputed_tokens -= cached;
+  schedule(request, tokens, batch);
+  return Admission::kScheduled;
+}
+
+std::int32_t VllmV1::first_tokens(const Sequence& s, std::int32_t computed, std::int32_t budget) const {
+  std::int32_t tokens = s.num_tokens - computed;
+  if (config_.long_prefill_token_threshold > 0) tokens = std::min(tokens, config_.long_prefill_token_threshold);
+  if (!config_.chunked_prefill && tokens > budget) return 0;
+  return std::min(tokens, budget);
 }
 
 void VllmV1::take_reserved(std::vector<Reserved>& out) {
@@ -206,7 +244,7 @@ void VllmV1::take_reserved(std::vector<Reserved>& out) {
 }
 
 void VllmV1::transferred(RequestId request) {
-  if (!config_.hands_over) {
+  if (sequences_[request].status == static_cast<std::uint8_t>(Status::kParked)) {
     parked_.arrived(request);
     return;
   }
@@ -214,20 +252,20 @@ void VllmV1::transferred(RequestId request) {
   kv_.release(request, /*preempted=*/false);
 }
 
-bool VllmV1::admit(Ps now, RequestId request, std::int32_t budget, Batch& batch) {
+VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, Batch& batch) {
   Sequence& s = sequences_[request];
   kv_.find_hits(request, hits_);
   const std::int32_t hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
+  const std::int32_t brought = tokens_brought(s, config_.decode_only);
   const std::int32_t recalled = kv_.find_below(request, hit);
-  const std::int32_t cached = std::max(hit + recalled, tokens_brought(s, config_.decode_only));
-  std::int32_t tokens = s.num_tokens - cached;
-  if (config_.long_prefill_token_threshold > 0) tokens = std::min(tokens, config_.long_prefill_token_threshold);
-  if (!config_.chunked_prefill && tokens > budget) return false;
-  tokens = std::min(tokens, budget);
+  if (recalled > 0 && hit + recalled > brought && kv_.parks()) return load(now, request, hit, recalled);
+  const std::int32_t cached = std::max(hit + recalled, brought);
+  const std::int32_t tokens = first_tokens(s, cached, budget);
+  if (tokens == 0) return Admission::kNoRoom;
   const std::int32_t spare = spare_blocks();
-  if (config_.reserve_full_isl && !kv_.fits(s, s.num_tokens, hits_, spare)) return false;
+  if (config_.reserve_full_isl && !kv_.fits(s, s.num_tokens, hits_, spare)) return Admission::kNoRoom;
   const std::int32_t slots = cached + tokens + config_.num_lookahead_tokens;
-  if (!kv_.fits(s, slots, hits_, spare)) return false;
+  if (!kv_.fits(s, slots, hits_, spare)) return Admission::kNoRoom;
   kv_.recall(request, hit, recalled);
   kv_.allocate(request, slots, hits_);
 
@@ -244,9 +282,9 @@ bool VllmV1::admit(Ps now, RequestId request, std::int32_t budget, Batch& batch)
     counters_.prompt_tokens += s.prompt_tokens;
   }
   if (s.epoch > 0) counters_.recomputed_tokens -= cached;
-  if (config_.takes_over && cached + tokens < s.num_tokens) partly_prefilled_.push_back(request);
+  if (parks() && cached + tokens < s.num_tokens) partly_prefilled_.push_back(request);
   schedule(request, tokens, batch);
-  return true;
+  return Admission::kScheduled;
 }
 
 // Computed tokens advance when scheduled, so that a chunk can go on before the model has answered.
@@ -266,13 +304,18 @@ void VllmV1::schedule(RequestId request, std::int32_t tokens, Batch& batch) {
   batch.items.push_back({request, tokens, before, s.epoch, drafts, emits});
 }
 
-// vLLM's finish_requests with FINISHED_ABORTED: blocks are free at once, even while a batch in flight writes them.
+// vLLM's finish_requests with FINISHED_ABORTED: blocks are free at once, even while a batch in flight writes them, but
+// not while a transfer does.
 void VllmV1::abort(RequestId request) {
   Sequence& s = sequences_[request];
+  std::erase(partly_prefilled_, request);
   if (s.status == static_cast<std::uint8_t>(Status::kWaiting)) {
     waiting_.remove(request);
+  } else if (s.status == static_cast<std::uint8_t>(Status::kParked) && !parked_.remove(request)) {
+    ++num_held_;  // what is on its way into the blocks has to arrive before others may have them
   } else {
-    running_.erase(std::find(running_.begin(), running_.end(), request));
+    if (s.status == static_cast<std::uint8_t>(Status::kRunning))
+      running_.erase(std::find(running_.begin(), running_.end(), request));
     kv_.release(request, /*preempted=*/false);
   }
   counters_.recomputed_tokens -= std::max(0, s.lost_to - s.num_computed);  // never computed again

@@ -44,6 +44,7 @@ class VllmV1 final : public Builder {
   void complete(const Batch& batch, std::vector<RequestId>& finished) override;
   void log_keys(KeyLog* log) override { kv_.log_keys(log); }
   void use_tiers(GroupTiers* tiers) override { kv_.use_tiers(tiers); }
+  bool may_park() const override { return true; }
   void take_reserved(std::vector<Reserved>& out) override;
   void transferred(RequestId request) override;
   std::int32_t num_bound() const override { return parked_.size() + num_held_; }
@@ -56,14 +57,22 @@ class VllmV1 final : public Builder {
   const BuilderCounters& counters() const override { return counters_; }
 
  private:
+  bool parks() const { return config_.takes_over || kv_.parks(); }
   enum class Only : std::uint8_t { kAll, kPrefills, kDecodes };
   void build_prefill_first(Ps now, Batch& batch, std::int32_t& budget);
   // False when it stopped at a request without room.
   bool schedule_running(Batch& batch, std::int32_t& budget, Only only = Only::kAll);
   void schedule_waiting(Ps now, Batch& batch, std::int32_t& budget);
-  bool admit(Ps now, RequestId request, std::int32_t budget, Batch& batch);
-  bool reserve(RequestId request);
-  bool admit_arrived(Ps now, RequestId request, Batch& batch);
+  // kNoRoom: nobody behind it may run either.
+  enum class Admission : std::uint8_t { kNoRoom, kParked, kScheduled };
+  Admission admit(Ps now, RequestId request, std::int32_t budget, Batch& batch);
+  Admission reserve(RequestId request);
+  Admission load(Ps now, RequestId request, std::int32_t hit, std::int32_t recalled);
+  Admission admit_arrived(Ps now, RequestId request, std::int32_t budget, Batch& batch);
+  // Tokens of a request that has `computed`, in this step; 0: it would have to be cut and may not be.
+  std::int32_t first_tokens(const Sequence& s, std::int32_t computed, std::int32_t budget) const;
+  bool room_to_load(const Sequence& s, std::int32_t slots) const;
+  void park(RequestId request, std::int32_t cached, std::int32_t loaded);
   std::int32_t blocks_still_needed() const;
   std::int32_t spare_blocks() const { return running_.empty() ? 0 : config_.watermark_blocks; }
   std::int32_t tokens_wanted(RequestId request, std::int32_t budget) const;
@@ -85,8 +94,8 @@ class VllmV1 final : public Builder {
   WaitingQueue waiting_;
   ParkedQueue parked_;
   std::vector<Reserved> reserved_;           // by the last build
-  std::vector<RequestId> partly_prefilled_;  // running, where some request's KV comes from another group
-  std::int32_t num_held_ = 0;
+  std::vector<RequestId> partly_prefilled_;  // parked or running, where requests can be parked
+  std::int32_t num_held_ = 0;                // requests that have left but whose blocks are still read or written
   std::vector<RequestId> running_;
   std::vector<BlockId> hits_;  // scratch
   BuilderCounters counters_;
