@@ -15,7 +15,7 @@ from llmsim.costs.silicon_attention import AttentionRows
 from llmsim.costs.source import CostRequest, to_ps
 
 if TYPE_CHECKING:
-    from llmsim.model import Operator
+    from llmsim.model import Hardware, Operator
 
 Floats = NDArray[np.float64]
 
@@ -118,17 +118,22 @@ def _power_law(points: Floats, times_us: Floats, at: Floats) -> Floats:
 def decode_grid(rows: AttentionRows, request: CostRequest, op: Operator, light: Light) -> DecodeGrid:
     """Measured decode times, never faster than reading the KV from memory.
 
-    In a model the KV of a layer is cold: all other layers were read since. Rows whose KV fits the last-level cache were
-    measured warm, so they are raised to fixed + bytes / cold rate: the rate and the fixed part from the rows with a
-    KV cache of twice the last-level cache or more, the fixed part no larger than the shortest call of the same n.
+    In a model the KV of a layer is cold: all other layers were read since. The database repeats one call (a graph
+    replayed six times: collector/helper.py of ai-dynamo/aiconfigurator), so its rows are warm as far as the last-level
+    cache goes, and are raised to fixed + bytes / cold rate. The rate is that of the rows with a KV cache of twice the
+    last-level cache or more; the fixed part: `_fixed_us`.
     """
-    n_points, kv_points, us = _decode_times(rows)
+    n_points, kv_points, us = decode_times(rows)
     kv_bytes = n_points[:, None] * (kv_points[None, :] + 1.0) * op.kv_bytes_per_context_token
-    rate, fixed_us = _cold_line(us, kv_bytes, light)
-    fixed = np.minimum(fixed_us, np.nanmin(us, axis=1, keepdims=True))
-    cold = fixed + kv_bytes / rate
+    rate, fixed_us = cold_line(us, kv_bytes, light)
+    gaps = np.isnan(us)
+    shortest = np.nanmin(us, axis=1, keepdims=True)
+    blocks = n_points[:, None] * op.kv_heads
+    cold = _fixed_us(shortest, fixed_us, blocks, kv_bytes, request.hardware) + kv_bytes / rate
+    if not request.cold_kv:
+        cold = np.where(gaps, cold, 0.0)
     marks = np.where(us >= cold, Provenance.MEASURED, Provenance.SCALED)
-    marks[np.isnan(us)] = Provenance.EXTRAPOLATED
+    marks[gaps] = Provenance.EXTRAPOLATED
     if not rows.exact:
         marks[:] = Provenance.SCALED
     us = np.fmax(us, cold)
@@ -145,12 +150,30 @@ def decode_grid(rows: AttentionRows, request: CostRequest, op: Operator, light: 
     )
 
 
+def _fixed_us(
+    shortest: Floats, warm_fixed_us: float, blocks: Floats, kv_bytes: Floats, sheet: Hardware | None
+) -> Floats:
+    """What a cold decode call takes beyond its KV's streaming, us [n, kv].
+
+    The shortest call of the same n, at most what the database's rows beyond the cache have; where the card was also
+    measured with cold KV (`decode_cold_ns`), that: it holds at twice the last-level cache, the shortest call's time at
+    half of it, and between them it grows with the logarithm of the bytes, as the rows that it comes from do.
+    """
+    if sheet is None or not sheet.decode_cold_ns:
+        return np.asarray(np.minimum(warm_fixed_us, shortest) + np.zeros_like(kv_bytes))
+    known_blocks, known_ns = (np.array(column, dtype=np.float64) for column in zip(*sheet.decode_cold_ns, strict=True))
+    cold_us = np.interp(np.log(blocks), np.log(known_blocks), known_ns) / 1e3
+    least = np.minimum(shortest, cold_us)
+    octaves = np.log2(np.maximum(kv_bytes, 1.0) * COLD_FACTOR / sheet.last_level_cache_bytes)
+    return np.asarray(least + (cold_us - least) * np.clip(octaves / (2 * np.log2(COLD_FACTOR)), 0.0, 1.0))
+
+
 def _up_to(points: Floats, last: int) -> int:
     """How many points cover 1..last: all below it and the next one, at least two."""
     return max(2, min(len(points), int(np.searchsorted(points, last)) + 1))
 
 
-def _decode_times(rows: AttentionRows) -> tuple[Floats, Floats, Floats]:
+def decode_times(rows: AttentionRows) -> tuple[Floats, Floats, Floats]:
     """(sequences, cached tokens each, microseconds [n, kv]); the new token is not among the cached ones."""
     batch = rows.numbers("batch_size")
     cached = rows.numbers("isl") + rows.numbers("step") - 1
@@ -163,7 +186,7 @@ def _decode_times(rows: AttentionRows) -> tuple[Floats, Floats, Floats]:
     return n_points, kv_points, shortest + (us - shortest) * rows.scale_kv
 
 
-def _cold_line(us: Floats, kv_bytes: Floats, light: Light) -> tuple[float, float]:
+def cold_line(us: Floats, kv_bytes: Floats, light: Light) -> tuple[float, float]:
     """(bytes per us, fixed us) of reading KV from memory: medians over the rows that no cache holds."""
     cold = (kv_bytes >= COLD_FACTOR * light.last_level_cache_bytes) & ~np.isnan(us)
     both = cold[:, 1:] & cold[:, :-1]

@@ -54,6 +54,9 @@ class CostRequest:
     spans_nodes: bool = False
     """Whether the data-parallel ranks that share experts are on several nodes, so that no node's table fits them."""
 
+    cold_kv: bool = True
+    """Measured decodes are raised to what cold KV takes; False: as the silicon database has them (`cold_kv` off)."""
+
     @property
     def table_tokens(self) -> int:
         """Largest token count that a step can have, padding included."""

@@ -52,10 +52,13 @@ class Streaming:
     def curve_us(self, op: Operator, counts: Floats) -> Floats:
         """Of one execution at each count: the bytes that it moves, and its reduction."""
         moved = counts * (op.read_bytes_per_token + op.write_bytes_per_token)
+        return self.moving_us(moved) + REDUCTION_US * (op.name in REDUCTIONS)
+
+    def moving_us(self, moved: Floats) -> Floats:
+        """Of one kernel that reads and writes so many bytes in all, and computes next to nothing."""
         times = np.exp(np.interp(np.log(np.maximum(moved, 1.0)), np.log(self.num_bytes), np.log(self.us)))
         beyond = moved > self.num_bytes[-1]
-        times = np.where(beyond, self.us[-1] * moved / self.num_bytes[-1], times)
-        return np.asarray(times + REDUCTION_US * (op.name in REDUCTIONS))
+        return np.asarray(np.where(beyond, self.us[-1] * moved / self.num_bytes[-1], times))
 
     @property
     def provenance(self) -> Provenance:

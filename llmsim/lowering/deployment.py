@@ -39,6 +39,7 @@ from llmsim.lowering.offload import OffloadPlan, evicted_notes, local_reads, off
 from llmsim.lowering.program import build_program, padded_tokens
 from llmsim.lowering.routed import Routes, routes_of
 from llmsim.lowering.scheduler import scheduler_config
+from llmsim.lowering.terms import COLD_KV
 from llmsim.model import (
     DEFAULT_NUM_SMS,
     Dtypes,
@@ -321,6 +322,7 @@ def _cost_request(
         expert_routing=options.expert_routing.with_array(model.num_moe_layers, model.num_experts),
         expert_placement=expert_placement(layout, engine),
         spans_nodes=group.dp_spans_nodes,
+        cold_kv=COLD_KV not in options.disabled_terms,
     )
 
 

@@ -59,6 +59,16 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "a step starts when the one before ends",
             "the engine profile's host_gap_ns; 0 unless given or calibrated",
         ),
+        "kv_write": Term(
+            "the kernel that writes new keys and values to the cache, where a cost source has none in its attention",
+            "attention writes the cache for nothing",
+            "the silicon database's streaming kernel at equal bytes; a bundle's attention contains it",
+        ),
+        "cold_kv": Term(
+            "decodes read KV that is not in the last-level cache, where a cost source was measured with warm KV",
+            "a decode costs what the database's repeated call did, which the cache had served",
+            "the database's own rows beyond the cache, and the card's decode_cold_ns (data sheet)",
+        ),
         "kernel_gap": Term(
             "idle time between two kernels, where a cost source states one",
             "kernels follow each other without a gap",
@@ -69,7 +79,9 @@ TERMS: Mapping[str, Term] = MappingProxyType(
 """Name for `--disable-term` -> the term. How several prefills of one step add up is not among them: it is part of the
 shape of the attention price itself, and has no variant without."""
 
-KERNEL_GAP = "kernel_gap"
+OPERATORS = ("kernel_gap", "kv_write")
+"""Terms that are an operator of that name."""
+COLD_KV = "cold_kv"
 
 
 def check_terms(names: Sequence[str]) -> None:
@@ -100,7 +112,7 @@ def engine_without(engine: EngineArgs, disabled: Sequence[str]) -> EngineArgs:
 def costs_without(costs: CompiledCosts, disabled: Sequence[str]) -> CompiledCosts:
     """The tables without the terms that live in them."""
     first, *more = (_attention_without(attention, disabled) for attention in costs.attentions)
-    ops = tuple(op for op in costs.ops if op.name != KERNEL_GAP) if KERNEL_GAP in disabled else costs.ops
+    ops = tuple(op for op in costs.ops if op.name not in OPERATORS or op.name not in disabled)
     return replace(costs, attention=first, more_attention=tuple(more), ops=ops)
 
 

@@ -37,6 +37,7 @@ def load_hardware(name: str) -> Hardware | None:
         fields: dict[str, Any] = json.loads(path.read_bytes())
         names = [fields["name"], path.stem, *fields.pop("aliases")]
         if wanted in map(_key, names):
+            fields["decode_cold_ns"] = tuple(map(tuple, fields.get("decode_cold_ns", ())))
             return Hardware(**fields)
     return None
 

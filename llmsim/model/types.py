@@ -258,6 +258,9 @@ class Hardware:
     decode_skew_stream_bytes_per_s: int | None = None
     """Speed at which one thread block streams the KV of one head; prices the longest sequence of a decode batch."""
     l2_bandwidth_bytes_per_s: int | None = None
+    decode_cold_ns: tuple[tuple[int, int], ...] = ()
+    """(thread blocks, ns), ascending: what a decode call with a cache far beyond the last-level cache takes beyond its
+    bytes at the memory's rate; one thread block for each sequence and KV head. Empty: never measured with cold KV."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Field name -> origin, for the fields whose number does not come from `source`; always for measured constants."""
 

@@ -149,6 +149,34 @@ def test_silicon_agrees_with_an_independent_profile_of_the_same_card(pro: Compil
         assert ours_us == pytest.approx(theirs_us, rel=0.12), (new, cached)
 
 
+def test_cold_kv_of_a_card_that_was_measured_cold(pro: CompiledCosts) -> None:
+    """Decodes beyond the cache agree with an engine's own steps on the card; a repeated call does not."""
+    text = shared(f"{PERF}/RTXPRO6000/meta-llama/Llama-3.1-8B/bf16/tp1/attention.csv").read_text().splitlines()[1:]
+    warm = compile_costs(request(source="silicon", cold_kv=False))
+    errors: dict[str, list[float]] = {"cold": [], "warm": []}
+    for chunk, prefix, n, kv, us in (line.split(",") for line in text):
+        if chunk == prefix == "0" and 16 <= int(n) <= 128 and 1 << 26 <= int(n) * int(kv) * 4096 <= 1 << 30:
+            for name, costs in (("cold", pro), ("warm", warm)):
+                errors[name].append(decode_us(costs.attention, int(n), int(kv)) / float(us) - 1)
+    assert len(errors["cold"]) > 20
+    assert abs(float(np.median(errors["cold"]))) < 0.01
+    assert max(map(abs, errors["cold"])) < 0.06
+    assert float(np.median(errors["warm"])) < -0.05
+
+
+def test_the_cache_is_written_once_per_layer_and_token() -> None:
+    """A fixed part for few tokens, then by the bytes: half the KV heads take what half the tokens do."""
+    whole, half = (
+        next(op for op in compile_costs(request(hardware="H100", source="silicon", tp=tp)).ops if op.name == "kv_write")
+        for tp in (1, 2)
+    )
+    assert (whole.repeat, whole.feature, whole.ps[0]) == (32, "tokens", 0)
+    assert 1.5e6 < whole.ps[1] < 3e6
+    assert (np.diff(whole.ps[1:]) >= 0).all()
+    assert half.ps[2048] == whole.ps[1024]
+    assert "kv_write" not in {op.name for op in compile_costs(request("deepseek-ai/DeepSeek-V3", "H200", tp=8)).ops}
+
+
 def test_decode_is_never_faster_than_reading_cold_kv(pro: CompiledCosts) -> None:
     split = pro.attention.split
     assert split is not None
