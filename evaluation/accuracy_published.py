@@ -10,6 +10,7 @@ from accuracy_data import SectionSkipped, needed
 
 from llmsim.cli.checked import RunOptions
 from llmsim.cli.prepare import checked_options, trial
+from llmsim.config.engine_profile import load_profile
 from llmsim.config.errors import InfeasibleError, NotYetError
 from llmsim.lowering.calibration import calibration_of
 from llmsim.model import Layout, load_model, memory_ledger, resolve_dtypes
@@ -82,7 +83,9 @@ def h100(folder: Path) -> str:
         "",
         f"The fitted host gap is {gap_ns / 1e6:.2f} ms per step. An older, synchronous engine spends it on the host, "
         "which no table of kernels holds; the engine profile of a current one has none. Whether these runs used the "
-        "synchronous scheduler is inferred from it, not known.",
+        "synchronous scheduler is inferred from it, not known. Published: the device idles 4 to 13 ms per step in vLLM "
+        "of July 2024 (github.com/vllm-project/vllm, issue 6854), of which 0.2 ms (one sequence) to 3.4 ms (32) went "
+        "to the outputs of Llama-3-70B on four H100 (issue 6913); which of it these runs still had is not known.",
     ]
     return "\n".join(lines)
 
@@ -153,11 +156,12 @@ def kv_blocks(folder: Path) -> str:
     """The prediction for the one card whose real count is known."""
     del folder
     device_bytes, real = 25_250_627_584, 2588
-    model = load_model("meta-llama/Llama-3.1-8B")
+    model, profile = load_model("meta-llama/Llama-3.1-8B"), load_profile("vllm-0.19")
     try:
         ledger = memory_ledger(
             model, Layout(1, 1), resolve_dtypes(model, None, "auto"), device_bytes=device_bytes, utilization=0.9,
-            max_num_seqs=256, max_num_batched_tokens=2048, block_size=16,
+            max_num_seqs=256, max_num_batched_tokens=2048, block_size=16, rules=profile.memory,
+            cuda_graph_sizes=profile.cuda_graphs.sizes(256, 2048), num_sms=128,
         )  # fmt: skip
     except InfeasibleError as error:
         raise SectionSkipped(str(error)) from None
@@ -165,9 +169,9 @@ def kv_blocks(folder: Path) -> str:
     rows = "\n".join(f"| {label} | {size:,} |" for label, size in ledger.lines)
     return (
         f"A 24 GB card ({device_bytes:,} B), Llama-3.1-8B in bf16, utilisation 0.9: vLLM 0.19 reported {real} blocks; "
-        f"predicted {ledger.num_blocks} ({error:+.2f} %). The term of 0.6 GiB for modules, workspaces and the "
-        "allocator was sized on this very point and is uncertain by 0.3 GiB (150 blocks, 6 %), so the agreement says "
-        "little; no second count is known. With a count that is off by some per cent every queueing time is off: give "
-        "the server's own (`--num-gpu-blocks-override`) where the KV cache fills up.\n\n| bytes | |\n| --- | ---: |\n"
-        + rows
+        f"predicted {ledger.num_blocks} ({error:+.2f} %). No term was sized on this point. What does not follow from "
+        "shapes (kernels, the first capture of graphs) is from logs of other machines, where it spreads by about 0.3 "
+        "GiB: 150 blocks, 6 % of this card's cache; no second count is known. With a count that is off by some per "
+        "cent every queueing time is off: give the server's own (`--num-gpu-blocks-override`) where the KV cache fills "
+        "up.\n\n| bytes | |\n| --- | ---: |\n" + rows
     )

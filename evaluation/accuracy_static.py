@@ -20,8 +20,9 @@ The simulation takes the log's arrivals (its first request came 16 ms later than
     llmsim validate <data>/groundtruth/rtxpro6000_llama31_8b/vllm/requests.jsonl out --plots out/plots
 """
 
-RECORDED_RUN_NOTES = """The silicon column's attention formulas were chosen while this card's bundle was at hand, and
-its decode-skew rate comes from that bundle's `skew.csv`; neither comes from the run. The noise floor of the per-request
+RECORDED_RUN_NOTES = """The silicon column's attention formulas were chosen while this card's bundle was at hand. Its
+decode-skew rate, its L2 bandwidth and what decodes take on cold KV come from that bundle's kernel times (data sheet
+`rtx_pro_6000_server.json`); nothing comes from the run. The noise floor of the per-request
 TTFT is about 4 %: moving every step by 0.5 % changes it that much, because the first token of a request that does not
 queue depends on the phase of a step."""
 

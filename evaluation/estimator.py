@@ -7,8 +7,8 @@ the steps as they are priced in a run, and the same with the differences that ar
 
 - kernels that only move data: the estimator charges 3 us plus the bytes at 0.8 of the memory's rate, for two norms and
   an activation per layer; ours work in the last-level cache (llmsim/costs/streaming.py). The column takes its formula.
-- kernels that the estimator does not count: writing the KV cache, rotation, norms of queries and keys, the gather of
-  the logits, the sampler, the last norm. The column leaves them out.
+- kernels that the estimator does not count: writing the KV cache, choosing experts, rotation, norms of queries and
+  keys, the gather of the logits, the sampler, the last norm. The column leaves them out.
 - to its measured prompt attention the estimator adds 13.2 us per layer, three times as much where queries and keys have
   norms, on every card and at every length (its prediction less its own table). The column adds them.
 - matrices of shapes that were not run (the MLPs of both Llamas) are interpolated by either side in its own way. The
@@ -39,7 +39,7 @@ CARDS = ("H100", "H200", "A100", "B200")
 DECODES = ((1, 1024), (32, 1024), (128, 2048))
 """(sequences, cached tokens of each)."""
 PROMPTS = (512, 2048, 8192)
-UNCOUNTED = ("kv_write", "rotary_emb", "qk_norm", "logits_gather", "sampler", "final_layernorm")
+UNCOUNTED = ("kv_write", "expert_choice", "rotary_emb", "qk_norm", "logits_gather", "sampler", "final_layernorm")
 FORMULA = ("layernorm", "act_fn", "embedding")
 LAUNCH_MS, EFFICIENCY = 3e-3, 0.8
 PROMPT_ADDITION_MS = 13.2e-3

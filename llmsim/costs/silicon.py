@@ -11,9 +11,9 @@ from llmsim.core import Provenance
 from llmsim.costs.database import Database
 from llmsim.costs.light import Light, light_of
 from llmsim.costs.silicon_attention import AttentionRows, find_rows
+from llmsim.costs.silicon_beside import expert_choices, kv_writes
 from llmsim.costs.silicon_gemm import GemmTable, load_gemm
 from llmsim.costs.silicon_grid import decode_grid, prefill_grid
-from llmsim.costs.silicon_kv_write import kv_writes
 from llmsim.costs.silicon_latent import INSIDE, find_modules
 from llmsim.costs.silicon_linear import linear_curve
 from llmsim.costs.silicon_moe import moe_curve
@@ -113,11 +113,11 @@ class SiliconSource:
         return AttentionCost(op.repeat, None, split, kappa, f"{context.label}; {generation.label}", how)
 
     def extra_ops(self) -> list[OpCost]:
-        """Kernels without a table of their own: the cache's writing, and the gap between kernels while it is not 0."""
+        """Kernels without a table of their own, and the gap between kernels while it is not 0."""
         if self._streaming is None:
             self._streaming = streaming(self._database, self._light)
-        writes = kv_writes(self._request, self._streaming)
-        return writes + self._kernel_gap()
+        beside = kv_writes(self._request, self._streaming) + expert_choices(self._request, self._streaming)
+        return beside + self._kernel_gap()
 
     def _kernel_gap(self) -> list[OpCost]:
         if KERNEL_GAP_PS == 0:

@@ -64,6 +64,11 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "attention writes the cache for nothing",
             "the silicon database's streaming kernel at equal bytes; a bundle's attention contains it",
         ),
+        "expert_choice": Term(
+            "softmax and top-k of the router's logits, where a cost source has none in its experts",
+            "every token knows its experts",
+            "the silicon database's streaming kernel at equal bytes; a bundle's experts contain it",
+        ),
         "cold_kv": Term(
             "decodes read KV that is not in the last-level cache, where a cost source was measured with warm KV",
             "a decode costs what the database's repeated call did, which the cache had served",
@@ -79,7 +84,7 @@ TERMS: Mapping[str, Term] = MappingProxyType(
 """Name for `--disable-term` -> the term. How several prefills of one step add up is not among them: it is part of the
 shape of the attention price itself, and has no variant without."""
 
-OPERATORS = ("kernel_gap", "kv_write")
+OPERATORS = ("kernel_gap", "kv_write", "expert_choice")
 """Terms that are an operator of that name."""
 COLD_KV = "cold_kv"
 

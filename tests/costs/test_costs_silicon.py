@@ -177,6 +177,16 @@ def test_the_cache_is_written_once_per_layer_and_token() -> None:
     assert "kv_write" not in {op.name for op in compile_costs(request("deepseek-ai/DeepSeek-V3", "H200", tp=8)).ops}
 
 
+def test_experts_are_chosen_once_per_moe_layer() -> None:
+    choice = next(
+        op for op in compile_costs(request("Qwen/Qwen3-30B-A3B", "H100", source="silicon")).ops
+        if op.name == "expert_choice"
+    )  # fmt: skip
+    assert (choice.repeat, choice.feature) == (48, "tokens")
+    assert 2e6 < choice.ps[1] <= choice.ps[2048] < 5e6
+    assert "expert_choice" not in {op.name for op in compile_costs(request(source="silicon")).ops}
+
+
 def test_decode_is_never_faster_than_reading_cold_kv(pro: CompiledCosts) -> None:
     split = pro.attention.split
     assert split is not None
