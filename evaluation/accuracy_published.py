@@ -17,7 +17,8 @@ from llmsim.model import Layout, load_model, memory_ledger, resolve_dtypes
 from llmsim.validation.recording import Recording, recording_of
 from llmsim.validation.search import Axis, minimise
 
-TRACE = "artifact/dataset/sharegpt_req300_rate10_llama.jsonl"
+TRACES = "artifact/dataset/sharegpt_req300_rate10_{}.jsonl"
+"""By the tokenizer: Mixtral's is of the kind of Phi-mini-MoE's (32,000 entries), which has a trace of its own."""
 SOURCE = (
     "Means of the ISPASS 2026 artifact of LLMServingSim 2.0: 300 ShareGPT requests at 10/s, H100, four devices per "
     "instance; the version of vLLM is not stated"
@@ -36,6 +37,7 @@ class Published:
     ttft_ms: float
     tpot_ms: float
     peer: tuple[float, float, float]
+    tokenizer: str = "llama"
 
 
 LLAMA, MIXTRAL = "meta-llama/Llama-3.1-70B", "mistralai/Mixtral-8x7B-v0.1"
@@ -51,7 +53,7 @@ RUNS = (
         28.12,
         (-1.2, 0.8, -1.8),
     ),
-    Published("Mixtral-8x7B, 1 instance", MIXTRAL, (None,), 2134.34, 37.94, 20.53, (3.8, -10.3, 0.5)),
+    Published("Mixtral-8x7B, 1 instance", MIXTRAL, (None,), 2134.34, 37.94, 20.53, (3.8, -10.3, 0.5), "phi"),
 )
 SYNCHRONOUS = ("--no-async-scheduling",)
 HOST_GAP = Axis("host_gap_ns", 0.0, 8e6, 1e4, logarithmic=False, coarse=9)
@@ -59,7 +61,7 @@ HOST_GAP = Axis("host_gap_ns", 0.0, 8e6, 1e4, logarithmic=False, coarse=9)
 
 def h100(folder: Path) -> str:
     """Nothing fitted, and with one host gap fitted on the first run's mean TPOT."""
-    trace = needed(folder, TRACE)
+    traces = {run: needed(folder, TRACES.format(run.tokenizer)) for run in RUNS}
     lines = [
         f"{SOURCE}. Only means exist, so nothing is paired. Operator times are from the silicon database.",
         "",
@@ -68,14 +70,14 @@ def h100(folder: Path) -> str:
         "| --- | --- | --- | --- | --- | --- |",
     ]
     with tempfile.TemporaryDirectory() as scratch:
-        gap_ns = _fitted_gap_ns(RUNS[0], trace, Path(scratch))
+        gap_ns = _fitted_gap_ns(RUNS[0], traces[RUNS[0]], Path(scratch))
         variants: tuple[tuple[tuple[str, ...], float | None], ...] = (
             ((), None),
             (SYNCHRONOUS, None),
             (SYNCHRONOUS, gap_ns),
         )
         for run in RUNS:
-            cells = [_errors(run, trace, Path(scratch), *variant) for variant in variants]
+            cells = [_errors(run, traces[run], Path(scratch), *variant) for variant in variants]
             real = f"{run.throughput:g}, {run.ttft_ms:g}, {run.tpot_ms:g}"
             peer = " / ".join(f"{error:+.1f}" for error in run.peer)
             lines.append(f"| {run.label} | {real} | {' | '.join(cells)} | {peer} |")

@@ -61,7 +61,7 @@ def write_outputs(
     if options.run_dir is not None:
         writers.append(lambda: _write_run_dir(options, deployment, lowered, results, report))
     if options.timeline is not None:
-        writers.append(lambda: _write_timeline(options, results))
+        writers.append(lambda: _write_timeline(options, deployment, lowered, results))
     writers.append(lambda: _print_report(options, lowered, report))
     errors = []
     for write in writers:
@@ -83,11 +83,16 @@ def _write_csv(options: "RunOptions", results: Results) -> None:
     write_csv(results, options.output)
 
 
-def _write_timeline(options: "RunOptions", results: Results) -> None:
+def _write_timeline(
+    options: "RunOptions", deployment: "Deployment", lowered: "LoweredDeployment", results: Results
+) -> None:
     from llmsim.export.timeline import write_timeline
+    from llmsim.export.timeline_gauges import GroupOperators
 
     assert options.timeline is not None
-    write_timeline(options.timeline, results)
+    groups = [GroupOperators(group.operators, group.program_costs) for group in lowered.groups]
+    how = deployment.disaggregation
+    write_timeline(options.timeline, results, groups, layerwise=how is not None and how.layerwise)
 
 
 def _print_report(options: "RunOptions", lowered: "LoweredDeployment", report: dict[str, Any]) -> None:

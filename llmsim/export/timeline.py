@@ -1,10 +1,10 @@
-"""The timeline of a run for Perfetto (ui.perfetto.dev): steps as slices, requests as tracks, gauges as counters.
+"""The timeline of a run for Perfetto (ui.perfetto.dev): steps as slices, requests as tracks, gauges as counters, flows.
 
 Needs the `perfetto` package, whose protobuf classes write the trace. Perfetto counts nanoseconds; our picoseconds are
 rounded down, so that what follows each other still does.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_NS, Results, Status
 from llmsim.export.files import atomic_writer
+from llmsim.export.timeline_gauges import Gauge, GroupOperators, Transfer, gauges, lanes, transfers
 from llmsim.results.tables import BLAME, SERIES
 
 MAX_REQUESTS = 20_000
@@ -20,16 +21,21 @@ MAX_REQUESTS = 20_000
 _STEP_FACTS = ("tokens", "padded_tokens", "prefill_tokens", "sequences", "decode_sequences", "preempted")
 _SEQUENCE = 1
 """Of all packets: one writer, in one order."""
+_TRANSFER_FLOW = 1 << 32
+"""First flow of the KV that moves between groups; below it are those between requests and steps."""
 
 
-def write_timeline(path: str | Path, results: Results) -> None:
+def write_timeline(
+    path: str | Path, results: Results, groups: Sequence[GroupOperators] = (), *, layerwise: bool = False
+) -> None:
     """Writes the trace; the same run gives the same bytes. Steps appear if they were recorded.
 
-    Raises InputError where `perfetto` is not installed or the file cannot be written.
+    `groups` (one for each of the results', or none) give the share of the time in collectives; `layerwise`: KV moves
+    between groups layer by layer. Raises InputError where `perfetto` is not installed or the file cannot be written.
     """
     proto = check_perfetto()
     with atomic_writer(path, "wb") as file:
-        _Timeline(file, proto, results).write()
+        _Timeline(file, proto, results, groups, layerwise=layerwise).write()
 
 
 def check_perfetto() -> Any:
@@ -46,11 +52,16 @@ def check_perfetto() -> Any:
 class _Timeline:
     """Writes packets as they are made: a trace of any length takes no memory. Tracks are numbered as they appear."""
 
-    def __init__(self, file: IO[bytes], proto: Any, results: Results) -> None:
+    def __init__(
+        self, file: IO[bytes], proto: Any, results: Results, groups: Sequence[GroupOperators], *, layerwise: bool
+    ) -> None:
         self._file = file
         self._proto = proto
         self._results = results
         self._tracks = 0
+        shown = [one for one in transfers(results, layerwise=layerwise) if one.row < MAX_REQUESTS]
+        self._transfers: Sequence[Transfer] = shown
+        self._gauges: Sequence[Gauge] = list(gauges(results, shown, groups))
 
     def write(self) -> None:
         """All of it."""
@@ -60,7 +71,16 @@ class _Timeline:
             title = f"group {group.index}: {group.model_name} on {group.num_devices} x {group.hardware}"
             process = self._track(title, process=group.index + 1)
             self._steps(self._track("steps", parent=process), group.index, waiting_for)
+            self._moved(process, group.index)
             self._counters(process, group.index)
+            for gauge in self._gauges:
+                if gauge.group == group.index:
+                    self._gauge(process, gauge)
+        cluster = [gauge for gauge in self._gauges if gauge.group is None]
+        if cluster:
+            process = self._track("cluster", process=len(self._results.groups) + 2)
+            for gauge in cluster:
+                self._gauge(process, gauge)
         self._requests(linked)
 
     def _first_scheduled(self) -> dict[tuple[int, int], list[int]]:
@@ -83,6 +103,25 @@ class _Timeline:
             # Of two batches formed at the same time, the first is the one that what had waited got into.
             flows = waiting_for.pop((group, int(steps["schedule_ps"][row])), [])
             self._slice(track, name, int(steps["start_ps"][row]), int(steps["end_ps"][row]), facts, flows)
+
+    def _moved(self, process: int, group: int) -> None:
+        """KV that leaves the group and that comes in, each transfer a slice at both ends and a flow between them."""
+        for title, side, other in (("KV out", "source", "target"), ("KV in", "target", "source")):
+            own = [one for one in self._transfers if getattr(one, side) == group]
+            tracks: dict[int, int] = {}
+            for one, lane in zip(own, lanes([(one.start_ps, one.end_ps) for one in own]), strict=True):
+                if lane not in tracks:
+                    tracks[lane] = self._track(title, parent=process)
+                facts = {"row": one.row, "bytes": one.num_bytes, "group": getattr(one, other)}
+                name = self._name(one.row)
+                self._slice(tracks[lane], name, one.start_ps, one.end_ps, facts, [_TRANSFER_FLOW + one.row])
+
+    def _gauge(self, process: int, gauge: Gauge) -> None:
+        track = self._track(gauge.name, parent=process, unit=gauge.unit)
+        for time_ps, value in zip(gauge.times_ps, gauge.values, strict=True):
+            packet = self._event(track, time_ps, self._proto.TrackEvent.TYPE_COUNTER)
+            packet.track_event.double_counter_value = value
+            self._emit(packet)
 
     def _counters(self, process: int, group: int) -> None:
         series = self._results.series
@@ -122,7 +161,14 @@ class _Timeline:
         times = (requests.arrival_ps, requests.scheduled_ps, requests.first_token_ps, requests.finish_ps)
         arrival, scheduled, first, finish = (int(column[row]) for column in times)
         yield "queue", arrival, scheduled
-        yield "prefill", scheduled, first
+        handovers = self._results.handovers
+        if handovers is not None and handovers.prefill_group[row] >= 0:
+            computed, decoding = int(handovers.prefill_end_ps[row]), int(handovers.decode_scheduled_ps[row])
+            yield "prefill", scheduled, computed
+            yield "hand-over", computed, decoding
+            yield "first token", decoding, first
+        else:
+            yield "prefill", scheduled, first
         yield "decode", first, finish
 
     def _facts(self, row: int) -> dict[str, int]:
@@ -167,7 +213,7 @@ class _Timeline:
     ) -> None:
         packet = self._event(track, time_ps, self._proto.TrackEvent.TYPE_SLICE_BEGIN)
         packet.track_event.name = name
-        packet.track_event.flow_ids.extend(row + 1 for row in flows or ())
+        packet.track_event.flow_ids.extend(flow + 1 for flow in flows or ())
         for fact, value in facts.items():
             annotation = packet.track_event.debug_annotations.add()
             annotation.name = fact
