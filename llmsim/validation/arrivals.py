@@ -26,7 +26,11 @@ def with_recorded_arrivals(workload: Workload, log: Path) -> Workload:
     names = workload.request_id or [str(row) for row in range(len(workload))]
     rows = matching_rows(names, recording.request_id)
     if -1 in rows:
-        raise InputError(f'{log}: it has no request "{names[rows.index(-1)]}" of {workload.source}')
+        missing = names[rows.index(-1)]
+        raise InputError(
+            f'{log}: it has no request "{missing}" of {workload.source}; give the log of this trace, or the part of '
+            "the trace that was run (--num-reqs for its first lines)"
+        )
     chosen = np.array(rows, dtype=np.int64)
     given = recording.input_tokens[chosen]
     if bool(((given >= 0) & (given != workload.input_tokens)).any()):

@@ -17,6 +17,7 @@ Rows = Sequence[tuple[int, dict[str, Any]]]
 _STAMPS = ("arrival_time", "queued_ts", "first_token_ts", "last_token_ts")
 CLOCK_GRAIN_S = 1e-6
 """Epoch seconds in a 64-bit float are no finer."""
+LARGEST_COUNT = 2**31 - 1
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
 
@@ -36,8 +37,16 @@ def read_engine_log(path: Path, rows: Rows) -> Recording:
         arrival_s=arrival - arrival.min(),
         ttft_s=stamps["first_token_ts"] - arrival,
         latency_s=stamps["last_token_ts"] - arrival,
-        input_tokens=np.array([int(row.get("input_toks", UNKNOWN)) for _, row in rows], dtype=np.int64),
-        output_tokens=np.array([int(_number(path, line, row, "output_toks")) for line, row in rows], dtype=np.int64),
+        input_tokens=np.array(
+            [
+                _count(f"{path}:{line}: input_toks", row["input_toks"]) if "input_toks" in row else UNKNOWN
+                for line, row in rows
+            ],
+            dtype=np.int64,
+        ),
+        output_tokens=np.array(
+            [_count(f"{path}:{line}: output_toks", row.get("output_toks")) for line, row in rows], dtype=np.int64
+        ),
         findings=tuple(findings),
     )
 
@@ -65,22 +74,21 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
     count = len(data["ttfts"])
     itls = _list(path, data, "itls", count) or [[]] * count
     errors = _list(path, data, "errors", count) or [""] * count
-    good = [row for row in range(count) if not errors[row] and int(data["output_lens"][row]) > 0]
+    _list(path, data, "output_lens", count)
+    lengths = [_count(f"{path}: output_lens[{row}]", data["output_lens"][row]) for row in range(count)]
+    good = [row for row in range(count) if not errors[row] and lengths[row] > 0]
     if not good:
         raise InputError(f"{path}: none of its {count} requests succeeded; there is nothing to compare")
-    ttft = np.array([float(data["ttfts"][row]) for row in good])
+    ttft = _seconds(path, data, "ttfts", good)
+    gaps = [_gaps(path, row, itls[row]) for row in good]
     given = _list(path, data, "latencies", count)
-    latency = (
-        np.array([float(given[row]) for row in good])
-        if given
-        else ttft + np.array([math.fsum(itls[row]) for row in good])
-    )
+    total = _seconds(path, data, "latencies", good) if given else ttft + np.array([math.fsum(gap) for gap in gaps])
     start = _list(path, data, "start_times", count)
-    arrival = np.array([float(start[row]) for row in good]) if start else np.full(len(good), np.nan)
-    outputs = np.array([int(data["output_lens"][row]) for row in good], dtype=np.int64)
+    arrival = _seconds(path, data, "start_times", good) if start else np.full(len(good), np.nan)
+    outputs = np.array([lengths[row] for row in good], dtype=np.int64)
     inputs = _list(path, data, "input_lens", count)
-    pooled = np.concatenate([np.asarray(itls[row], dtype=np.float64) for row in good])
-    findings = _failed(count - len(good), count)
+    pooled = np.concatenate(gaps)
+    findings = _failed(count - len(good), count) + _backwards(ttft, total)
     chunked = int(sum(len(itls[row]) != outputs[i] - 1 for i, row in enumerate(good)))
     if len(pooled) and chunked:
         sentence = f"{chunked} requests did not stream token by token: their ITLs are those of chunks"
@@ -91,8 +99,10 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
         request_id=tuple(str(row) for row in good),
         arrival_s=arrival - arrival.min(),
         ttft_s=ttft,
-        latency_s=latency,
-        input_tokens=np.array([int(inputs[row]) if inputs else UNKNOWN for row in good], dtype=np.int64),
+        latency_s=total,
+        input_tokens=np.array(
+            [_count(f"{path}: input_lens[{row}]", inputs[row]) if inputs else UNKNOWN for row in good], dtype=np.int64
+        ),
         output_tokens=outputs,
         itl_s=pooled if len(pooled) else None,
         findings=tuple(findings),
@@ -108,30 +118,70 @@ def _list(path: Path, data: dict[str, Any], name: str, count: int) -> list[Any] 
     return values
 
 
+def _seconds(path: Path, data: dict[str, Any], name: str, rows: Sequence[int]) -> Float64:
+    return np.array([_finite(f"{path}: {name}[{row}]", data[name][row]) for row in rows])
+
+
+def _gaps(path: Path, row: int, values: Any) -> Float64:
+    """Inter-token latencies of one request."""
+    where = f"{path}: itls[{row}]"
+    if not isinstance(values, list):
+        raise InputError(f"{where} is {values!r}; it must be a list of seconds")
+    return np.array([_finite(f"{where}[{index}]", value) for index, value in enumerate(values)], dtype=np.float64)
+
+
+def _backwards(ttft: Float64, latency: Float64) -> list[Finding]:
+    """First tokens before the request, and last tokens before the first."""
+    wrong = int(((ttft < -CLOCK_GRAIN_S) | (latency < ttft - CLOCK_GRAIN_S)).sum())
+    if not wrong:
+        return []
+    sentence = f"the log's clocks disagree: in {wrong} requests a token comes before the request or the one before it"
+    return [Finding("clocks", True, sentence)]
+
+
 def read_aiperf(path: Path, rows: Rows) -> Recording:
     """aiperf's profile_export.jsonl: one record per request, each metric with its unit; warm-up records are left out.
 
     A request arrives when the client started it; its number is the record's session_num.
     """
+    for line, row in rows:
+        if not isinstance(row.get("metadata"), dict) or not isinstance(row.get("metrics") or {}, dict):
+            raise InputError(
+                f"{path}:{line}: metadata and metrics must be objects, as in aiperf's profile_export.jsonl"
+            )
     measured = [(line, row) for line, row in rows if row["metadata"].get("benchmark_phase", "profiling") == "profiling"]
     good = [(line, row) for line, row in measured if not row.get("error") and row.get("metrics")]
     if not good:
         raise InputError(f"{path}: none of its {len(rows)} records is of a request that succeeded")
     start = np.array([_number(path, line, row["metadata"], "request_start_ns") for line, row in good]) / 1e9
-    chunks = [row["metrics"].get("inter_chunk_latency") for _, row in good]
-    pooled = [np.asarray(chunk["value"], float) * _unit(path, 1, chunk) for chunk in chunks if chunk]
+    pooled = _chunk_latencies(path, good)
+    ttft, latency = _metric(path, good, "time_to_first_token"), _metric(path, good, "request_latency")
     return Recording(
         source=str(path),
         kind="aiperf records",
         request_id=tuple(str(row["metadata"].get("session_num", index)) for index, (_, row) in enumerate(good)),
         arrival_s=start - start.min(),
-        ttft_s=_metric(path, good, "time_to_first_token"),
-        latency_s=_metric(path, good, "request_latency"),
-        input_tokens=_tokens(good, "input_sequence_length"),
-        output_tokens=_tokens(good, "output_sequence_length"),
-        itl_s=np.concatenate(pooled) if pooled else None,
-        findings=tuple(_failed(len(measured) - len(good), len(measured))),
+        ttft_s=ttft,
+        latency_s=latency,
+        input_tokens=_tokens(path, good, "input_sequence_length"),
+        output_tokens=_tokens(path, good, "output_sequence_length", needed=True),
+        itl_s=pooled,
+        findings=(*_failed(len(measured) - len(good), len(measured)), *_backwards(ttft, latency)),
     )
+
+
+def _chunk_latencies(path: Path, rows: Rows) -> Float64 | None:
+    """All of them in seconds; None where the records have none."""
+    found = []
+    for line, row in rows:
+        chunk = row["metrics"].get("inter_chunk_latency")
+        if not chunk:
+            continue
+        if not isinstance(chunk, dict) or not isinstance(chunk.get("value"), list):
+            raise InputError(f"{path}:{line}: metrics.inter_chunk_latency has no list of values")
+        values = [_finite(f"{path}:{line}: metrics.inter_chunk_latency", value) for value in chunk["value"]]
+        found.append(np.array(values, dtype=np.float64) * _unit(path, line, chunk))
+    return np.concatenate(found) if found else None
 
 
 def _metric(path: Path, rows: Rows, name: str) -> Float64:
@@ -147,14 +197,21 @@ def _metric(path: Path, rows: Rows, name: str) -> Float64:
 
 def _unit(path: Path, line: int, metric: dict[str, Any]) -> float:
     unit = metric.get("unit")
-    if unit not in _UNITS:
+    if not isinstance(unit, str) or unit not in _UNITS:
         raise InputError(f'{path}:{line}: the unit "{unit}" is not known; it may be {", ".join(_UNITS)}')
     return _UNITS[unit]
 
 
-def _tokens(rows: Rows, name: str) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    counts = [(row["metrics"].get(name) or {}).get("value", UNKNOWN) for _, row in rows]
-    return np.array([int(count) for count in counts], dtype=np.int64)
+def _tokens(path: Path, rows: Rows, name: str, *, needed: bool = False) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """Token counts; UNKNOWN where a record has none, unless it is `needed`."""
+    counts = []
+    for line, row in rows:
+        metric = row["metrics"].get(name)
+        value = metric.get("value") if isinstance(metric, dict) else metric
+        if value is None and needed:
+            raise InputError(f"{path}:{line}: metrics.{name} is missing")
+        counts.append(UNKNOWN if value is None else _count(f"{path}:{line}: metrics.{name}", value))
+    return np.array(counts, dtype=np.int64)
 
 
 def _failed(failed: int, total: int) -> list[Finding]:
@@ -166,7 +223,17 @@ def _failed(failed: int, total: int) -> list[Finding]:
 
 
 def _number(path: Path, line: int, row: dict[str, Any], name: str) -> float:
-    value = row.get(name)
+    return _finite(f"{path}:{line}: {name}", row.get(name))
+
+
+def _finite(where: str, value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise InputError(f"{path}:{line}: {name} is {value!r}; it must be a number")
+        raise InputError(f"{where} is {value!r}; it must be a number")
     return float(value)
+
+
+def _count(where: str, value: Any) -> int:
+    number = _finite(where, value)
+    if number < 0 or number != int(number) or number > LARGEST_COUNT:
+        raise InputError(f"{where} is {value!r}; it must be a whole number of tokens")
+    return int(number)

@@ -24,8 +24,12 @@ class Pairs:
 def pair(real: Recording, simulated: Recording) -> Pairs:
     """Pairs by request id where both runs use the same ids, else by the last number of each id ("bench-17": 17).
 
-    Raises InputError when no request is in both.
+    Raises InputError when no request is in both, or an id occurs twice.
     """
+    for recording in (real, simulated):
+        twice = _twice(recording.request_id)
+        if twice is not None:
+            raise InputError(f'{recording.source}: the request id "{twice}" occurs twice; each request has its own')
     matches = matching_rows(real.request_id, simulated.request_id)
     both = [(row, match) for row, match in enumerate(matches) if match >= 0]
     if not both:
@@ -44,6 +48,11 @@ def pair(real: Recording, simulated: Recording) -> Pairs:
         )
         findings.append(Finding("counts", True, sentence))
     return Pairs(_selected(real, rows[:, 0]), _selected(simulated, rows[:, 1]), tuple(findings))
+
+
+def _twice(ids: Sequence[str]) -> str | None:
+    seen: set[str] = set()
+    return next((name for name in ids if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
 
 
 def matching_rows(wanted: Sequence[str], available: Sequence[str]) -> list[int]:

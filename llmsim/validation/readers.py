@@ -15,6 +15,9 @@ KINDS = (
     "requests.parquet or CSV"
 )
 
+WHOLE_FILES = ("ttfts", "mean_ttft_ms", "total_output_tokens", "time_to_first_token")
+"""Keys of files that are one object on one line: vLLM's result with and without details, aiperf's summary."""
+
 
 def read_recording(path: Path) -> Recording:
     """The requests of a run, from any of `KINDS`.
@@ -44,11 +47,13 @@ def _read_text(path: Path, text: str) -> Recording:
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not lines:
         raise InputError(f"{path}: the file is empty; it may be {KINDS}")
+    if text.lstrip().startswith("["):
+        raise InputError(f"{path}: a JSON list is no known log; it may be {KINDS}")
     if not text.lstrip().startswith("{"):
         return read_csv(path, text)
-    whole = _whole(text) if len(lines) > 1 or '"ttfts"' in lines[0][1] else None
-    if whole is not None:
-        return read_bench(path, whole)
+    whole = _whole(text)
+    if whole is not None and (len(lines) > 1 or set(WHOLE_FILES) & set(whole)):
+        return _read_whole(path, whole)
     rows = [(number, _object(path, number, line)) for number, line in lines]
     first = rows[0][1]
     if "metadata" in first and "metrics" in first:
@@ -58,6 +63,17 @@ def _read_text(path: Path, text: str) -> Recording:
     raise InputError(
         f"{path}:{rows[0][0]}: the keys {', '.join(sorted(first)[:8])} are of no known log; it may be {KINDS}"
     )
+
+
+def _read_whole(path: Path, data: dict[str, Any]) -> Recording:
+    """A file that is one object: a benchmark's result."""
+    if "time_to_first_token" in data and "ttfts" not in data:
+        raise InputError(
+            f"{path}: aiperf's summary has no single requests; give profile_export.jsonl, which lies beside it"
+        )
+    if "ttfts" not in data and not set(WHOLE_FILES) & set(data):
+        raise InputError(f"{path}: the keys {', '.join(sorted(data)[:8])} are of no known log; it may be {KINDS}")
+    return read_bench(path, data)
 
 
 def _whole(text: str) -> dict[str, Any] | None:

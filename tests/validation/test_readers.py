@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from made_logs import rows_of, write_engine_log
 
 from llmsim.config.errors import InputError
@@ -130,3 +132,77 @@ def test_no_such_file(tmp_path: Path) -> None:
         read_recording(tmp_path / "gone")
     with pytest.raises(InputError, match="no run folder"):
         read_recording(tmp_path)
+
+
+JUNK = st.sampled_from([None, "x", -1, 1.5, float("nan"), float("inf"), [], ["x"], {}, {"value": None}, True, 10**30])
+
+
+def mutated(data: Any, path: list[Any], junk: Any) -> None:
+    """Puts junk in one place, or takes the place away."""
+    for key in path[:-1]:
+        data = data[key]
+    if junk == "delete":
+        del data[path[-1]]
+    else:
+        data[path[-1]] = junk
+
+
+def places(data: Any, above: tuple[Any, ...] = ()) -> list[list[Any]]:
+    """Every key and index, and of long lists the first two."""
+    found = []
+    keys = list(data) if isinstance(data, dict) else list(range(min(2, len(data)))) if isinstance(data, list) else []
+    for key in keys:
+        found += [[*above, key], *places(data[key], (*above, key))]
+    return found
+
+
+SMALL = [
+    {"request id": str(i), "input": "10", "output": "3", "arrival": str(i * 10**9), "end_time": str(i * 10**9 + 900),
+     "latency": "900", "TTFT": "300", "ITL": "[300, 300]"} for i in range(3)
+]  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(kind=st.sampled_from(["engine", "bench", "aiperf"]), junk=st.one_of(JUNK, st.just("delete")), data=st.data())
+def test_any_defect_is_one_sentence_or_harmless(tmp_path: Path, kind: str, junk: Any, data: st.DataObject) -> None:
+    """A value of the wrong kind anywhere: a recording of finite times, or an InputError; never another exception."""
+    log = tmp_path / "log"
+    if kind == "bench":
+        content: Any = bench_json(SMALL)
+    elif kind == "aiperf":
+        content = [json.loads(line) for line in aiperf_lines(SMALL).splitlines()]
+    else:
+        content = [json.loads(line) for line in write_engine_log(SMALL, log).read_text().splitlines()]
+    mutated(content, data.draw(st.sampled_from(places(content))), junk)
+    text = json.dumps(content) if kind == "bench" else "\n".join(json.dumps(line) for line in content)
+    log.write_text(text, encoding="utf-8")
+    try:
+        found = read_recording(log)
+    except InputError as error:
+        assert str(log) in str(error)
+        return
+    assert np.isfinite(found.ttft_s).all() and np.isfinite(found.latency_s).all()
+    assert (found.output_tokens >= 0).all()
+
+
+def test_what_has_no_requests_says_what_would_have_worked(tmp_path: Path) -> None:
+    for content, expected in (
+        ({"duration": 3.0, "mean_ttft_ms": 3.0, "completed": 3}, "--save-detailed"),
+        ({"time_to_first_token": {"unit": "ms", "avg": 3.0}}, "profile_export.jsonl"),
+        ([1, 2], "a JSON list is no known log"),
+    ):
+        (tmp_path / "x").write_text(json.dumps(content), encoding="utf-8")
+        with pytest.raises(InputError, match=expected):
+            read_recording(tmp_path / "x")
+
+
+def test_an_id_that_occurs_twice_and_tokens_before_their_request_are_named(run: Path, tmp_path: Path) -> None:
+    rows = rows_of(run / "out.csv")
+    data = bench_json(rows)
+    data["ttfts"][3] = -1.0
+    (tmp_path / "b.json").write_text(json.dumps(data), encoding="utf-8")
+    found = compare(read_recording(tmp_path / "b.json"), read_recording(run / "out.csv"))
+    assert "clocks" in {finding.code for finding in found.findings if finding.unsound}
+    rows[1]["request id"] = "0"
+    with pytest.raises(InputError, match='"bench-0" occurs twice'):
+        compare(read_recording(write_engine_log(rows, tmp_path / "log")), read_recording(run / "out.csv"))
