@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import wait_until_it_simulates
 from shared_data import shared
 
 from llmsim.cli import run_main
@@ -69,14 +70,14 @@ def test_closed_streams(closed: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
 
 
-@pytest.mark.parametrize(("number", "delay"), [(signal.SIGINT, 2.0), (signal.SIGTERM, 2.0), (signal.SIGINT, 0.1)])
+@pytest.mark.parametrize(("number", "delay"), [(signal.SIGINT, 1.0), (signal.SIGTERM, 1.0), (signal.SIGINT, 0.1)])
 def test_whenever_it_is_stopped_it_says_so(tmp_path: Path, number: signal.Signals, delay: float) -> None:
     process = subprocess.Popen(
         command("--dataset", BUSY, "--json", "--exact", "--output", tmp_path / "o.csv"),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     if delay >= 1:
-        wait_for_core(process.pid)
+        wait_until_it_simulates(process.pid)
     time.sleep(delay)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
@@ -84,14 +85,6 @@ def test_whenever_it_is_stopped_it_says_so(tmp_path: Path, number: signal.Signal
     if delay >= 1:
         assert process.returncode == 130 and "interrupted" in err
         assert json.loads(out)["interrupted"] and (tmp_path / "o.csv").exists()
-
-
-def wait_for_core(pid: int) -> None:
-    """Until the process has loaded the native core, which on a busy machine may take seconds; then it soon simulates."""
-    maps = Path(f"/proc/{pid}/maps")
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and maps.exists() and "_native" not in maps.read_text():
-        time.sleep(0.02)
 
 
 def being_written(folder: Path) -> bool:

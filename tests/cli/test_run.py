@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import wait_until_it_simulates
 
 from llmsim.cli import main, run_main
 
@@ -224,7 +225,8 @@ def test_an_interrupted_run_writes_what_it_has(tmp_path: Path) -> None:
         "--json", "--exact", "--dataset", "synthetic:n=200000,rate=20,input=fixed:200,output=fixed:100,seed=1",
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(4)
+    wait_until_it_simulates(process.pid)
+    time.sleep(2)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err

@@ -1,0 +1,18 @@
+"""Other processes, as tests see them."""
+
+import signal
+import time
+from pathlib import Path
+
+STARTED_WITHIN_S = 60
+
+
+def wait_until_it_simulates(pid: int) -> None:
+    """Returns when a `run` has begun to simulate, however long it takes to start: from then on it catches SIGTERM."""
+    status, bit = Path(f"/proc/{pid}/status"), 1 << (signal.SIGTERM - 1)
+    deadline = time.monotonic() + STARTED_WITHIN_S
+    while time.monotonic() < deadline and status.exists():
+        caught = next((line for line in status.read_text().splitlines() if line.startswith("SigCgt:")), "SigCgt: 0")
+        if int(caught.split()[1], 16) & bit:
+            return
+        time.sleep(0.02)
