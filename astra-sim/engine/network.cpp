@@ -1,6 +1,7 @@
 // The congestion-unaware and the congestion-aware network.
 #include "engine/network.h"
 
+#include <deque>
 #include <utility>
 
 #include "engine/fair_network.h"
@@ -164,7 +165,7 @@ private:
         return index;
     }
 
-    std::vector<Travelling> travelling_;
+    std::deque<Travelling> travelling_;  // grows without copying
     std::vector<std::uint32_t> free_;
 };
 

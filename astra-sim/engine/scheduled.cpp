@@ -18,7 +18,7 @@ bool Collectives::receive_scheduled(Run& run, std::uint32_t message, Ps now, std
     const CallState& call = run.calls[run.call_of[message]];
     const Schedule& schedule = *call.schedule;
     const std::uint32_t index = message - call.first_message;
-    const std::uint32_t to = schedule.messages()[index].to;
+    const std::uint32_t to = schedule.message(index).to;
     if (to < call.num_ranks) ++run.ranks[call.first + to].received[0];
     for (const std::uint32_t later : schedule.after(index)) release(run, call.first_message + later, now);
     if (to >= call.num_ranks) return false;
@@ -36,7 +36,7 @@ void Collectives::release(Run& run, std::uint32_t item, Ps now) {
     for (std::size_t at = 0; at < ready_.size(); ++at) {
         const CallState& call = run.calls[run.call_of[ready_[at]]];
         const std::uint32_t index = ready_[at] - call.first_message;
-        if (index < call.schedule->messages().size()) {
+        if (index < call.schedule->num_messages()) {
             send_scheduled(run, ready_[at], now);
         } else {  // a gate opens
             for (const std::uint32_t later : call.schedule->after(index)) release(run, call.first_message + later, now);
@@ -50,14 +50,14 @@ void Collectives::send_scheduled(Run& run, std::uint32_t message, Ps now) {
     const CallState& call = run.calls[run.call_of[message]];
     const Schedule& schedule = *call.schedule;
     const std::uint32_t index = message - call.first_message;
-    const Message& item = schedule.messages()[index];
+    const Message item = schedule.message(index);
     const auto vertex = [&](std::uint32_t end) {
         return end < call.num_ranks ? run.graph->rank_slots[call.first + end].device : schedule.vertex(end);
     };
     const std::uint64_t token = Token{Owner::scheduled, run.index, message}.pack();
     const Ps left =
-        network_.send(now, {vertex(item.from), vertex(item.to), schedule.timing_bytes(index, call.timing_bytes),
-                            schedule.exact_bytes(index, call.timing_bytes), token, token, item.link});
+        network_.send(now, {vertex(item.from), vertex(item.to), schedule.timing_bytes(item, call.timing_bytes),
+                            schedule.exact_bytes(item, call.timing_bytes), token, token, item.link});
     if (item.from < call.num_ranks) {
         RankState& rank = run.ranks[call.first + item.from];
         ++rank.sent;
@@ -72,7 +72,7 @@ void Collectives::send_scheduled(Run& run, std::uint32_t message, Ps now) {
 
 void Collectives::scheduled_left(Run& run, std::uint32_t message, Ps now) {
     const CallState& call = run.calls[run.call_of[message]];
-    const Message& item = call.schedule->messages()[message - call.first_message];
+    const Message item = call.schedule->message(message - call.first_message);
     if (item.next != model::kNone) release(run, call.first_message + item.next, now);
     if (item.from >= call.num_ranks) return;
     const std::uint32_t slot = call.first + item.from;

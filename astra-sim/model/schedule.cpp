@@ -19,8 +19,27 @@ std::shared_ptr<const Schedule> Schedule::make(const CollectivePlan& plan, std::
     return ScheduleBuilder(plan, group).build();
 }
 
-Bytes Schedule::timing_bytes(std::uint32_t message, Bytes bytes) const {
-    const Wide scaled = static_cast<Wide>(bytes) * static_cast<Wide>(messages_[message].units);
+std::vector<Message> Schedule::messages() const {
+    std::vector<Message> all;
+    for (std::uint32_t index = 0; index < num_messages(); ++index) all.push_back(message(index));
+    return all;
+}
+
+void Schedule::set_messages(std::vector<Message> messages, std::uint32_t pieces) {
+    messages_ = std::move(messages);
+    number_ = static_cast<std::uint32_t>(messages_.size());
+    pieces_ = pieces;
+    piece_parts_ = denominator_ / pieces;
+}
+
+// Most products fit 64 bits, whose division is many times faster.
+Bytes Schedule::timing_bytes(const Message& message, Bytes bytes) const {
+    std::int64_t product = 0;
+    if (!__builtin_mul_overflow(bytes, message.units, &product)) {
+        const Bytes size = product / denominator_ + (product % denominator_ != 0);
+        if (size <= kMaxBytes) return size;
+    }
+    const Wide scaled = static_cast<Wide>(bytes) * static_cast<Wide>(message.units);
     const Wide size = (scaled + static_cast<Wide>(denominator_) - 1) / static_cast<Wide>(denominator_);
     if (size > static_cast<Wide>(kMaxBytes)) throw OutOfRange("a message of a collective is larger than 2^60 bytes");
     return static_cast<Bytes>(size);
@@ -28,14 +47,16 @@ Bytes Schedule::timing_bytes(std::uint32_t message, Bytes bytes) const {
 
 // Part i of the vector are its bytes from floor(i * bytes / denominator) on: no message carries more than its timing
 // says.
-Bytes Schedule::exact_bytes(std::uint32_t message, Bytes bytes) const {
-    const Message& item = messages_[message];
+Bytes Schedule::exact_bytes(const Message& item, Bytes bytes) const {
     const std::int64_t begin = item.first / item.lap * item.lap;
     const std::int64_t over = std::max<std::int64_t>(0, item.first + item.units - begin - item.lap);
     const auto before = [&](std::int64_t part) {
+        std::int64_t product = 0;
+        if (!__builtin_mul_overflow(bytes, part, &product)) return product / denominator_;
         return static_cast<Bytes>(static_cast<Wide>(bytes) * static_cast<Wide>(part) / static_cast<Wide>(denominator_));
     };
-    return before(item.first + item.units - over) - before(item.first) + before(begin + over) - before(begin);
+    const Bytes straight = before(item.first + item.units - over) - before(item.first);
+    return over == 0 ? straight : straight + before(begin + over) - before(begin);
 }
 
 ScheduleBuilder::ScheduleBuilder(const CollectivePlan& plan, std::span<const DeviceId> group)
@@ -59,13 +80,16 @@ ScheduleBuilder::ScheduleBuilder(const CollectivePlan& plan, std::span<const Dev
 }
 
 std::shared_ptr<const Schedule> ScheduleBuilder::build() {
-    out_->in_pieces_ = plan_.shape.pieces > 1;
     if (plan_.shape.pair_units != nullptr) {
         all_pairs();
     } else {
         out_->denominator_ = std::int64_t{2} * num_ranks_ * plan_.shape.pieces;
-        for (std::uint32_t index = 0; index < plan_.shape.pieces && num_ranks_ > 1; ++index) piece(index);
+        if (num_ranks_ > 1) piece();
     }
+    link_channels();
+    check_number(messages_.size() * plan_.shape.pieces);
+    if (plan_.shape.pieces > 1) repeat(plan_.shape.pieces);
+    out_->set_messages(std::move(messages_), plan_.shape.pieces);
     finish();
     return out_;
 }
@@ -73,27 +97,73 @@ std::shared_ptr<const Schedule> ScheduleBuilder::build() {
 // `own`: waits for the phases before even though it waits for messages of this one.
 std::uint32_t ScheduleBuilder::add(const Line& line, std::uint32_t from, std::uint32_t to, std::int64_t first,
                                    std::int64_t units, std::span<const std::uint32_t> after, bool own, LinkId link) {
-    const auto id = static_cast<std::uint32_t>(out_->messages_.size());
-    if (id >= kMaxMessages) {
-        throw InvalidTopology("a " + std::string(name_of(plan_.algorithm)) + " " + name_of(plan_.kind) +
-                              " has more than 2^27 messages");
-    }
+    const auto id = static_cast<std::uint32_t>(messages_.size());
+    check_number(id + std::size_t{1});
     const auto endpoint = [&](std::uint32_t at) { return at < line.size() ? line.ranks[at] : at; };
     Message message{endpoint(from), endpoint(to), phase_, kNone, link, first, units, line.lap};
     for (const std::uint32_t earlier : after) edges_.emplace_back(earlier, id);
     if (message.from < num_ranks_ && (after.empty() || own) && !ready_[message.from].empty()) {
         edges_.emplace_back(gate(message.from), id);
     }
-    const auto [place, fresh] =
-        channels_.try_emplace({message.from, message.to, plan_.shape.pieces > 1 ? phase_ : 0}, id);
-    if (!fresh) {
-        out_->messages_[place->second].next = id;
-        place->second = id;
-    }
     if (message.to >= incoming_.size()) incoming_.resize(message.to + 1);
     incoming_[message.to].push_back(id);
-    out_->messages_.push_back(message);
+    messages_.push_back(message);
     return id;
+}
+
+void ScheduleBuilder::check_number(std::size_t messages) const {
+    if (messages <= kMaxMessages) return;
+    throw InvalidTopology("a " + std::string(name_of(plan_.algorithm)) + " " + name_of(plan_.kind) +
+                          " has more than 2^27 messages");
+}
+
+// The next message of every channel, in the order of their numbers. Where the vector passes in pieces the last one of a
+// channel names the first in its place.
+void ScheduleBuilder::link_channels() {
+    std::vector<std::uint32_t> begin(1, 0);
+    for (const Message& message : messages_) {
+        if (message.from + 2 > begin.size()) begin.resize(message.from + 2, 0);
+        ++begin[message.from + 1];
+    }
+    for (std::size_t i = 1; i < begin.size(); ++i) begin[i] += begin[i - 1];
+    struct Key {
+        std::uint64_t channel;
+        std::uint32_t id;
+    };
+    const bool in_pieces = plan_.shape.pieces > 1;
+    std::vector<Key> keys(messages_.size());
+    std::vector<std::uint32_t> fill(begin.begin(), begin.end() - 1);
+    for (std::uint32_t id = 0; id < messages_.size(); ++id) {
+        const Message& message = messages_[id];
+        keys[fill[message.from]++] = {std::uint64_t{message.to} << 32 | (in_pieces ? message.phase : 0), id};
+    }
+    for (std::size_t from = 0; from + 1 < begin.size(); ++from) {
+        const auto first = keys.begin() + begin[from], last = keys.begin() + begin[from + 1];
+        std::sort(first, last, [](const Key& a, const Key& b) {
+            return a.channel != b.channel ? a.channel < b.channel : a.id < b.id;
+        });
+        for (auto head = first, at = first; at != last; ++at) {
+            if (at->channel != head->channel) head = at;
+            const bool ends = at + 1 == last || (at + 1)->channel != at->channel;
+            if (!ends || in_pieces) messages_[at->id].next = ends ? head->id : (at + 1)->id;
+        }
+    }
+}
+
+// What waits for what, of all pieces like in the first one.
+void ScheduleBuilder::repeat(std::uint32_t pieces) {
+    const std::size_t edges = edges_.size();
+    const std::uint32_t gates = num_gates_;
+    edges_.reserve(edges * pieces);
+    for (std::uint32_t piece = 1; piece < pieces; ++piece) {
+        const auto shift = static_cast<std::uint32_t>(messages_.size() * piece);
+        const auto moved = [&](std::uint32_t item) { return item + (item >= kFirstGate ? gates * piece : shift); };
+        for (std::size_t i = 0; i < edges; ++i) {
+            const auto [earlier, later] = edges_[i];
+            edges_.emplace_back(moved(earlier), moved(later));
+        }
+    }
+    num_gates_ = gates * pieces;
 }
 
 // What opens when all has arrived that the rank received in the phases before; needs something there.
@@ -120,14 +190,13 @@ void ScheduleBuilder::all_pairs() {
     }
 }
 
-void ScheduleBuilder::piece(std::uint32_t index) {
+// The first piece; the whole vector where there is one.
+void ScheduleBuilder::piece() {
     using enum CollectiveKind;
     const CollectiveKind kind = plan_.kind;
     const auto dims = static_cast<std::uint32_t>(dims_.size());
     const std::int64_t whole = out_->denominator_ / plan_.shape.pieces;
-    for (Ids& ids : ready_) ids.clear();
-    phase_ = 0;
-    first_.assign(num_ranks_, index * whole);
+    first_.assign(num_ranks_, 0);
     units_ = whole;
     if (kind == all_gather) {  // each rank's own part; dimension 0 parts the vector first
         for (std::uint32_t dim = 0; dim < dims; ++dim) {
@@ -209,7 +278,7 @@ void ScheduleBuilder::end_phase() {
 }
 
 void ScheduleBuilder::finish() {
-    const auto number = static_cast<std::uint32_t>(out_->messages_.size());
+    const std::uint32_t number = out_->num_messages();
     for (auto& [earlier, later] : edges_) {
         if (earlier >= kFirstGate) earlier += number - kFirstGate;
         if (later >= kFirstGate) later += number - kFirstGate;
@@ -232,8 +301,8 @@ void Schedule::connect(std::uint32_t num_ranks, std::span<const std::pair<std::u
     for (const auto& [earlier, later] : edges) after_[fill[earlier]++] = later;
     received_.assign(num_ranks, 0);
     sent_begin_.assign(num_ranks + 1, 0);
-    for (std::uint32_t i = 0; i < messages_.size(); ++i) {
-        const Message& message = messages_[i];
+    for (std::uint32_t i = 0; i < num_messages(); ++i) {
+        const Message message = this->message(i);
         if (message.from < num_ranks) {
             ++sent_begin_[message.from + 1];
             ++waits_[i];  // its rank's start
@@ -244,8 +313,9 @@ void Schedule::connect(std::uint32_t num_ranks, std::span<const std::pair<std::u
     for (std::uint32_t rank = 0; rank < num_ranks; ++rank) sent_begin_[rank + 1] += sent_begin_[rank];
     sent_.resize(sent_begin_[num_ranks]);
     fill.assign(sent_begin_.begin(), sent_begin_.end() - 1);
-    for (std::uint32_t i = 0; i < messages_.size(); ++i) {
-        if (messages_[i].from < num_ranks) sent_[fill[messages_[i].from]++] = i;
+    for (std::uint32_t i = 0; i < num_messages(); ++i) {
+        const std::uint32_t from = messages_[i % number_].from;
+        if (from < num_ranks) sent_[fill[from]++] = i;
     }
 }
 

@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <span>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -59,7 +58,18 @@ public:
     // Only the checks of `make`, and that a given schedule fits.
     static void check(const CollectivePlan& plan, std::size_t num_ranks);
 
-    std::span<const Message> messages() const { return messages_; }
+    std::uint32_t num_messages() const { return number_ * pieces_; }
+    Message message(std::uint32_t index) const {
+        if (pieces_ == 1) return messages_[index];
+        const std::uint32_t piece = index / number_, before = piece * number_, place = index - before;
+        Message message = messages_[place];
+        message.first += piece * piece_parts_;
+        // The last of a channel names the first in its place: of the next piece.
+        const bool last = message.next <= place;
+        message.next = last && piece + 1 == pieces_ ? kNone : message.next + before + (last ? number_ : 0);
+        return message;
+    }
+    std::vector<Message> messages() const;                            // a copy
     std::span<const std::uint32_t> waits() const { return waits_; }   // by item: how many things it waits for
     std::span<const std::uint32_t> after(std::uint32_t item) const {  // items that wait for its arrival, or opening
         return {after_.data() + after_begin_[item], after_.data() + after_begin_[item + 1]};
@@ -70,18 +80,23 @@ public:
     std::uint32_t num_received(std::uint32_t rank) const { return received_[rank]; }
     std::uint32_t num_ranks() const { return static_cast<std::uint32_t>(received_.size()); }
     VertexId vertex(std::uint32_t endpoint) const { return switches_[endpoint - num_ranks()]; }  // of a switch
-    bool in_pieces() const { return in_pieces_; }
+    bool in_pieces() const { return pieces_ > 1; }
 
-    Bytes timing_bytes(std::uint32_t message, Bytes bytes) const;  // ceil(bytes * units / denominator)
-    Bytes exact_bytes(std::uint32_t message, Bytes bytes) const;
+    Bytes timing_bytes(const Message& message, Bytes bytes) const;  // ceil(bytes * units / denominator)
+    Bytes exact_bytes(const Message& message, Bytes bytes) const;
 
 private:
     friend class ScheduleBuilder;
     Schedule() = default;
+    void set_messages(std::vector<Message> messages, std::uint32_t pieces);
     void connect(std::uint32_t num_ranks, std::span<const std::pair<std::uint32_t, std::uint32_t>> edges);
     void check_acyclic() const;
 
+    // Of the first piece; the others are like it, each `piece_parts_` further on in the vector.
     std::vector<Message> messages_;
+    std::uint32_t number_ = 0;
+    std::uint32_t pieces_ = 1;
+    std::int64_t piece_parts_ = 0;
     std::vector<std::uint32_t> waits_;
     std::vector<std::uint32_t> after_begin_;
     std::vector<std::uint32_t> after_;
@@ -90,7 +105,6 @@ private:
     std::vector<std::uint32_t> received_;
     std::vector<VertexId> switches_;
     std::int64_t denominator_ = 1;
-    bool in_pieces_ = false;
 };
 
 // Lays messages line by line (the ranks of one dimension that differ in it only), phase by phase, piece by piece. What
@@ -114,7 +128,7 @@ private:
     };
     std::uint32_t add(const Line& line, std::uint32_t from, std::uint32_t to, std::int64_t first, std::int64_t units,
                       std::span<const std::uint32_t> after, bool own = false, LinkId link = kNone);
-    void piece(std::uint32_t index);
+    void piece();
     void all_pairs();
     void phase(std::uint32_t dim, CollectiveKind kind);
     void end_phase();
@@ -131,6 +145,9 @@ private:
     void dissemination(const Line& line);
     void in_switch(const Line& line, CollectiveKind kind);
     std::uint32_t gate(std::uint32_t rank);
+    void check_number(std::size_t messages) const;
+    void link_channels();
+    void repeat(std::uint32_t pieces);
     void finish();
     std::uint32_t coordinate(std::uint32_t rank, std::uint32_t dim) const { return rank / stride_[dim] % dims_[dim]; }
 
@@ -142,6 +159,7 @@ private:
     std::vector<Algorithm> algorithms_;
     std::vector<std::uint32_t> windows_;
     std::shared_ptr<Schedule> out_;
+    std::vector<Message> messages_;
     std::vector<std::int64_t> first_;  // by rank: its part of the vector
     std::int64_t units_ = 0;
     std::uint32_t phase_ = 0;
@@ -149,7 +167,6 @@ private:
     std::vector<Ids> incoming_;  // by endpoint: of this phase
     std::vector<std::pair<std::uint32_t, std::uint32_t>> edges_;  // (item that happens, item that waits for it)
     std::uint32_t num_gates_ = 0;                                 // numbered from kFirstGate until `finish`
-    std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t> channels_;
     std::map<std::vector<std::uint32_t>, std::uint32_t> agents_;  // by line: its switch
     static constexpr std::uint32_t kFirstGate = 0x80000000U;
 };

@@ -139,6 +139,7 @@ std::shared_ptr<const Schedule> Schedule::custom(std::uint32_t num_ranks, std::i
         if (!fresh) out->messages_[place->second].next = id;
         place->second = id;
     }
+    out->number_ = static_cast<std::uint32_t>(messages.size());
     out->waits_.assign(messages.size(), 0);
     out->connect(num_ranks, edges);
     out->check_acyclic();

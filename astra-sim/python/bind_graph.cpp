@@ -47,7 +47,7 @@ void bind_schedule(nb::module_& module) {
             "Messages (from rank, to rank, first unit, units, those that have to arrive before); a unit is the call's "
             "bytes / denominator.")
         .def_prop_ro("num_ranks", &Schedule::num_ranks)
-        .def_prop_ro("num_messages", [](const Schedule& self) { return self.messages().size(); });
+        .def_prop_ro("num_messages", [](const Schedule& self) { return self.num_messages(); });
 }
 
 void bind_enums(nb::module_& module) {

@@ -44,7 +44,7 @@ public:
                 case Step::depart:
                     depart(index);
                     choices_.push_back({Step::arrive, index});
-                    if (schedule_.messages()[index].next != model::kNone) release(schedule_.messages()[index].next);
+                    if (schedule_.message(index).next != model::kNone) release(schedule_.message(index).next);
                     break;
                 case Step::arrive:
                     ++arrived;
@@ -53,14 +53,14 @@ public:
                     break;
             }
         }
-        return arrived == schedule_.messages().size();
+        return arrived == schedule_.num_messages();
     }
 
 private:
     enum class Step { start, depart, arrive };
     void release(std::uint32_t item) {
         if (--waits_[item] != 0) return;
-        if (item < schedule_.messages().size()) return choices_.push_back({Step::depart, item});
+        if (item < schedule_.num_messages()) return choices_.push_back({Step::depart, item});
         for (const std::uint32_t later : schedule_.after(item)) release(later);
     }
     const Schedule& schedule_;
@@ -85,14 +85,14 @@ public:
     Inbox(const Schedule& schedule, std::vector<std::uint32_t> piece_of)
         : schedule_(schedule), piece_of_(std::move(piece_of)) {
         for (std::uint32_t id = 0; id < piece_of_.size(); ++id) {
-            const Message& m = schedule.messages()[id];
+            const Message m = schedule.message(id);
             ++open_[{m.to, piece_of_[id]}][m.phase];
         }
     }
     // Calls merge(message) for this one and those that waited for it, now or later.
     template <class Merge>
     void take(std::uint32_t id, Merge merge) {
-        const Message& m = schedule_.messages()[id];
+        const Message m = schedule_.message(id);
         const auto box = std::pair(m.to, piece_of_[id]);
         waiting_[box].push_back(id);
         auto& phases = open_[box];
@@ -100,7 +100,7 @@ public:
             moved = false;
             auto& ids = waiting_[box];
             for (std::size_t i = 0; i < ids.size(); ++i) {
-                const std::uint32_t phase = schedule_.messages()[ids[i]].phase;
+                const std::uint32_t phase = schedule_.message(ids[i]).phase;
                 if (phases.begin()->first != phase) continue;
                 merge(ids[i]);
                 ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(i--));
@@ -164,7 +164,7 @@ void check_vectors(const Case& c, const Schedule& schedule, test::Random& random
             }
         }
     }
-    std::vector<std::vector<Mask>> cargo(schedule.messages().size());
+    std::vector<std::vector<Mask>> cargo(schedule.num_messages());
     const auto unit_of = [](const Message& m, std::int64_t i) {
         const std::int64_t begin = m.first / m.lap * m.lap;
         return static_cast<std::size_t>(begin + (m.first - begin + i) % m.lap);
@@ -173,7 +173,7 @@ void check_vectors(const Case& c, const Schedule& schedule, test::Random& random
     for (const Message& m : schedule.messages()) piece_of.push_back(static_cast<std::uint32_t>(m.first / piece));
     Inbox inbox(schedule, piece_of);
     const auto merge = [&](std::uint32_t id) {
-        const Message& m = schedule.messages()[id];
+        const Message m = schedule.message(id);
         for (std::int64_t i = 0; i < m.units; ++i) {
             Mask& here = held[m.to][unit_of(m, i)];
             const Mask comes = cargo[id][static_cast<std::size_t>(i)];
@@ -186,7 +186,7 @@ void check_vectors(const Case& c, const Schedule& schedule, test::Random& random
     const bool done = Play(schedule, random)
                           .run(
                               [&](std::uint32_t id) {
-                                  const Message& m = schedule.messages()[id];
+                                  const Message m = schedule.message(id);
                                   for (std::int64_t i = 0; i < m.units; ++i) {
                                       cargo[id].push_back(held[m.from][unit_of(m, i)]);
                                       CHECK(cargo[id].back() != 0);  // nobody sends what he has not got
@@ -228,12 +228,12 @@ void check_blocks(const Case& c, const Schedule& schedule, test::Random& random)
             for (std::uint32_t p = 0; p < pieces; ++p) held[rank].insert({p, rank, to});
         }
     }
-    std::vector<std::set<Block>> cargo(schedule.messages().size());
+    std::vector<std::set<Block>> cargo(schedule.num_messages());
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> count;  // by phase (pieces apart) and sender
     std::vector<std::uint32_t> number(cargo.size());
     std::vector<std::uint32_t> piece_of(cargo.size());
     for (std::uint32_t id = 0; id < cargo.size(); ++id) {
-        const Message& m = schedule.messages()[id];
+        const Message m = schedule.message(id);
         const std::uint32_t size = dims[m.phase];
         const Algorithm algorithm =
             c.plan.shape.algorithms.empty() ? c.plan.algorithm : c.plan.shape.algorithms[m.phase];
@@ -243,7 +243,7 @@ void check_blocks(const Case& c, const Schedule& schedule, test::Random& random)
         number[id] = k % per_piece;
     }
     const auto depart = [&](std::uint32_t id) {
-        const Message& m = schedule.messages()[id];
+        const Message m = schedule.message(id);
         const std::uint32_t dim = m.phase;
         const std::uint32_t size = dims[dim];
         const Algorithm algorithm = c.plan.shape.algorithms.empty() ? c.plan.algorithm : c.plan.shape.algorithms[dim];
@@ -268,8 +268,7 @@ void check_blocks(const Case& c, const Schedule& schedule, test::Random& random)
     };
     Inbox inbox(schedule, piece_of);
     const auto arrive = [&](std::uint32_t id) {
-        inbox.take(id,
-                   [&](std::uint32_t m) { held[schedule.messages()[m].to].insert(cargo[m].begin(), cargo[m].end()); });
+        inbox.take(id, [&](std::uint32_t m) { held[schedule.message(m).to].insert(cargo[m].begin(), cargo[m].end()); });
     };
     CHECK(Play(schedule, random).run(depart, arrive));
     for (std::uint32_t rank = 0; rank < n; ++rank) {

@@ -161,9 +161,10 @@ void bytes_are_exact() {
         const Bytes bytes = random.between(0, 1000);
         const auto schedule = model::Schedule::make(where.plan(), where.group);
         Bytes total = 0;
-        for (std::uint32_t m = 0; m < schedule->messages().size(); ++m) {
-            total += schedule->exact_bytes(m, bytes);
-            CHECK(schedule->timing_bytes(m, bytes) >= schedule->exact_bytes(m, bytes));
+        for (std::uint32_t m = 0; m < schedule->num_messages(); ++m) {
+            total += schedule->exact_bytes(schedule->message(m), bytes);
+            CHECK(schedule->timing_bytes(schedule->message(m), bytes) >=
+                  schedule->exact_bytes(schedule->message(m), bytes));
         }
         const bool whole = kind != gather && kind != scatter;
         if (whole) CHECK_EQUAL(total, (n - 1) * bytes);
