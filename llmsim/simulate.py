@@ -120,7 +120,7 @@ def _native_simulation(
         granularity=workload.granularity,
         series_interval_ps=options.series_interval_ps,
     )
-    _refuse_what_does_not_run_disaggregated(deployment, workload, options)
+    _refuse_what_a_python_scheduler_does_not_do(deployment, options)
     for group in deployment.groups:
         _add_group(simulation, group, workload, options, record_schedule=group.info.index == recorded)
     for wave in deployment.waves:
@@ -145,32 +145,22 @@ def _native_simulation(
     options.policies.install_admission(simulation, deployment.models, workload)
     options.router.install(simulation, options.seed, deployment.models, workload)
     if deployment.handovers is not None:
-        if workload.timeout_ps is not None or workload.cancel_after_tokens is not None:
-            raise NotYetError(
-                "clients that give up (timeouts, cancellations) do not run together with prefill/decode disaggregation "
-                "in this version; remove them, or the pd_type of the instances"
-            )
         options.decode_router.install(simulation, options.seed, deployment.models, workload, decode_side=True)
         simulation.set_handovers(deployment.handovers)
     return simulation
 
 
-def _refuse_what_does_not_run_disaggregated(
-    deployment: LoweredDeployment, workload: Workload, options: SimulationOptions
-) -> None:
-    """A request that is between two groups can be neither dropped nor handed to a scheduler in Python yet."""
-    if all(group.native.role == _native.Role.BOTH for group in deployment.groups):
+def _refuse_what_a_python_scheduler_does_not_do(deployment: LoweredDeployment, options: SimulationOptions) -> None:
+    """Its requests can neither be handed to another group nor wait for KV."""
+    if options.policies.scheduler is None:
         return
-    patience = workload.timeout_ps is not None or workload.cancel_after_tokens is not None
+    apart = any(group.native.role != _native.Role.BOTH for group in deployment.groups)
     for is_so, what in (
-        (patience, "clients that give up (--request-timeout, cancel_after_ns, cancel_after_toks)"),
-        (options.policies.scheduler is not None, "a scheduler in Python"),
+        (apart, "prefill/decode disaggregation"),
         (options.tiers is not None, "KV tiers (--prefix-storage)"),
     ):
         if is_so:
-            raise NotYetError(
-                f"{what} together with prefill/decode disaggregation do not run in this version; remove one of them"
-            )
+            raise NotYetError(f"a scheduler in Python together with {what} does not run in this version; remove one")
 
 
 def _add_group(

@@ -96,11 +96,6 @@ def _check(deployment: Deployment, source: Group, target: Group, a: "LoweredGrou
             f"{where} hand over KV, but kv_cache_dtype is {a.dtypes.kv} in the first and {b.dtypes.kv} in the second; "
             "give both the same"
         )
-    if a.layout.dp > 1 or b.layout.dp > 1:
-        raise NotYetError(
-            f"{where} hand over KV, but data-parallel ranks in lock-step (a dp_group of experts) do not do "
-            "that in this version; remove the dp_group or the pd_type"
-        )
     if a.model.layers_of("full") != a.model.num_layers:
         raise NotYetError(
             f"{where} hand over KV of {source.model_name}, whose layers do not all keep every token (sliding "

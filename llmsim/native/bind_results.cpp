@@ -105,6 +105,7 @@ struct Progress {
       : status(s.sequences().size()),
         queued(s.log().queued),
         scheduled(s.log().scheduled),
+        cancelled(s.log().cancelled),
         cached(s.log().cached_tokens),
         preemptions(s.log().preemptions) {
     for (std::size_t i = 0; i < status.size(); ++i) status[i] = s.sequences()[static_cast<RequestId>(i)].status;
@@ -115,8 +116,10 @@ struct Progress {
       if (s.handovers()->of(request).prefill_group < 0) continue;
       const std::uint8_t prompt = (*s.prompt_sequences())[request].status;
       const bool here = prompt == static_cast<std::uint8_t>(Status::kWaiting) ||
-                        prompt == static_cast<std::uint8_t>(Status::kRunning);
+                        prompt == static_cast<std::uint8_t>(Status::kRunning) ||
+                        prompt == static_cast<std::uint8_t>(Status::kParked);
       if (here) status[i] = prompt;
+      cancelled[i] = s.handovers()->cancelled(request);
       if (queued[i] == kNever || (prompts.queued[i] != kNever && prompts.queued[i] < queued[i]))
         queued[i] = prompts.queued[i];
       scheduled[i] = prompts.scheduled[i];
@@ -125,7 +128,7 @@ struct Progress {
     }
   }
   std::vector<std::uint8_t> status;
-  std::vector<Ps> queued, scheduled;
+  std::vector<Ps> queued, scheduled, cancelled;
   std::vector<std::int32_t> cached, preemptions;
 };
 
@@ -142,7 +145,7 @@ nb::dict request_columns(const Simulation& s) {
   d["scheduled_ps"] = to_array(progress.scheduled);
   d["first_token_ps"] = to_array(log.first_token);
   d["finish_ps"] = to_array(log.finish);
-  d["cancelled_ps"] = to_array(log.cancelled);
+  d["cancelled_ps"] = to_array(progress.cancelled);
   d["emitted_tokens"] = to_array(log.emitted_tokens);
   d["cached_tokens"] = to_array(progress.cached);
   d["preemptions"] = to_array(progress.preemptions);
@@ -194,6 +197,24 @@ nb::dict fabric_columns(const Simulation& s) {
 }
 
 // One value per group and counter.
+namespace {
+
+// Requests whose cancelling both groups of a hand-over count, less those that neither counts: the client had gone when
+// the prefill ended. A matter of the prefill group.
+std::int64_t twice_cancelled(const Simulation& s, const Group& g) {
+  if (s.handovers() == nullptr || g.config().role != Role::kPrefill) return 0;
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < s.sequences().size(); ++i) {
+    const Handover& handover = s.handovers()->of(static_cast<RequestId>(i));
+    if (handover.prefill_group != g.config().index || !handover.gave_up) continue;
+    count += handover.prefill_dropped && handover.decode_dropped;
+    count -= handover.prefilled != kNever && handover.decode_group < 0;
+  }
+  return count;
+}
+
+}  // namespace
+
 nb::dict counter_columns(const Simulation& s) {
   nb::dict d;
   const auto column = [&](const char* name, auto&& value) {
@@ -219,9 +240,7 @@ nb::dict counter_columns(const Simulation& s) {
   column("free_blocks", [](const Group& g) { return std::int64_t{g.builder().pool().free}; });
   column("pool_consistent", [](const Group& g) { return std::int64_t{g.builder().pool_consistent()}; });
   column("running", [](const Group& g) { return std::int64_t{g.num_running()}; });
-  const auto parked = [](const Group& g) {
-    return std::int64_t{g.config().role == Role::kDecode ? g.builder().num_bound() : 0};
-  };
+  const auto parked = [](const Group& g) { return std::int64_t{g.builder().num_parked()}; };
   column("waiting", [&](const Group& g) { return g.num_waiting() - parked(g); });
   column("parked", parked);
   column("idle_with_work", [](const Group& g) { return g.idle_with_work(); });
@@ -230,7 +249,7 @@ nb::dict counter_columns(const Simulation& s) {
   };
   column("finished", [&](const Group& g) { return ended(g, true); });
   column("handed_over", [&](const Group& g) { return ended(g, false); });
-  column("cancelled", [](const Group& g) { return g.builder().counters().cancelled; });
+  column("cancelled", [&s](const Group& g) { return g.builder().counters().cancelled - twice_cancelled(s, g); });
   column("rejected", [](const Group& g) { return static_cast<std::int64_t>(g.rejected().size()); });
   return d;
 }

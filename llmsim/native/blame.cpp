@@ -80,10 +80,11 @@ class Walk {
 
   void request(RequestId id, Ps arrival, std::span<const RequestLog::Run> runs, std::span<const std::int32_t> losses) {
     const Timeline& t = timeline(log_, id);
-    blame_.api[id] = log_.queued[id] - arrival;
     const Ps dropped = log_.cancelled[id];
-    queued(id, log_, dropped);
-    if (log_.scheduled[id] == kNever) return;
+    Clock clock{arrival, dropped};
+    blame_.api[id] += clock.until(log_.queued[id]);
+    queued(id, log_, clock);
+    if (clock.over) return;
     if (dropped != kNever)
       blame_.abandoned[id] = dropped - (runs.empty() ? log_.scheduled[id] : t.end[runs.back().last]);
     if (!runs.empty()) answer(id, t, runs, losses);
@@ -92,32 +93,72 @@ class Walk {
   // Disaggregated: two groups and the way between them, in the order of their events.
   void request(RequestId id, Ps arrival, std::span<const RequestLog::Run> runs, std::span<const std::int32_t> losses,
                const RequestLog& prompts, std::span<const std::int32_t> prompt_losses, const Handover& handover,
-               bool push) {
-    const Ps reserving = handover.reserved - log_.queued[id], told = prompts.queued[id] - handover.reserved;
-    const Ps there = std::max(handover.prefilled, handover.landed);
-    blame_.api[id] = (push ? log_ : prompts).queued[id] - arrival + (push ? 0 : log_.queued[id] - handover.prefilled);
-    blame_.queue[id] = prompts.scheduled[id] - prompts.queued[id] + reserving;
-    blame_.kv_transfer[id] = push ? told + there - handover.prefilled : handover.landed - handover.reserved;
-    blame_.wait[id] = log_.scheduled[id] - there;
-    losses_ = prompt_losses;
-    prefill(id, prompts, timeline(prompts, id), prompts.run_first[id]);
-    answer(id, timeline(log_, id), runs, losses);
+               bool push, Ps dropped) {
+    Clock clock{arrival, dropped};
+    if (push) {
+      blame_.api[id] += clock.until(log_.queued[id]);
+      blame_.queue[id] += clock.until(handover.reserved);
+      blame_.kv_transfer[id] += clock.until(prompts.queued[id]);  // the prefill group is told
+    } else {
+      blame_.api[id] += clock.until(prompts.queued[id]);
+    }
+    queued(id, prompts, clock);
+    if (clock.reaches(handover.prefilled)) {
+      losses_ = prompt_losses;
+      prefill(id, prompts, timeline(prompts, id), prompts.run_first[id]);
+      clock.until(handover.prefilled);
+    } else {
+      blame_.abandoned[id] += clock.until(handover.prefilled);
+    }
+    if (!push) {
+      blame_.api[id] += clock.until(log_.queued[id]);
+      blame_.queue[id] += clock.until(handover.reserved);
+    }
+    blame_.kv_transfer[id] += clock.until(all_there(id, handover));
+    blame_.wait[id] += clock.until(log_.scheduled[id]);
+    if (clock.over) return;
+    if (dropped != kNever)
+      blame_.abandoned[id] += dropped - (runs.empty() ? clock.at : timeline(log_, id).end[runs.back().last]);
+    if (!runs.empty()) answer(id, timeline(log_, id), runs, losses);
   }
 
  private:
+  // Walks from one event to the next, and stops where the request was dropped.
+  struct Clock {
+    Ps at, dropped;  // kNever: it was not
+    bool over = false;
+    bool reaches(Ps time) const { return !over && time != kNever && (dropped == kNever || time <= dropped); }
+    // How long it takes to the event, or to the end.
+    Ps until(Ps time) {
+      if (over) return 0;
+      over = !reaches(time);
+      const Ps from = at;
+      at = over ? dropped : std::max(time, at);
+      return at - from;
+    }
+  };
+
+  // When all KV that the decode group waited for was there.
+  Ps all_there(RequestId id, const Handover& handover) const {
+    const bool loads = !log_.load_begin.empty() && log_.load_begin[id] != kNever;
+    if (handover.prefilled == kNever || handover.landed == kNever || (loads && log_.load_end[id] == kNever))
+      return kNever;
+    return std::max({handover.prefilled, handover.landed, loads ? log_.load_end[id] : kNever});
+  }
+
   const Timeline& timeline(const RequestLog& log, RequestId id) const {
     return timelines_[static_cast<std::size_t>(log.group[id])];
   }
 
-  // From being seen by a group until it was scheduled, or dropped before that.
-  void queued(RequestId id, const RequestLog& log, Ps dropped) {
-    const Ps until = log.scheduled[id] == kNever ? dropped : log.scheduled[id];
-    const Ps begin = log.load_begin.empty() ? kNever : log.load_begin[id];
-    blame_.queue[id] += (begin == kNever ? until : begin) - log.queued[id];
-    if (begin == kNever) return;
-    const Ps end = log.load_end[id] == kNever ? until : std::min(log.load_end[id], until);
-    blame_.kv_transfer[id] += end - begin;
-    blame_.wait[id] += until - end;
+  // From being seen by a group until it was scheduled.
+  void queued(RequestId id, const RequestLog& log, Clock& clock) {
+    if (!log.load_begin.empty() && clock.reaches(log.load_begin[id])) {
+      blame_.queue[id] += clock.until(log.load_begin[id]);
+      blame_.kv_transfer[id] += clock.until(log.load_end[id]);
+      blame_.wait[id] += clock.until(log.scheduled[id]);
+    } else {
+      blame_.queue[id] += clock.until(log.scheduled[id]);
+    }
   }
 
   // From being scheduled by the group that answers.
@@ -255,15 +296,16 @@ Blame blame(const Simulation& simulation) {
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t first_run = run;
     while (run < runs.size() && runs[run].request == static_cast<RequestId>(i)) ++run;
-    if (log.finish[i] == kNever && log.cancelled[i] == kNever) continue;
     const auto request = static_cast<RequestId>(i);
+    const Ps dropped = handovers == nullptr ? log.cancelled[i] : handovers->cancelled(request);
+    if (log.finish[i] == kNever && dropped == kNever) continue;
     const Ps arrival = simulation.arrivals().arrival_ps[i];
     const auto own = std::span(runs).subspan(first_run, run - first_run);
     if (handovers == nullptr || handovers->of(request).prefill_group < 0) {
       walk.request(request, arrival, own, losses.of(i));
     } else {
       walk.request(request, arrival, own, losses.of(i), *simulation.prompt_log(), prompt_losses.of(i),
-                   handovers->of(request), handovers->pushes());
+                   handovers->of(request), handovers->pushes(), dropped);
     }
   }
   return result;

@@ -69,10 +69,12 @@ class Builder {
   virtual bool may_park() const { return false; }
   // Appends the requests that the last `build` gave blocks to and parked until their KV is there.
   virtual void take_reserved(std::vector<Reserved>& out) { static_cast<void>(out); }
-  // The KV of a parked request is there; or the KV of a request that ended here has been read by whoever decodes it.
+  // One of the things that a parked request waits for is there; or the KV of a request that ended here has been read by
+  // whoever decodes it.
   virtual void transferred(RequestId request) { static_cast<void>(request); }
-  // Requests whose blocks another group fills or reads.
+  // Requests whose blocks transfers fill or read, and those of them that have not left.
   virtual std::int32_t num_bound() const { return 0; }
+  virtual std::int32_t num_parked() const { return 0; }
 
   virtual std::int32_t num_running() const = 0;
   virtual std::int32_t num_waiting() const = 0;

@@ -31,7 +31,8 @@ bool Wave::try_round(Ps now) {
     all_there &= member->has_offer() || member->may_join_idle();
   }
   if (!all_there) return false;
-  if (!work && (rounds_ == 0 || (!unfinished && rounds_ % sync_interval_ == 0))) {
+  // Requests that wait for their KV keep the wave going, and start one, as in vLLM: all ranks run dummies.
+  if (!work && !unfinished && (rounds_ == 0 || rounds_ % sync_interval_ == 0)) {
     rounds_ = 0;
     return false;
   }

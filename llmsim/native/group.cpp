@@ -63,10 +63,12 @@ void Group::drop_aborted(Ps now) {
     }
     aborts_.erase(aborts_.begin() + static_cast<std::ptrdiff_t>(kept));
     const auto status = static_cast<Status>(sequences_[request].status);
-    if (status != Status::kWaiting && status != Status::kRunning) continue;  // it has finished meanwhile
+    if (status != Status::kWaiting && status != Status::kRunning && status != Status::kParked)
+      continue;  // it has finished meanwhile
     builder_->abort(request);
     log_.cancelled[request] = now;
     --outstanding_;
+    if (handovers_ != nullptr) handovers_->dropped(request, config_.index, now);
   }
 }
 
@@ -186,11 +188,11 @@ void Group::outputs(Ps now, std::vector<RequestId>& finished) {
     builder_->complete(slot.batch, finished);
     if (tiers_ != nullptr) tiers_->start(now);
     outstanding_ -= static_cast<std::int32_t>(finished.size() - before);
-    hear_of_moved(slot.scheduled);
+    hear_of_moved(slot.launched);
     if (key_log_ != nullptr) key_log_->publish(now);
     if (schedule) schedule->completed(now, *builder_, std::span(finished).subspan(before));
   } else {
-    hear_of_moved(slot.scheduled);
+    hear_of_moved(slot.launched);
   }
   last_ = oldest_;
   oldest_ = (oldest_ + 1) % slots_.size();

@@ -111,7 +111,7 @@ class Group {
   void launch(const StepTimes& times, Ps now);
   // When the engine next sees a request, or that one is gone or that KV has moved, or kEndOfTime.
   Ps next_inbox() const {
-    if (!moved_.empty()) return moved_.front().seen;
+    if (!moved_.empty() && !gated_ && !has_offer_) return moved_.front().seen;
     const Ps arrival = inbox_.empty() ? kEndOfTime : inbox_.front().seen;
     return aborts_.empty() ? arrival : std::min(arrival, aborts_.front().seen);
   }

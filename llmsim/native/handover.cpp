@@ -7,12 +7,15 @@
 namespace llmsim {
 
 Handovers::Handovers(HandoverConfig config, Fabric& fabric, std::span<const std::unique_ptr<Group>> groups,
-                     std::unique_ptr<Router> router, SequenceTable& sequences, std::function<void(std::int32_t)> wake)
+                     std::unique_ptr<Router> router, SequenceTable& sequences, RequestLog& log, RequestLog& prompts,
+                     std::function<void(std::int32_t)> wake)
     : config_(std::move(config)),
       fabric_(fabric),
       groups_(groups),
       router_(std::move(router)),
       sequences_(sequences),
+      log_(log),
+      prompts_(prompts),
       wake_(std::move(wake)),
       handovers_(sequences.size()) {
   if (config_.layerwise && !config_.push) throw std::invalid_argument("layer by layer, KV can only be pushed");
@@ -55,6 +58,7 @@ bool Handovers::arrive(RequestId request, Group& prefill, Ps now) {
   }
   handover.prefill_group = prefill.config().index;
   if (!config_.push) {
+    handover.at_prefill = true;
     prefill.receive(request, now);
     wake_(prefill.config().index);
     return true;
@@ -82,39 +86,88 @@ void Handovers::prefilled(RequestId request, Ps now) {
   Handover& handover = handovers_[static_cast<std::size_t>(request)];
   handover.prefilled = now;
   if (!config_.push) {
-    choose_decoder(request, now);
+    if (!handover.gave_up) {
+      choose_decoder(request, now);
+      return;
+    }
+    // Nobody will read it: the engine forgets it before it hears that the client has gone.
+    handover.closed = true;
+    prompts_.cancelled[request] = now;
+    sequences_[request].status = static_cast<std::uint8_t>(Status::kCancelled);
+    release(request, handover.prefill_group, now);
     return;
   }
-  if (!config_.layerwise) send_whole(request, now);
+  if (!config_.layerwise && !handover.gave_up) send_whole(request, now);
   end_if_done(request, now);
+}
+
+void Handovers::give_up(RequestId request, Ps now) {
+  Handover& handover = handovers_[static_cast<std::size_t>(request)];
+  handover.gave_up = true;
+  const bool prefilling = handover.at_prefill && handover.prefilled == kNever;
+  for (const std::int32_t index : {prefilling ? handover.prefill_group : -1, handover.decode_group}) {
+    if (index < 0) continue;
+    Group& group = *groups_[static_cast<std::size_t>(index)];
+    group.abort(request, now);
+    wake_(index);
+  }
+}
+
+void Handovers::dropped(RequestId request, std::int32_t group, Ps now) {
+  Handover& handover = handovers_[static_cast<std::size_t>(request)];
+  if (handover.prefill_group < 0) return;  // of a group that does everything itself
+  if (group == handover.prefill_group) {
+    handover.prefill_dropped = true;
+    if (handover.decode_group < 0) sequences_[request].status = static_cast<std::uint8_t>(Status::kCancelled);
+  } else {
+    handover.decode_dropped = true;
+    // Nobody will read what the prefill group keeps, so it is told, as by vLLM's NIXL connector.
+    if (!config_.push && handover.reserved == kNever) send_message(request, Kind::kForget, now);
+  }
+  end_if_done(request, now);
+}
+
+Ps Handovers::cancelled(RequestId request) const {
+  return std::max(log_.cancelled[request], prompts_.cancelled[request]);
+}
+
+void Handovers::send_message(RequestId request, Kind kind, Ps now) {
+  Handover& handover = handovers_[static_cast<std::size_t>(request)];
+  ++handover.in_flight;
+  fabric_.transfer(place(handover.decode_group, 0), place(handover.prefill_group, 0), 0, now, *this,
+                   token(request, kind), Purpose::kKvHandover);
 }
 
 void Handovers::reserved(RequestId request, std::int32_t cached, Ps now) {
   Handover& handover = handovers_[static_cast<std::size_t>(request)];
   handover.reserved = now;
   handover.cached = handover.sent = cached;
-  ++handover.in_flight;
-  fabric_.transfer(place(handover.decode_group, 0), place(handover.prefill_group, 0), 0, now, *this,
-                   token(request, Kind::kTold), Purpose::kKvHandover);
+  send_message(request, Kind::kTold, now);
 }
 
 void Handovers::landed(TransferId, std::uint64_t token, Ps now) {
   const auto request = static_cast<RequestId>(token & 0xffffffffU);
+  const auto kind = static_cast<Kind>(token >> 32);
   Handover& handover = handovers_[static_cast<std::size_t>(request)];
   --handover.in_flight;
-  if (static_cast<Kind>(token >> 32) == Kind::kKv) {
-    handover.landed = now;
-    end_if_done(request, now);
+  if (kind == Kind::kForget) {
+    handover.closed = true;
+    release(request, handover.prefill_group, now);
     return;
   }
-  handover.told = now;
-  if (!config_.push) {
-    send_whole(request, now);
-    return;
+  if (kind == Kind::kKv) handover.landed = now;
+  if (kind == Kind::kTold) {
+    handover.told = now;
+    if (!config_.push && !handover.decode_dropped) {
+      send_whole(request, now);
+    } else if (config_.push && !handover.gave_up) {
+      Group& prefill = *groups_[static_cast<std::size_t>(handover.prefill_group)];
+      handover.at_prefill = true;
+      prefill.receive(request, std::max(sequences_[request].arrival, now - prefill.config().api_latency));
+      wake_(handover.prefill_group);
+    }
   }
-  Group& prefill = *groups_[static_cast<std::size_t>(handover.prefill_group)];
-  prefill.receive(request, std::max(sequences_[request].arrival, now - prefill.config().api_latency));
-  wake_(handover.prefill_group);
+  end_if_done(request, now);
 }
 
 void Handovers::send(RequestId request, const KvShare& share, std::int64_t bytes, Ps at, Ps now) {
@@ -140,6 +193,7 @@ void Handovers::launched(const Group& prefill, const Batch& batch, const StepTim
   layer_ends_.clear();
   for (const Item& item : batch.items) {
     Handover& handover = handovers_[static_cast<std::size_t>(item.request)];
+    if (handover.gave_up) continue;
     const std::int32_t known = std::min(item.computed_before + item.tokens, sequences_[item.request].prompt_tokens);
     const std::int32_t tokens = known - handover.sent;
     if (tokens <= 0) continue;  // the decode group had them, or they went before a preemption
@@ -165,14 +219,23 @@ void Handovers::send_layers(RequestId request, std::int32_t tokens, const StepTi
   }
 }
 
-// The decode group hears of it when the prefill has ended, too, though the last layer may be there before.
+// The decode group hears of it when the prefill has ended, too, though the last layer may be there before. A client
+// that has gone may have left KV that will never be sent: then the decode group has to have dropped the request.
 void Handovers::end_if_done(RequestId request, Ps now) {
   Handover& handover = handovers_[static_cast<std::size_t>(request)];
-  if (handover.in_flight > 0 || handover.prefilled == kNever) return;
-  for (const std::int32_t index : {handover.prefill_group, handover.decode_group}) {
-    groups_[static_cast<std::size_t>(index)]->transferred(request, now);
-    wake_(index);
-  }
+  if (handover.closed || handover.in_flight > 0 || handover.reserved == kNever) return;
+  const bool prefilled = handover.prefilled != kNever;
+  const bool prefill_out = prefilled || handover.prefill_dropped || (handover.gave_up && !handover.at_prefill);
+  const bool complete = prefilled && handover.sent >= sequences_[request].prompt_tokens;
+  if (!prefill_out || (!complete && !handover.decode_dropped)) return;
+  handover.closed = true;
+  if (prefilled) release(request, handover.prefill_group, now);
+  release(request, handover.decode_group, now);
+}
+
+void Handovers::release(RequestId request, std::int32_t group, Ps now) {
+  groups_[static_cast<std::size_t>(group)]->transferred(request, now);
+  wake_(group);
 }
 
 }  // namespace llmsim

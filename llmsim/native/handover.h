@@ -48,6 +48,9 @@ struct Handover {
   std::int32_t cached = 0;  // tokens of the prompt that the decode group had
   std::int32_t sent = 0;    // leading tokens that are under way, there, or need not go
   std::int32_t in_flight = 0;
+  bool at_prefill = false;                               // its engine has been sent the request
+  bool prefill_dropped = false, decode_dropped = false;  // its client has gone, and that engine has heard of it
+  bool gave_up = false, closed = false;                  // closed: nothing more moves for it
   std::int64_t bytes = 0;
   Ps prefilled = kNever, reserved = kNever, told = kNever, landed = kNever;
 };
@@ -57,11 +60,17 @@ class Handovers final : public TransferOwner {
   // `sequences` and `log` are those of the decode side, `prompts` those of the prefill side. `wake` asks the loop to
   // let an idle group act now. Throws std::invalid_argument for a configuration that does not fit the groups.
   Handovers(HandoverConfig config, Fabric& fabric, std::span<const std::unique_ptr<Group>> groups,
-            std::unique_ptr<Router> router, SequenceTable& sequences, std::function<void(std::int32_t)> wake);
+            std::unique_ptr<Router> router, SequenceTable& sequences, RequestLog& log, RequestLog& prompts,
+            std::function<void(std::int32_t)> wake);
 
   // A request was routed to a prefill group. False: no decode group can ever run it, or the prefill group cannot; it is
   // then marked as rejected.
   bool arrive(RequestId request, Group& prefill, Ps now);
+  // Its client has gone: both engines learn it as any other. What has begun to move arrives, and then the blocks at
+  // both ends are free, as in vLLM; what has not begun does not move any more.
+  void give_up(RequestId request, Ps now);
+  // The engine of `group` has dropped it.
+  void dropped(RequestId request, std::int32_t group, Ps now);
   // The prefill group has ended the request.
   void prefilled(RequestId request, Ps now);
   // The decode group holds blocks for the whole prompt, of which it had the first `cached` tokens.
@@ -72,13 +81,17 @@ class Handovers final : public TransferOwner {
   void landed(TransferId transfer, std::uint64_t token, Ps now) override;
   // The client has its last token.
   void finished(RequestId request) { router_->finished(request); }
+  // Whether it was handed to some prefill group and its client may still get an answer.
+  bool under_way(RequestId request) const { return of(request).prefill_group >= 0 && !of(request).gave_up; }
+  // When both engines had dropped it; kNever: none did.
+  Ps cancelled(RequestId request) const;
 
   Router& router() { return *router_; }
   bool pushes() const { return config_.push; }
   const Handover& of(RequestId request) const { return handovers_[static_cast<std::size_t>(request)]; }
 
  private:
-  enum class Kind : std::uint8_t { kTold, kKv };
+  enum class Kind : std::uint8_t { kTold, kKv, kForget };
   static constexpr std::uint64_t token(RequestId request, Kind kind) {
     return (static_cast<std::uint64_t>(kind) << 32) | static_cast<std::uint32_t>(request);
   }
@@ -90,13 +103,16 @@ class Handovers final : public TransferOwner {
   void send(RequestId request, const KvShare& share, std::int64_t bytes, Ps at, Ps now);
   void send_whole(RequestId request, Ps now);
   void send_layers(RequestId request, std::int32_t tokens, const StepTimes& times, Ps now);
+  void send_message(RequestId request, Kind kind, Ps now);
   void end_if_done(RequestId request, Ps now);
+  void release(RequestId request, std::int32_t group, Ps now);
 
   HandoverConfig config_;
   Fabric& fabric_;
   std::span<const std::unique_ptr<Group>> groups_;
   std::unique_ptr<Router> router_;  // of decode groups
   SequenceTable& sequences_;
+  RequestLog &log_, &prompts_;
   std::function<void(std::int32_t)> wake_;
   std::vector<std::vector<Group*>> decoders_;      // by model
   std::vector<std::vector<std::int32_t>> tables_;  // by prefill group and decode group; -1: no route

@@ -102,8 +102,8 @@ Simulation::Prompts& Simulation::prompts() {
 void Simulation::set_handovers(const HandoverConfig& config) {
   if (!fabric_) throw std::invalid_argument("a hand-over needs the fabric");
   if (!decode_router_) decode_router_ = std::make_unique<OnlyGroup>();
-  handovers_ = std::make_unique<Handovers>(config, *fabric_, groups_, std::move(decode_router_), sequences_,
-                                           [this](std::int32_t index) {
+  handovers_ = std::make_unique<Handovers>(config, *fabric_, groups_, std::move(decode_router_), sequences_, log_,
+                                           prompts().log, [this](std::int32_t index) {
                                              if (groups_[index]->idle()) wake(index);
                                            });
 }
@@ -155,7 +155,7 @@ void Simulation::handle(const Event& event) {
     case Phase::kLanding:
       return on_landing();
     case Phase::kGiveUp:
-      return on_give_up(event.entity);
+      return give_up(event.entity);
     case Phase::kFreeClient:
       return on_free_client();
     case Phase::kArrival:
@@ -170,8 +170,21 @@ void Simulation::handle(const Event& event) {
 
 bool Simulation::stale(const Event& event) const {
   if (event.phase != Phase::kGiveUp) return false;
-  const auto status = static_cast<Status>(sequences_[event.entity].status);
-  return (status != Status::kWaiting && status != Status::kRunning) || clients_.gave_up(event.entity);
+  return !awaited(event.entity);
+}
+
+bool Simulation::awaited(RequestId request) const {
+  if (clients_.gave_up(request)) return false;
+  switch (static_cast<Status>(sequences_[request].status)) {
+    case Status::kWaiting:
+    case Status::kRunning:
+    case Status::kParked:
+      return true;
+    case Status::kPending:  // its prompt is computed
+      return handovers_ && handovers_->under_way(request);
+    default:
+      return false;
+  }
 }
 
 void Simulation::on_outputs(std::int32_t index) {
@@ -180,7 +193,7 @@ void Simulation::on_outputs(std::int32_t index) {
   groups_[index]->outputs(now_, finished_);
   if (groups_[index]->config().role == Role::kPrefill) {
     for (const RequestId request : finished_) {
-      router_->finished(request);
+      if (!clients_.gave_up(request)) router_->finished(request);
       handovers_->prefilled(request, now_);
     }
     finished_.clear();
@@ -204,8 +217,8 @@ void Simulation::on_outputs(std::int32_t index) {
   }
   if (clients_.count_tokens()) {
     for (const Item& item : groups_[index]->last_items()) {
-      const Event event{now_, Phase::kGiveUp, item.request};
-      if (!stale(event) && clients_.enough(item.request, log_.emitted_tokens[item.request])) give_up(item.request);
+      if (awaited(item.request) && clients_.enough(item.request, log_.emitted_tokens[item.request]))
+        give_up(item.request);
     }
   }
   // Whatever else happens at this very time happens before the group schedules.
@@ -235,14 +248,17 @@ void Simulation::on_free_client() {
 
 void Simulation::give_up(RequestId request) {
   clients_.give_up(request);
-  router_->finished(request);
   end_session(request, Status::kCancelled);
-  groups_[static_cast<std::size_t>(log_.group[request])]->abort(request, now_);
-}
-
-void Simulation::on_give_up(RequestId request) {
-  give_up(request);
-  const Group& group = *groups_[static_cast<std::size_t>(log_.group[request])];
+  if (handovers_ && handovers_->of(request).prefill_group >= 0) {
+    const Handover& handover = handovers_->of(request);
+    if (handover.prefilled == kNever) router_->finished(request);
+    if (handover.decode_group >= 0) handovers_->finished(request);
+    handovers_->give_up(request, now_);
+    return;
+  }
+  router_->finished(request);
+  Group& group = *groups_[static_cast<std::size_t>(log_.group[request])];
+  group.abort(request, now_);
   if (group.idle()) wake(group.config().index);
 }
 
@@ -257,7 +273,7 @@ void Simulation::on_arrival(RequestId request) {
     return;
   }
   if (group->config().role == Role::kPrefill) {
-    if (handovers_->arrive(request, *group, now_)) return;
+    handovers_->arrive(request, *group, now_);
   } else {
     group->receive(request, now_);
   }

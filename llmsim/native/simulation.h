@@ -129,10 +129,11 @@ class Simulation {
   void start();
   // What has become pointless since it was posted does not even move the clock.
   bool stale(const Event& event) const;
+  // Whether the request has arrived and its client still waits for it.
+  bool awaited(RequestId request) const;
   void handle(const Event& event);
   void on_outputs(std::int32_t group);
   void give_up(RequestId request);
-  void on_give_up(RequestId request);
   void on_free_client();
   void on_arrival(RequestId request);
   void on_pump(std::int32_t group);

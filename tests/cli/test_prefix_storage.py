@@ -116,6 +116,7 @@ LAYOUTS: dict[str, list[dict[str, object]]] = {
         {"model_name": "Qwen/Qwen3-30B-A3B-Instruct-2507", "num_npus": 2, "tp_size": 2, "dp_group": "a"}
     ]
     * 2,
+    "prefill and decode": [{"pd_type": "prefill"}, {"pd_type": "decode"}],
 }
 
 

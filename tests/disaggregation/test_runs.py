@@ -119,6 +119,35 @@ def test_the_files_name_both_groups(tmp_path: Path) -> None:
     assert min(table["kv_transfer_ps"]) > 0
 
 
+MOE = {"model_name": "Qwen/Qwen3-30B-A3B-Instruct-2507"}
+
+
+@pytest.mark.parametrize("how", [(), ("--kv-transfer-mode", "push"), ("--kv-transfer", "layerwise")])
+def test_ranks_that_share_experts_hand_over(tmp_path: Path, how: tuple[str, ...]) -> None:
+    """Two prefill ranks in lock-step on one node, two decode ranks in lock-step on another; folded is expanded."""
+    prefill = [instance("prefill", dp_group="p", **MOE)] * 2
+    decode = [instance("decode", dp_group="d", **MOE)] * 2
+    path = written(tmp_path, cluster(prefill, decode))
+    results = run(path, *how, "--check-every-step")
+    assert_sound(results)
+    trace = "synthetic:n=6,rate=20,input=fixed:200,output=fixed:4,seed=1"
+    folded, exact = run(path, *how, trace=trace), run(path, *how, "--exact", trace=trace)
+    assert_sound(exact)
+    for name, column in vars(folded.requests).items():
+        assert (getattr(exact.requests, name) == column).all()
+
+
+@pytest.mark.parametrize("how", [(), ("--kv-transfer-mode", "push"), ("--kv-transfer", "layerwise")])
+def test_clients_may_give_up_at_any_time(tmp_path: Path, how: tuple[str, ...]) -> None:
+    pair = [instance("prefill", num_gpu_blocks_override=300), instance("decode", num_gpu_blocks_override=300)]
+    path = written(tmp_path, cluster(pair, link_bw=4))
+    trace = "synthetic:n=300,rate=40,input=lognormal:400:max=2000,output=lognormal:60:max=200,seed=1"
+    results = run(path, *how, "--request-timeout", "1.5", "--check-every-step", trace=trace)
+    status = results.requests.status
+    assert set(results.invariants.values()) == {"ok"}
+    assert (status == 3).sum() > 20 and (status == 5).sum() > 20 and np.isin(status, (3, 5)).all()
+
+
 REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], type[LlmsimError], str]] = [
     ([instance("prefill")], {}, InputError, 'no instance of meta-llama/Llama-3.1-8B has the pd_type "decode"'),
     ([instance("decode"), instance(None)], {}, InputError, 'has the pd_type "prefill"'),

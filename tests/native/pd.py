@@ -36,6 +36,12 @@ class Cluster:
     bytes_per_token_and_layer: int = 1000
     api_ps: int = 0
     router: str = "LOAD"
+    waves: bool = False
+    """All prefill groups run in lock-step, and all decode groups."""
+    tier_chunks: int = -1
+    """Chunks of two blocks that a pool below all groups holds; -1: there is none."""
+    tier_write: str = "THROUGH"
+    tier_parks: bool = False
 
     @property
     def bytes_per_token(self) -> int:
@@ -65,8 +71,9 @@ def run(
     cluster: Cluster,
     keys: list[list[int]] | None = None,
     priority: list[int] | None = None,
+    timeouts: list[int] | None = None,
 ) -> Any:
-    """Runs (arrival in us, input, output) rows, in order of arrival, to the end."""
+    """Runs (arrival in us, input, output) rows, in order of arrival, to the end; `timeouts` are ps, -1: never."""
     n = len(requests)
     keys = keys or [[] for _ in range(n)]
     columns = np.array(requests, np.int64).reshape(n, 3)
@@ -78,6 +85,12 @@ def run(
     )  # fmt: skip
     roles = ["PREFILL"] * len(cluster.prefill) + ["DECODE"] * len(cluster.decode) + ["BOTH"] * len(cluster.both)
     fabric = _native.FabricConfig(getattr(_native.Sharing, cluster.sharing))
+    tiers = _native.KvTiersConfig(getattr(_native.TierWrite, cluster.tier_write), cluster.tier_parks)
+    memory = fabric.add_place(0, (fabric.add_link(cluster.bytes_per_s, 0),) * 2, (-1, -1))
+    chunk = 2 * cluster.block_size
+    if cluster.tier_chunks >= 0:
+        size = cluster.tier_chunks * chunk * cluster.bytes_per_token
+        tiers.add_pool("pool", size, _native.TierEviction.LRU, memory)
     places = []
     for index, (role, blocks) in enumerate(zip(roles, cluster.prefill + cluster.decode + cluster.both, strict=True)):
         group = _native.GroupConfig()
@@ -89,15 +102,29 @@ def run(
         )  # fmt: skip
         port = (fabric.add_link(cluster.bytes_per_s, cluster.latency_ps), fabric.add_link(cluster.bytes_per_s, 0))
         places.append([fabric.add_place(0, port, port)])
+        tiers.add_group([0], places[-1], chunk, [cluster.bytes_per_token], 0)
     sim.set_router(cluster.router)
     if cluster.prefill:
         sim.set_fabric(fabric)
+        if cluster.waves:
+            add_waves(sim, cluster)
+        if cluster.tier_chunks >= 0:
+            sim.set_kv_tiers(tiers)
         sim.set_router(cluster.router, decode_side=True)
         sim.set_handovers(handovers(cluster, places))
+    if timeouts is not None:
+        sim.set_patience(np.array(timeouts, np.int64), np.empty(0, np.int32))
+    sim.check_every_step()
     for _ in range(200):
         if sim.run(10_000):
             return sim
     raise AssertionError(f"no end: {sim.num_finished} of {n} requests have finished")
+
+
+def add_waves(sim: Any, cluster: Cluster) -> None:
+    sizes = [len(cluster.prefill), len(cluster.decode)]
+    for first, size in zip([0, sizes[0]], sizes, strict=True):
+        sim.add_wave(list(range(first, first + size)), program(cluster.budget, cluster.max_seqs, cluster.layers), 4)
 
 
 def scheduler(cluster: Cluster, role: str, blocks: int) -> Any:

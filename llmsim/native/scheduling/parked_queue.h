@@ -18,25 +18,25 @@ class ParkedQueue {
 
   bool empty() const { return parked_.empty(); }
   std::int32_t size() const { return static_cast<std::int32_t>(parked_.size()); }
-  // `cached` tokens of it need not be computed here, `loaded` of it have their KV when all is there.
-  void park(RequestId request, std::int32_t cached, std::int32_t loaded) {
-    const Parked parked{request, cached, loaded, false};
+  // `cached` tokens of it need not be computed or fetched from another group, `loaded` of it have their KV when all of
+  // `transfers` have arrived.
+  void park(RequestId request, std::int32_t cached, std::int32_t loaded, std::int32_t transfers) {
+    const Parked parked{request, cached, loaded, transfers};
     const auto later = [this](const Parked& a, const Parked& b) { return order(a.request) < order(b.request); };
     parked_.insert(by_priority_ ? std::upper_bound(parked_.begin(), parked_.end(), parked, later) : parked_.end(),
                    parked);
   }
-  // Its KV is there.
+  // One of its transfers is there.
   void arrived(RequestId request) {
-    find(request)->ready = true;
-    ++num_ready_;
+    if (--find(request)->transfers == 0) ++num_ready_;
   }
-  // It leaves; true when its KV was there.
-  bool remove(RequestId request) {
+  // It leaves; returns how many transfers are still to come.
+  std::int32_t remove(RequestId request) {
     const auto parked = find(request);
-    const bool ready = parked->ready;
-    num_ready_ -= ready;
+    const std::int32_t transfers = parked->transfers;
+    num_ready_ -= transfers == 0;
     parked_.erase(parked);
-    return ready;
+    return transfers;
   }
 
   // Whether nothing more can arrive for those who are parked.
@@ -46,7 +46,7 @@ class ParkedQueue {
   // The next one whose KV is there, or -1.
   RequestId next() {
     if (num_ready_ == 0) return -1;
-    while (at_ < parked_.size() && !parked_[at_].ready) ++at_;
+    while (at_ < parked_.size() && parked_[at_].transfers > 0) ++at_;
     return at_ < parked_.size() ? parked_[at_].request : -1;
   }
   // Of the request that `next` gave.
@@ -63,8 +63,7 @@ class ParkedQueue {
  private:
   struct Parked {
     RequestId request;
-    std::int32_t cached, loaded;
-    bool ready;
+    std::int32_t cached, loaded, transfers;
   };
   std::vector<Parked>::iterator find(RequestId request) {
     return std::find_if(parked_.begin(), parked_.end(),

@@ -139,7 +139,7 @@ void VllmV1::schedule_waiting(Ps now, Batch& batch, std::int32_t& budget) {
       admission = admit_arrived(now, arrived, budget, batch);
     } else {
       const RequestId request = waiting_.front(now);
-      admission = sequences_[request].remote_kv ? reserve(request) : admit(now, request, budget, batch);
+      admission = sequences_[request].remote_kv ? reserve(now, request) : admit(now, request, budget, batch);
       // Head of line: nobody overtakes. But vLLM by priority would stand still for ever.
       if (admission == Admission::kNoRoom && stands_still) admission = admit_arrived(now, arrived, budget, batch);
     }
@@ -157,30 +157,37 @@ bool VllmV1::room_to_load(const Sequence& s, std::int32_t slots) const {
   return kv_.fits(s, slots, hits_, spare + blocks_still_needed());
 }
 
-void VllmV1::park(RequestId request, std::int32_t cached, std::int32_t loaded) {
+void VllmV1::park(RequestId request, std::int32_t cached, std::int32_t loaded, std::int32_t transfers) {
   Sequence& s = sequences_[request];
   if (config_.kv.prefix_caching) {
     counters_.prefix_queried_tokens += s.num_tokens;
     counters_.prefix_hit_tokens += static_cast<std::int64_t>(hits_.size()) * config_.kv.block_size;
   }
   waiting_.pop_front();
-  parked_.park(request, cached, loaded);
+  parked_.park(request, cached, loaded, transfers);
   partly_prefilled_.push_back(request);
   s.status = static_cast<std::uint8_t>(Status::kParked);
 }
 
 // vLLM 0.24's scheduler with a connector that loads asynchronously (NIXL): all blocks of the prompt at once, beside
 // what prompts under way still need, so that a load never takes their room; nothing is computed and no budget used.
-VllmV1::Admission VllmV1::reserve(RequestId request) {
+// What the tiers below hold comes from there and not from the other group.
+VllmV1::Admission VllmV1::reserve(Ps now, RequestId request) {
   Sequence& s = sequences_[request];
   kv_.find_hits(request, hits_);
   const std::int32_t slots = s.num_tokens + config_.num_lookahead_tokens;
   if (!room_to_load(s, slots)) return Admission::kNoRoom;
-  kv_.allocate(request, slots, hits_);
-  const auto cached = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
-  park(request, cached, s.num_tokens);
+  const auto hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
+  const std::int32_t recalled = kv_.find_below(request, hit);
+  if (recalled > 0) {
+    kv_.load(request, hit, recalled, slots, hits_);
+    log_.begin_load(request, now);
+  } else {
+    kv_.allocate(request, slots, hits_);
+  }
+  park(request, hit + recalled, s.num_tokens, recalled > 0 ? 2 : 1);
   s.remote_kv = false;  // only once: after a preemption it is computed here
-  reserved_.push_back({request, cached});
+  reserved_.push_back({request, hit + recalled});
   return Admission::kParked;
 }
 
@@ -189,7 +196,7 @@ VllmV1::Admission VllmV1::load(Ps now, RequestId request, std::int32_t hit, std:
   const std::int32_t loaded = hit + recalled, slots = loaded + config_.num_lookahead_tokens;
   if (!room_to_load(sequences_[request], slots)) return Admission::kNoRoom;
   kv_.load(request, hit, recalled, slots, hits_);
-  park(request, loaded, loaded);
+  park(request, loaded, loaded, 1);
   log_.begin_load(request, now);
   return Admission::kParked;
 }
@@ -211,13 +218,14 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
   const std::int32_t computed = std::min(parked_.loaded(), s.num_tokens - 1);
   const std::int32_t tokens = first_tokens(s, computed, budget);
   if (tokens == 0) return Admission::kNoRoom;
-  hits_.clear();
+  hits_.clear();  // it holds them already
   const std::int32_t slots = computed + tokens + config_.num_lookahead_tokens;
   if (config_.reserve_full_isl && !kv_.fits(s, s.num_tokens, hits_, spare_blocks())) return Admission::kNoRoom;
   if (!kv_.fits(s, slots, hits_, spare_blocks())) return Admission::kNoRoom;
   kv_.grow(request, slots);
   const std::int32_t cached = parked_.cached();
-  const bool here = parked_.loaded() < s.num_tokens;  // the rest of the prompt is computed in this group
+  const bool here = parked_.loaded() < s.num_tokens;       // the rest of the prompt is computed in this group
+  if (!here) kv_.computed(request, cached, s.num_tokens);  // elsewhere, but it is new here
   parked_.take();
   running_.push_back(request);
   s.status = static_cast<std::uint8_t>(Status::kRunning);
@@ -248,7 +256,10 @@ void VllmV1::transferred(RequestId request) {
     parked_.arrived(request);
     return;
   }
-  --num_held_;
+  const auto left =
+      std::find_if(leaving_.begin(), leaving_.end(), [request](const Leaving& one) { return one.request == request; });
+  if (--left->transfers > 0) return;
+  leaving_.erase(left);
   kv_.release(request, /*preempted=*/false);
 }
 
@@ -311,11 +322,16 @@ void VllmV1::abort(RequestId request) {
   std::erase(partly_prefilled_, request);
   if (s.status == static_cast<std::uint8_t>(Status::kWaiting)) {
     waiting_.remove(request);
-  } else if (s.status == static_cast<std::uint8_t>(Status::kParked) && !parked_.remove(request)) {
-    ++num_held_;  // what is on its way into the blocks has to arrive before others may have them
+  } else if (s.status == static_cast<std::uint8_t>(Status::kParked)) {
+    // What is on its way into the blocks has to arrive before others may have them.
+    const std::int32_t transfers = parked_.remove(request);
+    if (transfers > 0) {
+      leaving_.push_back({request, transfers});
+    } else {
+      kv_.release(request, /*preempted=*/false);
+    }
   } else {
-    if (s.status == static_cast<std::uint8_t>(Status::kRunning))
-      running_.erase(std::find(running_.begin(), running_.end(), request));
+    running_.erase(std::find(running_.begin(), running_.end(), request));
     kv_.release(request, /*preempted=*/false);
   }
   counters_.recomputed_tokens -= std::max(0, s.lost_to - s.num_computed);  // never computed again
@@ -375,7 +391,7 @@ void VllmV1::finish(RequestId request, std::vector<RequestId>& finished) {
   } else {
     some_running_finished_ = true;
     if (config_.hands_over) {
-      ++num_held_;
+      leaving_.push_back({request, 1});
     } else {
       kv_.release(request, /*preempted=*/false);
     }

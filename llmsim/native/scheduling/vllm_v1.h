@@ -47,7 +47,8 @@ class VllmV1 final : public Builder {
   bool may_park() const override { return true; }
   void take_reserved(std::vector<Reserved>& out) override;
   void transferred(RequestId request) override;
-  std::int32_t num_bound() const override { return parked_.size() + num_held_; }
+  std::int32_t num_bound() const override { return parked_.size() + static_cast<std::int32_t>(leaving_.size()); }
+  std::int32_t num_parked() const override { return parked_.size(); }
 
   std::int32_t num_running() const override { return static_cast<std::int32_t>(running_.size()); }
   std::int32_t num_waiting() const override { return static_cast<std::int32_t>(waiting_.size()) + parked_.size(); }
@@ -66,13 +67,13 @@ class VllmV1 final : public Builder {
   // kNoRoom: nobody behind it may run either.
   enum class Admission : std::uint8_t { kNoRoom, kParked, kScheduled };
   Admission admit(Ps now, RequestId request, std::int32_t budget, Batch& batch);
-  Admission reserve(RequestId request);
+  Admission reserve(Ps now, RequestId request);
   Admission load(Ps now, RequestId request, std::int32_t hit, std::int32_t recalled);
   Admission admit_arrived(Ps now, RequestId request, std::int32_t budget, Batch& batch);
   // Tokens of a request that has `computed`, in this step; 0: it would have to be cut and may not be.
   std::int32_t first_tokens(const Sequence& s, std::int32_t computed, std::int32_t budget) const;
   bool room_to_load(const Sequence& s, std::int32_t slots) const;
-  void park(RequestId request, std::int32_t cached, std::int32_t loaded);
+  void park(RequestId request, std::int32_t cached, std::int32_t loaded, std::int32_t transfers);
   std::int32_t blocks_still_needed() const;
   std::int32_t spare_blocks() const { return running_.empty() ? 0 : config_.watermark_blocks; }
   std::int32_t tokens_wanted(RequestId request, std::int32_t budget) const;
@@ -95,7 +96,12 @@ class VllmV1 final : public Builder {
   ParkedQueue parked_;
   std::vector<Reserved> reserved_;           // by the last build
   std::vector<RequestId> partly_prefilled_;  // parked or running, where requests can be parked
-  std::int32_t num_held_ = 0;                // requests that have left but whose blocks are still read or written
+  // Requests that have left but whose blocks so many transfers still read or write.
+  struct Leaving {
+    RequestId request;
+    std::int32_t transfers;
+  };
+  std::vector<Leaving> leaving_;
   std::vector<RequestId> running_;
   std::vector<BlockId> hits_;  // scratch
   BuilderCounters counters_;
