@@ -21,6 +21,9 @@ INSPECT_HELP = (
 )
 CONVERT_HELP = "Write a trace of any known format as LLMServingSim's or Mooncake's JSON Lines."
 CONTENT_BLOCK = 16
+INSPECTED_KEYS = 1 << 23
+"""Where a trace says how much of a prompt repeats, but names no blocks, a card looks at so many blocks at most: larger
+ones where the trace is long."""
 TARGETS = ("llmservingsim", "mooncake")
 SELECTION = ("speedup", "window", "sample", "seed", "limit", "rate", "failures", "turns", "block", "tokenizer")
 
@@ -65,7 +68,7 @@ def inspect(
     given = dict(locals())
     from llmsim.workload.card import card, render
 
-    trace = _read(path, _selection(given), CONTENT_BLOCK)
+    trace = _read(path, _selection(given), CONTENT_BLOCK, max_keys=INSPECTED_KEYS)
     made = card(trace.workload, trace.format, max_model_len=max_model_len)
     print(json.dumps(made, indent=2) if as_json else render(made))
 
@@ -130,7 +133,7 @@ def _write_mooncake(trace: "Trace", output: Path, block: int) -> None:
             stream.write(msgspec.json.encode(row) + b"\n")
 
 
-def _read(path: str, asked: dict[str, str], granularity: int) -> "Trace":
+def _read(path: str, asked: dict[str, str], granularity: int, *, max_keys: int = 0) -> "Trace":
     from llmsim.workload.formats import Trace, read_trace
     from llmsim.workload.options import TraceOptions, is_trace_text, options_from, parse_trace_text
 
@@ -143,7 +146,7 @@ def _read(path: str, asked: dict[str, str], granularity: int) -> "Trace":
     options = replace(
         options, **{name: value for name, value in vars(named).items() if value != getattr(TraceOptions(), name)}
     )
-    trace: Trace = read_trace(path, known_models=(), granularity=granularity, options=options)
+    trace: Trace = read_trace(path, known_models=(), granularity=granularity, options=options, max_keys=max_keys)
     return trace
 
 

@@ -1,6 +1,8 @@
 """Names the content of a request's token blocks, so that equal prefixes are found without keeping tokens."""
 
 import importlib
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Protocol, cast
 
 import numpy as np
@@ -40,5 +42,15 @@ def reordered(offsets: Int64, keys: UInt64, rows: Int64) -> tuple[Int64, UInt64]
     counts = np.diff(offsets)[rows]
     new_offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum(counts, out=new_offsets[1:])
-    source = np.repeat(offsets[:-1][rows] - new_offsets[:-1], counts) + np.arange(new_offsets[-1], dtype=np.int64)
-    return new_offsets, keys[source]
+    moved = np.empty(int(new_offsets[-1]), dtype=keys.dtype)
+    shift = offsets[:-1][rows] - new_offsets[:-1]
+    for first, last in chunks_of_rows(new_offsets):
+        low, high = int(new_offsets[first]), int(new_offsets[last])
+        moved[low:high] = keys[np.repeat(shift[first:last], counts[first:last]) + np.arange(low, high)]
+    return new_offsets, moved
+
+
+def chunks_of_rows(offsets: Int64) -> Iterator[tuple[int, int]]:
+    """(first, last + 1) of runs of rows with about a million entries each, or one row that has more."""
+    starts = np.searchsorted(offsets, np.arange(0, int(offsets[-1]), 1 << 20), side="right") - 1
+    return pairwise(dict.fromkeys([*starts.tolist(), len(offsets) - 1]))

@@ -8,13 +8,13 @@ of a request may cover a block that its prompt fills only in part.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.config.errors import InfeasibleError
 from llmsim.core import Int64, UInt64, Workload
+from llmsim.workload.content import chunks_of_rows
 
 MAX_KEYS = 1 << 29
 """Keys one workload may have (4 GiB of them)."""
@@ -30,11 +30,13 @@ def chained(ids: NDArray[np.unsignedinteger], offsets: Int64) -> UInt64:
     if len(ids) == 0 or int(ids.max()) > 4 * len(ids) + 1000:
         return _prefix_hashes(ids, offsets)
     nobody = int(ids.max()) + 1
-    follows = np.zeros(nobody, dtype=np.int64 if nobody >> 32 else np.uint32)
+    follows = np.zeros(nobody, dtype=np.int32 if nobody < 1 << 31 else np.int64)
     for mine, before in _predecessors(ids, offsets, nobody):
         follows[mine] = before
     if all(np.array_equal(follows[mine], before) for mine, before in _predecessors(ids, offsets, nobody)):
-        return ids.astype(np.uint64) + np.uint64(1)
+        handles = ids.astype(np.uint64)
+        handles += np.uint64(1)
+        return handles
     return _prefix_hashes(ids, offsets)
 
 
@@ -64,12 +66,6 @@ def _prefix_hashes(ids: NDArray[np.unsignedinteger], offsets: Int64) -> UInt64:
         np.cumsum(sums, out=sums)
         made[low:high] = _mixed(sums[1:] - np.repeat(sums[starts], counts) + place) >> np.uint64(1)
     return made
-
-
-def chunks_of_rows(offsets: Int64) -> Iterator[tuple[int, int]]:
-    """(first, last + 1) of runs of rows with about a million entries each, or one row that has more."""
-    starts = np.searchsorted(offsets, np.arange(0, int(offsets[-1]), 1 << 20), side="right") - 1
-    return pairwise(dict.fromkeys([*starts.tolist(), len(offsets) - 1]))
 
 
 def _mixed(values: UInt64) -> UInt64:
@@ -171,13 +167,18 @@ def _seen_before(keys: UInt64) -> NDArray[np.bool_]:
     size = int(keys.max()) + 1
     repeated = np.ones(len(keys), dtype=bool)
     if size > 8 * len(keys) + 1000:
-        order = np.argsort(keys, kind="stable")
-        repeated[order[0]] = False
-        for low in range(1, len(keys), 1 << 20):  # piece by piece, for the memory
-            rows = order[low : low + (1 << 20)]
-            repeated[rows] = keys[rows] == keys[order[low - 1 : low - 1 + len(rows)]]
+        bits = np.empty(len(keys), dtype=np.uint8)
+        np.bitwise_and(keys, np.uint64(7), out=bits, casting="unsafe")
+        for part in range(8):  # one after the other, for the memory
+            rows = np.flatnonzero(bits == part)
+            _, first = np.unique(keys[rows], return_index=True)
+            repeated[rows[first]] = False
         return repeated
-    first = np.zeros(size, dtype=np.int64)
-    first[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)
-    repeated[first[np.flatnonzero(np.bincount(keys.astype(np.int64), minlength=size))]] = False
+    seen = np.zeros(size, dtype=bool)
+    for low in range(0, len(keys), 1 << 18):
+        piece = keys[low : low + (1 << 18)]
+        new = np.flatnonzero(~seen[piece])
+        _, first = np.unique(piece[new], return_index=True)
+        repeated[low + new[first]] = False
+        seen[piece] = True
     return repeated

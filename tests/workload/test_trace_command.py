@@ -85,3 +85,16 @@ def test_a_plain_run_imports_no_reader_but_its_own():
         "m.startswith('llmsim.workload.generators') or m.split('.')[0] in ('pyarrow', 'rich')])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_long_trace_of_repeats_is_looked_at_in_larger_blocks(capsys, monkeypatch):
+    cards = []
+    for most in (1 << 23, 20):
+        monkeypatch.setattr("llmsim.cli.trace.INSPECTED_KEYS", most)
+        assert main(["trace", "inspect", str(SAMPLES / "tracelab.jsonl"), "--json"]) == 0
+        cards.append(json.loads(capsys.readouterr().out))
+    fine, coarse = cards
+    assert (fine["content_block_tokens"], coarse["content_block_tokens"] % 32) == (16, 0)
+    assert 0 < coarse["ideal_prefix_hit_ratio"] <= fine["ideal_prefix_hit_ratio"]
+    same = ("requests", "sessions", "input_tokens", "output_tokens", "span_s")
+    assert [fine[name] for name in same] == [coarse[name] for name in same]

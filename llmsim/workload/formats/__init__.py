@@ -65,11 +65,17 @@ def detect(path: str, head: Head) -> str:
 
 
 def read_trace(
-    path: str | Path, *, known_models: Sequence[str], granularity: int, options: TraceOptions | None = None
+    path: str | Path,
+    *,
+    known_models: Sequence[str],
+    granularity: int,
+    options: TraceOptions | None = None,
+    max_keys: int = 0,
 ) -> Trace:
     """The requests of a trace in any format, as `options` ask.
 
-    `granularity` is that of content which has no block size of its own (0: none is kept). Times are ns from the first
+    `granularity` is that of content which has no block size of its own (0: none is kept); where that takes more than
+    `max_keys` keys, unless it is 0, coarser blocks are taken. Times are ns from the first
     arrival, except in LLMServingSim's format, whose zero is kept. Raises InputError, beginning `path:line:column:`
     where one place is at fault.
     """
@@ -83,7 +89,7 @@ def read_trace(
         first = 0 if options.changes_workload else options.limit
         workload = load_trace(path, known_models=known_models, granularity=granularity, limit=first)
         return Trace(name, selected(workload, options) if options.changes_workload else workload, has_handles=False)
-    table = module.read(Source(str(path), options, ModelNames(known_models), granularity), head)
+    table = module.read(Source(str(path), options, ModelNames(known_models), granularity, max_keys), head)
     workload = table.workload()
     if options.changes_workload or options.limit:
         workload = selected(workload, options)

@@ -14,13 +14,19 @@ class Contents:
 
     def __init__(self) -> None:
         self._ids: array[int] = array("I")
+        self._named = False
         self._ends = array("q")
         self._repeat_row, self._repeat_tokens = array("q"), array("q")
 
     @property
     def has_handles(self) -> bool:
         """Whether `columns` gives the file's own block ids."""
-        return len(self._ends) > 0 and self._ends[-1] > 0
+        return self._named
+
+    @property
+    def repeats(self) -> bool:
+        """Whether some row's prompt is said to begin with another's."""
+        return len(self._repeat_row) > 0
 
     def name(self, row: int, ids: Sequence[int | str]) -> None:
         """The block ids of a row, which comes after those named before."""
@@ -32,6 +38,7 @@ class Contents:
             self._ids = array("Q", self._ids)
             self._ids.extend(_number(value) for value in ids)
         self._ends.append(len(self._ids))
+        self._named = self._named or len(self._ids) > 0
 
     def repeat(self, row: int, earlier: int, tokens: int) -> None:
         """The row's prompt begins with that many tokens of an earlier row's prompt and answer (-1: of none)."""
@@ -46,7 +53,7 @@ class Contents:
     def columns(self, stream_tokens: Int64, block_tokens: int) -> tuple[Int64, UInt64]:
         """Offsets and keys of all rows: handles of the ids; or keys of `block_tokens` tokens of prompt and answer.
 
-        To be called once: the ids, which are as large as what is made of them, are not kept.
+        May be called once: it lets go of what it read.
         """
         n = len(stream_tokens)
         if self._repeat_row and block_tokens:
@@ -56,8 +63,10 @@ class Contents:
             return offsets, np.zeros(0, dtype=np.uint64)
         self._fill(n)
         offsets[1:] = np.frombuffer(self._ends, dtype=np.int64)
-        ids, self._ids = np.frombuffer(self._ids, dtype=f"u{self._ids.itemsize}"), array("I")
-        return offsets, chained(ids, offsets)
+        self._ends = array("q")
+        handles = chained(np.frombuffer(self._ids, dtype=f"u{self._ids.itemsize}"), offsets)
+        self._ids = array("I")
+        return offsets, handles
 
     def _repeated(self, blocks: Int64, block_tokens: int) -> tuple[Int64, UInt64]:
         """The full blocks of a repeated beginning are the earlier row's, all others new."""

@@ -25,6 +25,8 @@ class Source:
     models: ModelNames
     granularity: int
     """Tokens per key for content that has no block size of its own; 0: content is not wanted."""
+    max_keys: int = 0
+    """Where such content would take more keys than this, its blocks are doubled until it does not; 0: never."""
 
 
 class Table:
@@ -183,7 +185,10 @@ class Table:
             more = f": all {self._dropped} requests are without prompt or answer tokens" if self._dropped else ""
             raise InputError(f"{self.source.path}: the trace is empty{more}")
         inputs, outputs = np.frombuffer(self._input, np.int32), np.frombuffer(self._output, np.int32)
-        offsets, keys = self._contents.columns(inputs.astype(np.int64) + outputs, self.block_tokens)
+        stream = inputs.astype(np.int64) + outputs
+        if self._contents.repeats:
+            self._coarsen(stream)
+        offsets, keys = self._contents.columns(stream, self.block_tokens)
         if self._linked:
             after, line = np.frombuffer(self._after, np.int64), np.frombuffer(self._line, np.int64)
         else:
@@ -225,6 +230,10 @@ class Table:
             notes=tuple([*self.notes, *self._closing_notes()]),
             priority=self._priorities(rows),
         )
+
+    def _coarsen(self, stream_tokens: Int64) -> None:
+        while 0 < self.source.max_keys < int((stream_tokens // max(self.block_tokens, 1)).sum()):
+            self.block_tokens *= 2
 
     def _priorities(self, rows: Int64) -> Int32 | None:
         if not self._priority:

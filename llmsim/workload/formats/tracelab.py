@@ -4,10 +4,12 @@ A session begins at its first timing event; later rounds come after the recorded
 round and the first of the next (the tools and the person), or after its tools' wall time where events are missing.
 """
 
+from array import array
 from datetime import UTC, datetime
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
 from llmsim.workload.formats.head import Head
@@ -15,7 +17,7 @@ from llmsim.workload.formats.rows import json_lines, scaled_ns
 from llmsim.workload.formats.table import Source, Table
 
 NAME, TITLE = "tracelab", "TraceLab"
-Count = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, le=2**61)]
 
 
 class Event(msgspec.Struct, gc=False):
@@ -28,7 +30,7 @@ class Tool(msgspec.Struct, gc=False):
 
 class Round(msgspec.Struct, gc=False):
     session_id: str
-    round_index: int
+    round_index: Annotated[int, Meta(ge=-(2**62), le=2**62)]
     output_tokens: Count
     input_tokens_total: Count | None = None
     prefix_tokens: Count = 0
@@ -43,63 +45,86 @@ def detect(head: Head) -> bool:
     return head.kind in ("lines", "object") and head.has("session_id", "round_index", "output_tokens", "prefix_tokens")
 
 
-class Kept(NamedTuple):
-    """What is needed of a round until its session is complete; 0 where there is no time."""
-
-    round_index: int
-    number: int
-    input_tokens: int
-    prefix_tokens: int
-    output_tokens: int
-    begin_ns: int
-    end_ns: int
-    tools_ns: int
-    model: str | None
+FIELDS = ("session", "round_index", "number", "input", "prefix", "output", "begin_ns", "end_ns", "tools_ns", "model")
+"""What is kept of every round until its session is complete; times are 0 where there is none, models -1."""
 
 
-def read(source: Source, head: Head) -> Table:
-    table = Table(source)
-    sessions: dict[tuple[str | None, str], list[Kept]] = {}
-    for number, row in json_lines(table, Round):
+class Rounds:
+    """Rounds of all sessions in the file's order, in columns, since a trace may have millions."""
+
+    def __init__(self) -> None:
+        self.columns = {name: array("q") for name in FIELDS}
+        self.sessions: dict[tuple[str | None, str], int] = {}
+        self.models: dict[str, int] = {}
+
+    def add(self, table: Table, number: int, row: Round) -> None:
+        """Keeps one line."""
         total = row.input_tokens_total
         total = row.prefix_tokens + row.newly_append_tokens if total is None else total
         tools_ms = sum(max(tool.tool_wall_latency_ms or 0, 0) for tool in row.tools or ())
         tools_ns = scaled_ns(table, number, tools_ms, 1_000_000, "tool_wall_latency_ms")
-        times = (*_span_ns(table, number, row), tools_ns)
-        kept = Kept(row.round_index, number, total, row.prefix_tokens, row.output_tokens, *times, row.model)
-        sessions.setdefault((row.provider, row.session_id), []).append(kept)
-    for rounds in sessions.values():
-        rounds.sort(key=lambda kept: (kept.round_index, kept.number))
-    timed = [rounds[0].begin_ns for rounds in sessions.values() if rounds[0].begin_ns]
-    if len(timed) < len(sessions) and source.options.rate is None:
-        table.notes.append(
-            f"{source.path}: {len(sessions) - len(timed)} sessions without times begin with the first one"
-        )
-    for (_, name), rounds in sessions.items():
-        _take_session(table, name, rounds, min(timed, default=0))
+        session = self.sessions.setdefault((row.provider, row.session_id), len(self.sessions))
+        model = -1 if row.model is None else self.models.setdefault(row.model, len(self.models))
+        begin_ns, end_ns = _span_ns(table, number, row)
+        values = (
+            session, row.round_index, number, total, row.prefix_tokens, row.output_tokens, begin_ns, end_ns, tools_ns,
+            model,
+        )  # fmt: skip
+        for column, value in zip(self.columns.values(), values, strict=True):
+            column.append(value)
+
+    def ordered(self) -> list[tuple[int, int]]:
+        """(first, last + 1) of each session's rows, in order of first appearance; sorts the columns."""
+        columns = {name: np.frombuffer(column, dtype=np.int64) for name, column in self.columns.items()}
+        rows = np.lexsort((columns["number"], columns["round_index"], columns["session"]))
+        for name in FIELDS:
+            values = columns.pop(name)[rows]
+            self.columns[name] = array("q")
+            self.columns[name].frombytes(values.tobytes())
+        counts = np.bincount(np.frombuffer(self.columns["session"], dtype=np.int64))
+        ends = np.cumsum(counts).tolist()
+        return list(zip([0, *ends], ends, strict=False))
+
+
+def read(source: Source, head: Head) -> Table:
+    table, rounds = Table(source), Rounds()
+    for number, row in json_lines(table, Round):
+        rounds.add(table, number, row)
+    spans = rounds.ordered() if rounds.sessions else []
+    begins = rounds.columns["begin_ns"]
+    timed = [begins[first] for first, _ in spans if begins[first]]
+    if len(timed) < len(spans) and source.options.rate is None:
+        table.notes.append(f"{source.path}: {len(spans) - len(timed)} sessions without times begin with the first one")
+    earliest_ns = min(timed, default=0)
+    models = [*rounds.models, None]
+    for (_, name), span in zip(rounds.sessions, spans, strict=True):
+        _take_session(table, name, rounds, span, earliest_ns, models)
     return table
 
 
-def _take_session(table: Table, name: str, rounds: list[Kept], earliest_ns: int) -> None:
+def _take_session(
+    table: Table, name: str, rounds: Rounds, span: tuple[int, int], earliest_ns: int, models: list[str | None]
+) -> None:
     """Adds the rounds of one session, in order."""
-    previous, before = -1, rounds[0]
-    for kept in rounds:
-        after_ns = -1
+    of = rounds.columns
+    previous, before = -1, span[0]
+    for row in range(*span):
+        begin_ns, after_ns = of["begin_ns"][row], -1
         if previous >= 0:
-            both = kept.begin_ns and before.end_ns
-            after_ns = max(kept.begin_ns - before.end_ns, 0) if both else before.tools_ns
+            both = begin_ns and of["end_ns"][before]
+            after_ns = max(begin_ns - of["end_ns"][before], 0) if both else of["tools_ns"][before]
         added = table.add(
-            kept.number,
-            kept.begin_ns or earliest_ns,
-            kept.input_tokens,
-            kept.output_tokens,
+            of["number"][row],
+            begin_ns or earliest_ns,
+            of["input"][row],
+            of["output"][row],
             after_ns=after_ns,
             session=name,
-            model=kept.model,
+            model=models[of["model"][row]],
         )
         if added:
-            table.detail(repeats=(previous, min(kept.prefix_tokens, kept.input_tokens)))
-            previous, before = len(table) - 1, kept
+            table.detail(repeats=(previous, min(of["prefix"][row], of["input"][row])))
+            previous, before = len(table) - 1, row
 
 
 def _span_ns(table: Table, number: int, row: Round) -> tuple[int, int]:
@@ -119,4 +144,7 @@ def _time_ns(table: Table, number: int, value: str | float | None) -> int:
         ) from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
+    time_ns = (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
+    if not abs(time_ns) < 1 << 62:
+        raise table.refusal(number, f'a timing event\'s "timestamp" is "{value}", more than 146 years from 1970')
+    return time_ns
