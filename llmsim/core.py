@@ -256,6 +256,8 @@ class Results:
     ranks of its data-parallel domain, shapes (max + 1,)."""
     blame: Mapping[str, Int64] = field(default_factory=dict)
     """Parts of each request's latency, `llmsim.results.tables.BLAME`, shape (requests,); zero unless it finished."""
+    accepted_at: tuple[Int64, ...] = ()
+    """Per group, how many drafts of each position held."""
     handovers: HandoverColumns | None = None
     """None: no group has a role of its own."""
     energy: Energy | None = None

@@ -172,7 +172,14 @@ def _add_group(
     record_schedule: bool,
 ) -> None:
     recorded = {"record_steps": options.record_steps, "record_schedule": record_schedule}
+    if isinstance(group.scheduler, _native.VllmV1Config):
+        group.scheduler.speculation.acceptance.seed = options.seed
     steps = options.policies.steps(group.scheduler, workload)
+    if steps is not None and group.engine.speculation is not None:
+        raise NotYetError(
+            f"the scheduler {options.policies.scheduler.name if options.policies.scheduler else ''} in Python does not "
+            "run together with speculative_config in this version; remove one of them"
+        )
     if steps is None:
         scheduler = options.policies.applied(group.scheduler)
         simulation.add_group(group.native, scheduler, group.program, group.expanded, **recorded)
@@ -229,6 +236,7 @@ def _results(
             for group, op, permille in simulation.attention_reach()
         ),
         blame=simulation.blame(),
+        accepted_at=tuple(simulation.accepted_at()),
         handovers=_handovers(simulation),
         energy=deployment.accounting.energy(simulation, requests, interval_ps or PS_PER_S),
         interrupted=interrupted,

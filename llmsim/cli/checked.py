@@ -26,7 +26,16 @@ ENGINE = (
     "engine_profile",
     "max_num_seqs",
     "max_num_batched_tokens",
+    "max_num_scheduled_tokens",
+    "max_num_active_seqs",
+    "max_num_queued_reqs",
+    "max_num_queued_tokens",
     "long_prefill_token_threshold",
+    "long_prefill_token_threshold_adaptive",
+    "prefill_schedule_interval",
+    "cudagraph_mode",
+    "enforce_eager",
+    "launch_ns",
     "enable_chunked_prefill",
     "enable_prefix_caching",
     "reserve_full_isl",
@@ -140,10 +149,35 @@ def _engine(given: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(f"--fp {fp} and --dtype {dtype} say the same thing twice; give one of them")
     return {
         **{name: given[name] for name in ENGINE},
+        "cudagraph_capture_sizes": _sizes("--cudagraph-capture-sizes", given["cudagraph_capture_sizes"]),
+        "speculative_config": _json_object("--speculative-config", given["speculative_config"]),
         "dtype": dtype if fp is None else refused.fp_dtype(fp),
         "prioritize_prefill": given["prioritize_prefill"] or None,
         "skip_prefill": given["gen"] or given["skip_prefill"] or None,
     }
+
+
+def _sizes(option: str, text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and len(part) < 10 for part in parts):
+        raise InputError(f"{option} is {text!r:.60}; give whole numbers with commas between them, as 1,2,4,8")
+    return tuple(int(part) for part in parts)
+
+
+def _json_object(option: str, text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    import json
+
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{option} is {text!r:.60}, which is no JSON ({error}); give a JSON object") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{option} is {text!r:.60}; give a JSON object")
+    return value
 
 
 def _named_source(name: str) -> str:

@@ -54,6 +54,53 @@ MaxNumBatchedTokens = Annotated[
 LongPrefill = Annotated[
     int | None, _option(_ENGINE, "--long-prefill-token-threshold", text="Most tokens of one prompt in a step; 0: off.")
 ]
+MaxNumScheduledTokens = Annotated[
+    int | None, _option(_ENGINE, "--max-num-scheduled-tokens", text="Of them, those that the scheduler fills.")
+]
+MaxNumActiveSeqs = Annotated[
+    int | None, _option(_ENGINE, "--max-num-active-seqs", text="Most sequences that run (vllm-0.33).")
+]
+AdaptiveThreshold = Annotated[
+    bool | None,
+    _option(
+        _ENGINE,
+        "--long-prefill-token-threshold-adaptive/--no-long-prefill-token-threshold-adaptive",
+        text="The threshold is at least the budget's share of each request (vllm-0.33).",
+    ),
+]
+PrefillInterval = Annotated[
+    int | None,
+    _option(_ENGINE, "--prefill-schedule-interval", text="Prompts run every so many steps while others decode."),
+]
+MaxQueuedReqs = Annotated[
+    int | None, _option(_ENGINE, "--max-num-queued-reqs", text="Waiting requests; more are turned away (vllm-0.33).")
+]
+MaxQueuedTokens = Annotated[
+    int | None,
+    _option(_ENGINE, "--max-num-queued-tokens", text="Tokens of waiting prompts; more are turned away (vllm-0.33)."),
+]
+CudagraphMode = Annotated[
+    str | None,
+    _option(_ENGINE, "--cudagraph-mode", text="NONE, PIECEWISE, FULL, FULL_DECODE_ONLY or FULL_AND_PIECEWISE."),
+]
+CudagraphSizes = Annotated[
+    str | None, _option(_ENGINE, "--cudagraph-capture-sizes", text="Token counts with a graph, as 1,2,4,8.")
+]
+EnforceEager = Annotated[
+    bool | None, _option(_ENGINE, "--enforce-eager/--no-enforce-eager", text="No graphs and no compilation.")
+]
+Launch = Annotated[
+    float | None, _option(_ENGINE, "--launch-ns", text="Host time of one launch, where no graph is replayed.")
+]
+Speculative = Annotated[
+    str | None,
+    _option(
+        _ENGINE,
+        "--speculative-config",
+        text='vLLM\'s JSON, with how many drafts hold: {"method": "eagle", "num_speculative_tokens": 3, '
+        '"acceptance_rate": 0.7} (docs/speculation.md).',
+    ),
+]
 Chunked = Annotated[
     bool | None,
     _option(_ENGINE, "--enable-chunked-prefill/--no-enable-chunked-prefill", text="Prompts may spread over steps."),

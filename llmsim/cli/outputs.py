@@ -139,11 +139,10 @@ def _ledgers(lowered: "LoweredDeployment") -> str:
         seen.add(group.ledger.lines)
         lines.append(f"Memory per device, group {group.info.index} ({group.info.model_name} on {group.info.hardware}):")
         lines += [f"  {label}: {size / (1 << 30):+.3f} GiB" for label, size in group.ledger.lines]
-        shown = {
-            name: value for name, value in vars(group.engine).items() if name not in ("origin", "cuda_graph_sizes")
-        }
         by_origin: dict[str, list[str]] = {}
-        for name, value in shown.items():
+        for name, value in group.engine.shown().items():
+            if name == "cuda_graph_sizes":
+                continue
             by_origin.setdefault(group.engine.origin.get(name, "default"), []).append(f"{name}={value}")
         lines += [f"  options ({origin}): {', '.join(options)}" for origin, options in by_origin.items()]
     return "\n".join(lines) + "\n"
@@ -165,7 +164,7 @@ def _write_run_dir(
             **{name: value for name, value in vars(group).items() if name not in ("engine", "memory", "offloading")},
             "offloading": _offloading(group.offloading),
             "memory": asdict(group.memory),
-            "engine": {**vars(placed.engine), "origin": dict(placed.engine.origin)},
+            "engine": {**placed.engine.shown(), "origin": dict(placed.engine.origin)},
         }
         for group, placed in zip(deployment.groups, lowered.groups, strict=True)
     ]

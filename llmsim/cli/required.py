@@ -21,7 +21,16 @@ def require(level: str, lowered: "LoweredDeployment", results: "Results") -> Non
                 rows = results.table_rows[index][FEATURES.index(cost.feature)]
                 if len(cost.ps) == len(rows):
                     refuse_below(level, where, cost, rows)
+        if group.draft is not None and level:
+            _require_drafter(level, where, results, index)
         names = {attention.name: attention.source for attention in group.costs.attentions}
         for share in results.time_shares:
             if share.group == group.info.index and share.operator in names:
                 refuse_attention_below(level, where, share.operator, share.source, share.ps_by_provenance)
+
+
+def _require_drafter(level: str, where: str, results: "Results", group: int) -> None:
+    """The drafter's operators by the provenance of the time that they took."""
+    for share in results.time_shares:
+        if share.group == group and share.operator.startswith("draft "):
+            refuse_attention_below(level, where, share.operator, share.source, share.ps_by_provenance)

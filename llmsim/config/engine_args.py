@@ -1,20 +1,28 @@
 """The engine's arguments with every default filled in, each with its origin."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from llmsim.config.engine_profile import EngineProfile, load_profile
+from llmsim.config.engine_profile import EngineProfile, load_profile, multiples
+from llmsim.config.engine_settle import (
+    Places,
+    StepLimits,
+    check_version,
+    settle_batch,
+    settle_graphs,
+    settle_limits,
+    settle_mode,
+    settle_speculation,
+)
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.config.scheduler_rules import DEFAULTS, OWN_DEFAULTS, check_scheduler
+from llmsim.config.speculative import Speculation
 from llmsim.config.units import ns_to_ps
 
 COMMAND_LINE = "command line"
 CLUSTER_FILE = "cluster file"
-
-Places = dict[str, Callable[[str], str]]
-"""For each given option, how to name its place."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,8 @@ class EngineArgs:
     engine_profile: str
     max_num_seqs: int
     max_num_batched_tokens: int
+    max_num_scheduled_tokens: int
+    """Of them, what the scheduler fills."""
     long_prefill_token_threshold: int
     enable_chunked_prefill: bool
     enable_prefix_caching: bool
@@ -46,6 +56,11 @@ class EngineArgs:
     skip_prefill: bool
     async_scheduling: bool
     cuda_graph_sizes: tuple[int, ...]
+    cudagraph_mode: str
+    """"NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY" or "FULL_AND_PIECEWISE"."""
+    enforce_eager: bool
+    launch_ps: int
+    """Host time of one launch."""
     api_latency_ps: int
     host_gap_ps: int
     dp_sync_interval: int
@@ -57,10 +72,20 @@ class EngineArgs:
     num_redundant_experts: int
     expert_placement_strategy: str
     """"linear" or "round_robin", without EPLB."""
+    speculation: Speculation | None
+    limits: StepLimits
+    max_num_queued_reqs: int | None
+    max_num_queued_tokens: int | None
     pipeline_extra_batches: int
     """Batches in flight beyond one for each pipeline stage."""
     origin: Mapping[str, str]
     """Field -> "command line", "cluster file" or "engine profile vllm-0.24 (H100)"; "model" where it is None."""
+
+    def shown(self) -> dict[str, Any]:
+        """Every option by name as plain values, without the origins."""
+        values = {name: value for name, value in vars(self).items() if name not in ("origin", "limits")}
+        values["speculation"] = None if self.speculation is None else asdict(self.speculation)
+        return values | asdict(self.limits)
 
     def is_default(self, field: str) -> bool:
         """Whether nobody gave the field: the engine's profile, or the model, decided."""
@@ -97,12 +122,16 @@ def resolve_engine(layers: list[Given], profile: EngineProfile, hardware: str, m
         if name not in places:
             values[name], origin[name] = value, f"scheduler {values['scheduler']}"
     check_scheduler(values, places)
+    check_version(values, places, profile)
     _refuse_what_does_not_run_yet(values, places)
-    _settle_batch(values, origin, places)
-    _settle_graphs(values, origin, profile)
+    settle_batch(values, origin, places)
+    settle_speculation(values, origin, places, profile)
+    settle_limits(values, origin, profile)
+    settle_mode(values, origin, places, profile)
+    settle_graphs(values, origin, profile)
     if values["dtype"] == "auto":
         values["dtype"], origin["dtype"] = None, "model"
-    for name in ("api_latency", "host_gap", "ttft_target"):
+    for name in ("api_latency", "host_gap", "ttft_target", "launch"):
         values[f"{name}_ps"] = ns_to_ps(values.pop(f"{name}_ns"))
         origin[f"{name}_ps"] = origin.pop(f"{name}_ns")
     profile_origin = next((layer.origin for layer in layers if layer.profile is not None), "default")
@@ -117,33 +146,6 @@ def _refuse_what_does_not_run_yet(values: Mapping[str, Any], places: Places) -> 
             f"{place} is 0, and a budget of the model's whole context does not run in this "
             "version; remove it, or give the number of tokens"
         )
-
-
-def _settle_batch(values: dict[str, Any], origin: dict[str, str], places: Places) -> None:
-    """vLLM: a defaulted max_num_seqs is cut to the token budget; a given one beyond the budget is an error."""
-    tokens, sequences = values["max_num_batched_tokens"], values["max_num_seqs"]
-    if sequences == 0:
-        # No limit: a step cannot hold more sequences than tokens.
-        values["max_num_seqs"] = tokens
-    elif sequences > tokens:
-        if "max_num_seqs" in places:
-            place = places["max_num_seqs"]("max_num_seqs")
-            raise InputError(
-                f"{place} is {sequences}, more than max_num_batched_tokens, which is {tokens} "
-                f"({origin['max_num_batched_tokens']}); every running sequence needs a token of the budget, so lower "
-                "max_num_seqs or raise max_num_batched_tokens"
-            )
-        values["max_num_seqs"] = tokens
-        origin["max_num_seqs"] += ", cut to max_num_batched_tokens"
-
-
-def _settle_graphs(values: dict[str, Any], origin: dict[str, str], profile: EngineProfile) -> None:
-    tokens = values["max_num_batched_tokens"]
-    if "cuda_graph_sizes" in values:
-        values["cuda_graph_sizes"] = tuple(sorted({size for size in values["cuda_graph_sizes"] if size <= tokens}))
-        return
-    values["cuda_graph_sizes"] = profile.cuda_graphs.sizes(values["max_num_seqs"], tokens)
-    origin["cuda_graph_sizes"] = f"engine profile {profile.name}"
 
 
 def with_model_limits(args: EngineArgs, model_max_len: int, field: str) -> EngineArgs:
@@ -176,12 +178,16 @@ def with_model_limits(args: EngineArgs, model_max_len: int, field: str) -> Engin
             origin["max_num_batched_tokens"] += ", adjusted to max_model_len"
     sizes = args.cuda_graph_sizes
     if args.is_default("cuda_graph_sizes"):
-        sizes = load_profile(args.engine_profile).cuda_graphs.sizes(args.max_num_seqs, tokens)
+        query = 1 if args.speculation is None else 1 + args.speculation.tokens
+        rule = load_profile(args.engine_profile).cuda_graphs
+        sizes = () if args.cudagraph_mode == "NONE" else rule.sizes(args.max_num_seqs, tokens, query)
+        sizes = multiples(sizes, query) if args.cudagraph_mode != "PIECEWISE" else sizes
     if args.max_model_len is None:
         origin["max_model_len"] = "model"
     return replace(
         args,
         max_num_batched_tokens=tokens,
+        max_num_scheduled_tokens=args.max_num_scheduled_tokens + tokens - args.max_num_batched_tokens,
         max_model_len=max_len,
         cuda_graph_sizes=sizes,
         origin=MappingProxyType(origin),

@@ -46,14 +46,25 @@ class GraphRule:
     ranges: tuple[range, ...]
     captures_token_budget: bool
 
-    def sizes(self, max_num_seqs: int, max_num_batched_tokens: int) -> tuple[int, ...]:
-        """The capture sizes, ascending; never beyond the token budget."""
-        most = min(max_num_seqs * self.tokens_per_sequence, self.max_tokens, max_num_batched_tokens)
+    def sizes(self, max_num_seqs: int, max_num_batched_tokens: int, query: int = 1) -> tuple[int, ...]:
+        """The capture sizes, ascending; never beyond the token budget. A decode has `query` tokens."""
+        most = min(max_num_seqs * query * self.tokens_per_sequence, self.max_tokens, max_num_batched_tokens)
         found = {size for size in self.first_sizes if size <= most}
         found.update(size for sizes in self.ranges for size in sizes if size <= most)
         if self.captures_token_budget and max_num_batched_tokens <= most:
             found.add(max_num_batched_tokens)
         return tuple(sorted(found))
+
+
+def multiples(sizes: tuple[int, ...], query: int) -> tuple[int, ...]:
+    """Sizes rounded up to whole decodes of `query` tokens, as far as they stay within the largest.
+
+    Source: vLLM 0.24, CompilationConfig.adjust_cudagraph_sizes_for_spec_decode.
+    """
+    if query <= 1 or not sizes:
+        return sizes
+    rounded = sorted({up for size in sizes if (up := -(-size // query) * query) <= sizes[-1]})
+    return tuple(rounded)
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,16 @@ class EngineProfile:
     device_classes: tuple[DeviceClass, ...]
     cuda_graphs: GraphRule
     memory: MemoryRules
+    options: tuple[str, ...] = ()
+    """Of `scheduler_rules.VERSIONED`, those that this version has."""
+    second_token_budget: bool = False
+    """Slots of drafts come off a budget of their own, step by step, instead of the scheduled tokens of every step."""
+    cudagraph_mode: str = "NONE"
+    launch_ns: int = 0
+    """Host time of one launch of compiled code, and (`eager_launch_ns`) of one operator in Python."""
+    eager_launch_ns: int = 0
+    lone_prompt_uncapped: bool = False
+    """The long-prefill threshold does not hold for a request that is alone."""
 
     def device_class(self, hardware: str, memory_bytes: int) -> DeviceClass:
         """The batch defaults of a device.
@@ -116,6 +137,12 @@ def load_profile(name: str) -> EngineProfile:
             captures_token_budget=graphs["captures_token_budget"],
         ),
         memory=MemoryRules(**data["memory"]),
+        cudagraph_mode=data["launch"]["cudagraph_mode"],
+        launch_ns=data["launch"]["compiled_ns"],
+        eager_launch_ns=data["launch"]["eager_ns"],
+        options=tuple(data.get("schedule", {}).get("options", ())),
+        second_token_budget=data.get("schedule", {}).get("second_token_budget", False),
+        lone_prompt_uncapped=data.get("schedule", {}).get("lone_prompt_uncapped", False),
     )
 
 

@@ -72,5 +72,14 @@ def _per_dimension(item: Any, low: float, most: float, unit: str) -> Any:
     ]
 
 
+_share = {"type": "number", "minimum": 0, "maximum": 1}
+SharePerPosition = Annotated[
+    tuple[Fraction01, ...],
+    Field(min_length=1, max_length=64, strict=False),
+    BeforeValidator(_as_list),
+    WithJsonSchema({"anyOf": [_share, {"type": "array", "items": _share, "minItems": 1, "maxItems": 64}]}),
+]
+"""A share, or one share for each position; always a tuple once read."""
+
 BandwidthPerDimension = _per_dimension(BandwidthGbPerS, 0.001, 10**6, "GB/s of 1e9 bytes")
 LatencyPerDimension = _per_dimension(TimeNs, 0, 10**12, "ns")

@@ -1,12 +1,14 @@
 """The engine options that a person may set, in the cluster file or on the command line, under vLLM's names."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from llmsim.config.fields import Count, Name, PositiveTokens, Section, TimeNs, Tokens, Utilization
+from llmsim.config.fields import Count, Name, PositiveCount, PositiveTokens, Section, TimeNs, Tokens, Utilization
 from llmsim.config.rules import broken_rule, shown
+from llmsim.config.speculative import SpeculativeConfig
 
 DTYPES = {
     "auto": "auto",
@@ -37,11 +39,12 @@ GraphSizes = Annotated[
 SAME_OPTION = {
     "reserve_full_isl": ("reserve_full_isl", "scheduler_reserve_full_isl"),
     "gpu_memory_utilization": ("gpu_memory_utilization", "npu_memory_utilization"),
+    "cuda_graph_sizes": ("cuda_graph_sizes", "cudagraph_capture_sizes"),
 }
 """Options with several names; an instance adds npu_mem.mem_util to the second."""
 
 
-def require_equal(names: tuple[str, ...], values: tuple[float | bool | None, ...]) -> None:
+def require_equal(names: tuple[str, ...], values: tuple[object, ...]) -> None:
     """Raises a broken rule where names of one option disagree; a dot in a name steps into a section."""
     present = [(name, value) for name, value in zip(names, values, strict=True) if value is not None]
     for name, value in present[1:]:
@@ -61,9 +64,30 @@ class EngineOptions(Section):
         default=None, description="Most sequences in one step; 0: as many as max_num_batched_tokens."
     )
     max_num_batched_tokens: Tokens | None = Field(default=None, description="Token budget of one step.")
+    max_num_scheduled_tokens: PositiveTokens | None = Field(
+        default=None,
+        description="Tokens that the scheduler puts into one step; max_num_batched_tokens, without what drafting adds, "
+        "if not given.",
+    )
     long_prefill_token_threshold: Tokens | None = Field(
         default=None, description="Most tokens of one prompt in one step; 0: no limit but the budget."
     )
+    long_prefill_token_threshold_adaptive: bool | None = Field(
+        default=None, description="The threshold is at least the budget's share of each request (vLLM 0.33)."
+    )
+    max_num_active_seqs: PositiveCount | None = Field(
+        default=None, description="Most sequences that run at once (vLLM 0.33); max_num_seqs if not given."
+    )
+    prefill_schedule_interval: Annotated[int, Field(ge=1, le=1 << 20)] | None = Field(
+        default=None, description="Prompts are computed in every so many steps while decodes exist."
+    )
+    max_num_queued_reqs: PositiveCount | None = Field(
+        default=None, description="Requests beyond so many waiting ones are turned away (503)."
+    )
+    max_num_queued_tokens: PositiveTokens | None = Field(
+        default=None, description="Requests are turned away while so many tokens of prompts wait (503)."
+    )
+    speculative_config: SpeculativeConfig | None = Field(default=None, description="Speculative decoding; null: none.")
     enable_chunked_prefill: bool | None = Field(default=None, description="Whether a prompt may spread over steps.")
     enable_prefix_caching: bool | None = Field(default=None, description="Whether equal prefixes share KV blocks.")
     reserve_full_isl: bool | None = Field(
@@ -117,6 +141,16 @@ class EngineOptions(Section):
     cuda_graph_sizes: GraphSizes | None = Field(
         default=None, description="Token counts with a captured graph; smaller steps are padded to the next one."
     )
+    cudagraph_capture_sizes: GraphSizes | None = Field(default=None, description="vLLM's name of cuda_graph_sizes.")
+    cudagraph_mode: Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"] | None = Field(
+        default=None, description="Which batches replay a captured graph, and whether attention is in it."
+    )
+    enforce_eager: bool | None = Field(
+        default=None, description="No graphs and no compilation: every operator is launched from Python."
+    )
+    launch_ns: TimeNs | None = Field(
+        default=None, description="Host time of one launch; steps without a graph are no faster than their launches."
+    )
     api_latency_ns: TimeNs | None = Field(
         default=None, description="Time between a request's arrival at the server and in the engine's queue."
     )
@@ -155,6 +189,14 @@ class EngineOverrides:
     engine_profile: str | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    max_num_scheduled_tokens: int | None = None
+    max_num_active_seqs: int | None = None
+    long_prefill_token_threshold_adaptive: bool | None = None
+    prefill_schedule_interval: int | None = None
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
+    speculative_config: Mapping[str, Any] | None = None
+    """vLLM's JSON."""
     long_prefill_token_threshold: int | None = None
     enable_chunked_prefill: bool | None = None
     enable_prefix_caching: bool | None = None
@@ -175,6 +217,10 @@ class EngineOverrides:
     skip_prefill: bool | None = None
     async_scheduling: bool | None = None
     cuda_graph_sizes: tuple[int, ...] | None = None
+    cudagraph_capture_sizes: tuple[int, ...] | None = None
+    cudagraph_mode: str | None = None
+    enforce_eager: bool | None = None
+    launch_ns: float | None = None
     api_latency_ns: float | None = None
     host_gap_ns: float | None = None
     dp_sync_interval: int | None = None

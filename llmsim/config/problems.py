@@ -22,7 +22,6 @@ _OTHER_NAMES = {
     "gpu_mem": "npu_mem",
     "bandwidth": "mem_bw",
     "capacity": "mem_size",
-    "cudagraph_capture_sizes": "cuda_graph_sizes",
     "num_gpu_blocks": "num_gpu_blocks_override",
 }
 """Keys that other tools use for what this file calls otherwise; spelling alone would not find them."""
@@ -40,11 +39,19 @@ def input_error(error: ValidationError, document: Document) -> InputError:
 def option_error(error: ValidationError, place: Callable[[str], str]) -> InputError:
     """The first problem of the command line's engine options; `place` turns an option's name into what was typed."""
     problem: Any = error.errors(include_url=False)[0]
-    if problem["type"] == "broken_rule":
-        return InputError(f"{place(problem['ctx']['field'][0])} {problem['ctx']['sentence']}")
-    name, *rest = problem["loc"]
-    expected = expectation(schema_at(cluster_schema(), ("engine", *problem["loc"])))
-    return InputError(f"{place(str(name))}{field_path(tuple(rest))} is {shown(problem['input'])}; expected {expected}")
+    broken = problem["type"] == "broken_rule"
+    name, *rest = (*problem["loc"], *problem["ctx"]["field"]) if broken else problem["loc"]
+    inside = field_path(tuple(rest))
+    where = place(str(name)) + ("." if inside and not inside.startswith("[") else "") + inside
+    if broken:
+        return InputError(f"{where} {problem['ctx']['sentence']}")
+    schema = cluster_schema()
+    if problem["type"] == "extra_forbidden":
+        return InputError(f"{where} is not a known key{_known_keys(('engine', *problem['loc']), schema)}")
+    expected = expectation(schema_at(schema, ("engine", *problem["loc"])))
+    if problem["type"] == "missing":
+        return InputError(f"{where} is missing; expected {expected}")
+    return InputError(f"{where} is {shown(problem['input'])}; expected {expected}")
 
 
 def _independent(problems: list[Any]) -> list[Any]:

@@ -20,10 +20,29 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "enable_eplb": False,
     "num_redundant_experts": 0,
     "expert_placement_strategy": "linear",
+    "speculative_config": None,
+    "max_num_scheduled_tokens": None,
+    "max_num_active_seqs": None,
+    "long_prefill_token_threshold_adaptive": False,
+    "prefill_schedule_interval": 1,
+    "max_num_queued_reqs": None,
+    "max_num_queued_tokens": None,
+    "cudagraph_mode": None,
+    "enforce_eager": False,
+    "launch_ns": None,
 }
 """Options that no engine has, and what a profile need not say; the default of each does what the engine does.
 
 dp_sync_interval: 32 in vLLM 0.19 and 0.24 (v1/engine/core.py, DPEngineCoreProc)."""
+
+VERSIONED = (
+    "max_num_active_seqs",
+    "long_prefill_token_threshold_adaptive",
+    "prefill_schedule_interval",
+    "max_num_queued_reqs",
+    "max_num_queued_tokens",
+)
+"""Options that only some versions of the engine have: those that name them in `options`."""
 
 _OTHERS: Mapping[str, Any] = {"async_scheduling": False}
 _PAPERS: Mapping[str, Any] = {**_OTHERS, "enable_prefix_caching": False}
@@ -39,7 +58,16 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 """What a scheduler's default is instead of the engine profile's (docs/schedulers.md)."""
 
 _OFF = (None, False, 0, 0.0)
-_ONLY_VLLM = ("long_prefill_token_threshold", "reserve_full_isl", "async_scheduling", "prioritize_prefill")
+_ONLY_VLLM = (
+    "long_prefill_token_threshold",
+    "reserve_full_isl",
+    "async_scheduling",
+    "prioritize_prefill",
+    "speculative_config",
+    "max_num_active_seqs",
+    "long_prefill_token_threshold_adaptive",
+    "prefill_schedule_interval",
+)
 
 Place = Callable[[str], str]
 

@@ -14,6 +14,7 @@ from llmsim.core import Provenance
 from llmsim.costs.bundle_attention import complete_grid, read_attention, skew_ps_per_token_q20
 from llmsim.costs.bundle_files import BundleFiles
 from llmsim.costs.bundle_light import LightWarnings
+from llmsim.costs.launch_families import both_families, by_family
 from llmsim.costs.source import AttentionCost, CostRequest, Curve, curve_from_points, to_ps
 from llmsim.costs.tables import Table, read_table, refuse_duplicates
 
@@ -38,6 +39,7 @@ class BundleSource:
         self._notes: list[str] = []
         self._light = LightWarnings(request)
         self._tables: dict[Path, dict[str, tuple[Floats, Floats]]] = {}
+        self._families: dict[Path, dict[str, tuple[Floats, Floats, Floats]]] = {}
         self._attention_table = read_attention(files.folder / "attention.csv")
 
     def operator(self, op: Operator, last: int) -> Curve | None:
@@ -58,7 +60,18 @@ class BundleSource:
             return None
         points, times_us = rows
         self._light.dense(op, path, feature, points, times_us)
-        return curve_from_points(points, times_us, last, self._files.label(path))
+        label = self._files.label(path)
+        families = self._both(path).get(op.name) if name == "dense.csv" else None
+        if families is None:
+            return curve_from_points(points, times_us, last, label)
+        points, graph_us, eager_us = families
+        graph, eager = (curve_from_points(points, us, last, label) for us in (graph_us, eager_us))
+        return by_family(graph, eager, max(self._request.cuda_graph_sizes, default=0))
+
+    def _both(self, path: Path) -> dict[str, tuple[Floats, Floats, Floats]]:
+        if path not in self._families:
+            self._families[path] = both_families(path, "tokens")
+        return self._families[path]
 
     def experts_us(self, op: Operator) -> Callable[[Floats, Floats], Floats]:
         """Microseconds of a rank whose experts get so many (token, expert) pairs and of which so many are touched."""

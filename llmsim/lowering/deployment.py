@@ -22,6 +22,8 @@ from llmsim.lowering.adjusted import adjusted, adjusted_costs, adjustment_notes
 from llmsim.lowering.calibration import Calibration
 from llmsim.lowering.capped import clock_ppm, costs_at_clock
 from llmsim.lowering.collectives import Network, expanded_config, link_collective_costs, links_of
+from llmsim.lowering.drafter import DraftPlan, Linked, busy_names, draft_plan, refuse_what_does_not_run_yet
+from llmsim.lowering.graphs import graph_rules, padded_mixed
 from llmsim.lowering.handover import ROLES, handover_config, transfer_notes
 from llmsim.lowering.layouts import (
     LoweredWave,
@@ -36,7 +38,7 @@ from llmsim.lowering.layouts import (
 )
 from llmsim.lowering.network import ClusterNetwork, cluster_network
 from llmsim.lowering.offload import OffloadPlan, evicted_notes, local_reads, offload_plan, place_copies
-from llmsim.lowering.program import build_program, padded_tokens
+from llmsim.lowering.program import build_program
 from llmsim.lowering.routed import Routes, routes_of
 from llmsim.lowering.scheduler import scheduler_config
 from llmsim.lowering.terms import COLD_KV
@@ -96,6 +98,8 @@ class LoweredGroup:
     program: "_native.Program"
     program_costs: tuple[OpCost | AttentionCost, ...]
     """The cost of each operator of the program, in its order."""
+    busy_names: tuple[tuple[str, str], ...]
+    """(name, source) of everything that the group's devices are busy with, as the core numbers it."""
     expanded: "_native.ExpandedConfig | None"
     """How to run every rank's nodes in the engine; None: the folded program."""
     scheduler: "_native.VllmV1Config | _native.BatchingConfig"
@@ -106,6 +110,8 @@ class LoweredGroup:
     offload: OffloadPlan | None = None
     """What is kept outside of the devices; None: nothing."""
     network_notes: tuple[str, ...] = ()
+    draft: DraftPlan | None = None
+    """Who proposes drafts on its devices; None: nobody."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,9 +129,7 @@ class LoweredDeployment:
 
     def operator(self, group: int, index: int) -> tuple[str, str]:
         """(name, source) of an operator of a group's program."""
-        lowered = self.groups[group]
-        cost = lowered.program_costs[index]
-        return cost.name, cost.source
+        return self.groups[group].busy_names[index]
 
     @property
     def enforces_light(self) -> tuple[bool, ...]:
@@ -172,6 +176,7 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
         for note in (
             *(*lowered.model.notes, *lowered.ledger.notes, *lowered.costs.notes),
             *(lowered.offload.notes if lowered.offload is not None else ()),
+            *(lowered.draft.notes if lowered.draft is not None else ()),
         )
     )
     notes |= dict.fromkeys(note for lowered in done.values() for note in lowered.network_notes)
@@ -220,7 +225,7 @@ def _engine_key(engine: EngineArgs) -> tuple[object, ...]:
 def _placed(lowered: LoweredGroup, group: Group) -> LoweredGroup:
     """The same group at another place."""
     group = replace(group, engine=lowered.engine)
-    native = _native_group(group, lowered.native.model, lowered.offload)
+    native = _native_group(group, lowered.native.model, lowered.offload, lowered.draft)
     return replace(lowered, native=native, info=replace(lowered.info, index=group.index))
 
 
@@ -238,7 +243,8 @@ def _lower_group(
     ops = distinct_operators(stages, model, layout, dtypes)
     request = _cost_request(group, options, model, hardware, layout, dtypes, ops, routes is not None)
     offload = offload_plan(deployment, group, model, layout, ops, request.max_model_len, request.table_tokens)
-    ledger = _ledger(group, model, layout, dtypes, hardware, offload)
+    draft = _draft(deployment, group, options, request, offload, routes)
+    ledger = _ledger(group, model, layout, dtypes, hardware, offload, draft)
     costs = _costs(deployment, group, options, request, offload)
     links = links_of(deployment, routes, group, layout, members_of(group, model), options.network)
     linked = link_collective_costs(ops, request, costs.link_collectives, links)
@@ -246,9 +252,9 @@ def _lower_group(
         stages,
         costs,
         linked.of_stage,
-        padded_tokens(request),
+        padded_mixed(engine, request.max_tokens),
         engine.host_gap_ps,
-        max(engine.cuda_graph_sizes, default=0),
+        graph_rules(engine, stages, request.max_tokens),
     )
     expanded = None
     if options.exact or links.must_expand:
@@ -279,9 +285,11 @@ def _lower_group(
         costs=costs,
         program=program,
         program_costs=program_costs,
+        busy_names=busy_names(program_costs, engine, draft),
         expanded=expanded,
         scheduler=scheduler_config(engine, ledger.num_blocks, request.max_model_len, program, group.pd_type),
-        native=_native_group(group, model_index, offload),
+        native=_native_group(group, model_index, offload, draft),
+        draft=draft,
         engine=engine,
         offload=offload,
         hardware=hardware,
@@ -310,7 +318,7 @@ def _cost_request(
         group_memory_bandwidth_bytes_per_s=group.memory.bandwidth_bytes_per_s,
         operators=ops,
         max_tokens=engine.max_num_batched_tokens,
-        max_seqs=engine.max_num_seqs,
+        max_seqs=engine.max_num_seqs * (1 if engine.speculation is None else 1 + engine.speculation.tokens),
         max_model_len=engine.max_model_len or model.max_position_embeddings,
         cuda_graph_sizes=engine.cuda_graph_sizes,
         profile_dirs=options.profile_dirs,
@@ -326,6 +334,32 @@ def _cost_request(
     )
 
 
+def _draft(
+    deployment: Deployment,
+    group: Group,
+    options: LoweringOptions,
+    request: CostRequest,
+    offload: OffloadPlan | None,
+    routes: Routes | None,
+) -> DraftPlan | None:
+    """The drafter, priced like the model: by the same sources, on the same links."""
+    members = members_of(group, request.model)
+    powered = deployment.accelerator_power(group) is not None
+    refuse_what_does_not_run_yet(group, members, exact=options.exact, offloads=offload is not None, powered=powered)
+
+    def linked(ops: tuple[Operator, ...], own: CostRequest, costs: CompiledCosts, layout: Layout) -> Linked:
+        links = links_of(deployment, routes, group, layout, 1, options.network)
+        return link_collective_costs(ops, own, costs.link_collectives, links).of_stage
+
+    return draft_plan(
+        group,
+        request,
+        lambda name: _located(name, deployment.cluster_path),
+        lambda own: _costs(deployment, group, options, own, None),
+        linked,
+    )
+
+
 def _ledger(
     group: Group,
     model: ModelConfig,
@@ -333,6 +367,7 @@ def _ledger(
     dtypes: Dtypes,
     hardware: Hardware | None,
     offload: OffloadPlan | None,
+    draft: DraftPlan | None,
 ) -> MemoryLedger:
     """Of the stage with the least room, which decides for all."""
     engine = group.engine
@@ -351,8 +386,10 @@ def _ledger(
             num_gpu_blocks_override=engine.num_gpu_blocks_override,
             rules=load_profile(engine.engine_profile).memory,
             cuda_graph_sizes=engine.cuda_graph_sizes,
+            cudagraph_mode=engine.cudagraph_mode,
             num_sms=DEFAULT_NUM_SMS if hardware is None else hardware.num_sms,
             elsewhere=elsewhere,
+            draft=None if draft is None else draft.share,
         ),
     )
 
@@ -382,8 +419,13 @@ def with_queueing(engine: EngineArgs, plugin: str) -> EngineArgs:
     return replace(engine, api_latency_ps=read_coefficients(Path(path)).queueing_ps, origin=origin)
 
 
-def _native_group(group: Group, model_index: int, offload: OffloadPlan | None) -> "_native.GroupConfig":
+def _native_group(
+    group: Group, model_index: int, offload: OffloadPlan | None, draft: DraftPlan | None
+) -> "_native.GroupConfig":
     native = _native.GroupConfig()
+    native.drafter = draft.native if draft is not None else None
+    native.max_queued_requests = group.engine.max_num_queued_reqs or 0
+    native.max_queued_tokens = group.engine.max_num_queued_tokens or 0
     if offload is not None:
         native.offload = offload.native
     native.index = group.index

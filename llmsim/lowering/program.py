@@ -8,7 +8,7 @@ import numpy as np
 
 from llmsim import _native
 from llmsim.core import Int32
-from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost
+from llmsim.costs import AttentionCost, CompiledCosts, OpCost
 from llmsim.model import Operator
 
 FEATURES = {
@@ -21,13 +21,13 @@ COLLECTIVES = ("all_reduce", "logits_gather", "dispatch", "combine", "stage_gath
 HANDOVER = "stage_send"
 
 
-def padded_tokens(request: CostRequest) -> Int32:
+def padded_counts(graph_sizes: Sequence[int], max_tokens: int) -> Int32:
     """For each token count 0..max_tokens, what the step runs at: the next captured graph size, or the exact count.
 
     Shape (max_tokens + 1,). Source: vLLM's CUDA-graph dispatch (spec of fidelity terms, padding).
     """
-    sizes = sorted(request.cuda_graph_sizes)
-    counts = range(request.max_tokens + 1)
+    sizes = sorted(graph_sizes)
+    counts = range(max_tokens + 1)
     padded = [
         count if count == 0 or (place := bisect_left(sizes, count)) == len(sizes) else sizes[place] for count in counts
     ]
@@ -52,7 +52,7 @@ def build_program(
     linked: Sequence[Sequence[OpCost]],
     padded: Int32,
     host_gap_ps: int,
-    largest_graph: int,
+    graphs: "_native.GraphRules",
 ) -> tuple["_native.Program", tuple[OpCost | AttentionCost, ...]]:
     """The program and the cost of each of its operators, in order.
 
@@ -67,16 +67,18 @@ def build_program(
         placed += [Placed(cost, cost.part, cost.repeat, stage) for cost in extra if stage == 0]
     placed.sort(key=lambda one: (one.stage, PARTS[one.part]))
     placed = _with_first_layers(placed)
-    first, *others = (_attention(cost) for cost in costs.attentions)
+    queries = {op.name: queries_per_kv_head(op) for ops in stages for op in ops if op.kind == "attention"}
+    first, *others = (_attention(cost, queries.get(cost.name, 1)) for cost in costs.attentions)
     program = _native.Program(
         [_operator(one, costs.attentions) for one in placed],
         first,
         padded,
         _light_floor(costs),
         host_gap_ps,
-        largest_graph,
         other_attentions=others,
     )
+    program.set_graphs(graphs)
+    program.give_drafts_rows()
     return program, tuple(one.cost for one in placed)
 
 
@@ -137,12 +139,24 @@ def _operator(placed: Placed, attentions: Sequence[AttentionCost]) -> "_native.O
     )
 
 
-def _attention(cost: AttentionCost) -> "_native.Attention":
+def queries_per_kv_head(op: Operator) -> int:
+    """Query heads that read the same cached rows: all of them with latent attention, which decodes on its cache."""
+    latent = op.decode_flops_per_context_token != op.flops_per_context_token
+    return op.heads if latent else max(1, op.heads // max(1, op.kv_heads))
+
+
+def _attention(cost: AttentionCost, queries: int) -> "_native.Attention":
     if cost.mixed is not None:
         grid = cost.mixed
         axes = [grid.chunk_axis, grid.kv_prefill_axis, grid.n_axis, grid.kv_axis]
         return _native.Attention.mixed(
-            axes, grid.ps.ravel(), cost.skew_ps_per_token_q20, grid.provenance.ravel(), cost.window, cost.chunked
+            axes,
+            grid.ps.ravel(),
+            cost.skew_ps_per_token_q20,
+            grid.provenance.ravel(),
+            cost.window,
+            cost.chunked,
+            queries,
         )
     assert cost.split is not None, "attention has one of two shapes"
     split = cost.split
@@ -157,4 +171,5 @@ def _attention(cost: AttentionCost) -> "_native.Attention":
         split.decode_provenance.ravel(),
         cost.window,
         cost.chunked,
+        queries,
     )

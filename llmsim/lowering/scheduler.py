@@ -1,7 +1,10 @@
 """The native scheduler's configuration from the engine's options."""
 
+from collections.abc import Sequence
+
 from llmsim import _native
 from llmsim.config import EngineArgs
+from llmsim.config.speculative import Speculation
 
 FREE_ORDER = {"vllm-0.19": _native.FreeOrder.APPEND}
 """Engines that append every freed block; later ones put blocks that nothing can hit in front (recorded from 0.24)."""
@@ -21,22 +24,54 @@ def scheduler_config(
     scheduler: _native.VllmV1Config | _native.BatchingConfig
     if engine.scheduler == "vllm_v1":
         scheduler = _native.VllmV1Config()
-        scheduler.long_prefill_token_threshold = engine.long_prefill_token_threshold
         scheduler.chunked_prefill = engine.enable_chunked_prefill
         scheduler.reserve_full_isl = engine.reserve_full_isl
         scheduler.async_scheduling = engine.async_scheduling
         scheduler.prefill_first = engine.prioritize_prefill
+        scheduler.limits = _limits(engine)
+        if engine.speculation is not None:
+            scheduler.speculation = speculation_config(engine.speculation)
         scheduler.hands_over, scheduler.takes_over = pd_type == "prefill", pd_type == "decode"
     else:
         scheduler = _native.BatchingConfig()
         scheduler.scheduler = engine.scheduler
     scheduler.max_num_seqs = engine.max_num_seqs
-    scheduler.max_num_scheduled_tokens = engine.max_num_batched_tokens
+    scheduler.max_num_scheduled_tokens = engine.max_num_scheduled_tokens
     scheduler.watermark_blocks = int(engine.watermark * num_blocks)
     scheduler.decode_only = engine.skip_prefill
     scheduler.queue = _queue(engine, max_model_len, program)
     scheduler.kv = _kv_cache(engine, num_blocks, max_model_len)
     return scheduler
+
+
+def speculation_config(speculation: Speculation) -> "_native.SpeculationConfig":
+    """The core's form; the seed of the acceptance is the run's, and set there."""
+    native = _native.SpeculationConfig()
+    native.tokens, native.lookahead = speculation.tokens, speculation.lookahead
+    native.tokens_by_sequences = list(speculation.tokens_by_sequences)
+    native.proposal_chance = chance(speculation.proposal_rate)
+    native.acceptance = acceptance(speculation.acceptance)
+    return native
+
+
+def acceptance(rates: Sequence[float]) -> "_native.Acceptance":
+    """Of each position, given that the drafts before it hold."""
+    native = _native.Acceptance()
+    native.chance = [chance(rate) for rate in rates]
+    return native
+
+
+def chance(rate: float) -> int:
+    """A probability in 2^-53, so that 0 is never and 1 is always."""
+    return int(rate * (1 << 53) + 0.5)
+
+
+def _limits(engine: EngineArgs) -> "_native.StepLimits":
+    native = _native.StepLimits()
+    native.long_prefill_token_threshold = engine.long_prefill_token_threshold
+    for name, value in vars(engine.limits).items():
+        setattr(native, name, value)
+    return native
 
 
 def _queue(engine: EngineArgs, max_model_len: int, program: "_native.Program") -> "_native.QueueConfig":
@@ -56,5 +91,6 @@ def _kv_cache(engine: EngineArgs, num_blocks: int, max_model_len: int) -> "_nati
     kv.block_size = engine.block_size
     kv.max_model_len = max_model_len
     kv.prefix_caching = engine.enable_prefix_caching
+    kv.drops_last_hit = engine.speculation is not None and engine.speculation.reads_hidden_states
     kv.free_order = FREE_ORDER.get(engine.engine_profile, _native.FreeOrder.UNKEYED_FIRST)
     return kv

@@ -59,6 +59,14 @@ class Elsewhere:
     """Memory for the rank's KV cache; None: the device's own."""
 
 
+@dataclass(frozen=True)
+class DraftShare:
+    """What a drafter takes of each device, bytes: its weights, and its own KV of every token."""
+
+    weight_bytes: int
+    kv_bytes_per_token: int
+
+
 def memory_ledger(  # as many arguments as vLLM's own profile run depends on
     model: ModelConfig,
     layout: Layout,
@@ -72,8 +80,10 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
     num_gpu_blocks_override: int | None = None,
     rules: MemoryRules | None = None,
     cuda_graph_sizes: tuple[int, ...] = (),
+    cudagraph_mode: str = "FULL_AND_PIECEWISE",
     num_sms: int = DEFAULT_NUM_SMS,
     elsewhere: Elsewhere | None = None,
+    draft: DraftShare | None = None,
 ) -> MemoryLedger:
     """The ledger of one device of a group.
 
@@ -87,7 +97,7 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
     there = elsewhere or Elsewhere()
     demand = _Demand(
         model, layout, dtypes, device_bytes, utilization, max_num_seqs, max_num_batched_tokens, block_size, rules,
-        cuda_graph_sizes, num_sms, there,
+        cuda_graph_sizes, num_sms, there, draft=draft, cudagraph_mode=cudagraph_mode,
     )  # fmt: skip
     if demand.window_bytes and demand.windows_apart.fitting_blocks >= demand.fitting_blocks:
         demand = demand.windows_apart
@@ -129,6 +139,8 @@ class _Demand:
     cuda_graph_sizes: tuple[int, ...]
     num_sms: int
     elsewhere: Elsewhere = Elsewhere()
+    draft: DraftShare | None = None
+    cudagraph_mode: str = "FULL_AND_PIECEWISE"
     apart: bool = False
     """The windows of sliding layers are reserved, and blocks hold the other layers alone."""
 
@@ -190,9 +202,12 @@ class _Demand:
     @property
     def block_bytes(self) -> int:
         groups = kv_groups(self.model, self.layout, self.dtypes)
+        drafts = self.draft.kv_bytes_per_token if self.draft is not None else 0
         if self.apart:
-            return sum(group.bytes_per_token for group in groups if not group.window) * self.block_size
-        return kv_bytes_per_token(self.model, self.layout, self.dtypes) * self.block_size
+            per_token = sum(group.bytes_per_token for group in groups if not group.window)
+        else:
+            per_token = kv_bytes_per_token(self.model, self.layout, self.dtypes)
+        return (per_token + drafts) * self.block_size
 
     @cached_property
     def reserves(self) -> tuple[tuple[str, int], ...]:
@@ -200,9 +215,11 @@ class _Demand:
         seqs = self.max_num_seqs
         run = ProfileRun(
             self.model, self.layout, self.dtypes, seqs, self.max_num_batched_tokens, self.rules, self.cuda_graph_sizes,
-            self.num_sms,
+            self.num_sms, self.cudagraph_mode,
         )  # fmt: skip
         lines = [("weights", self.weights), *run.lines]
+        if self.draft is not None:
+            lines.insert(1, ("weights of the drafter", self.draft.weight_bytes))
         there, tokens = self.elsewhere, self.max_num_batched_tokens
         if there.weights_bytes:
             lines.append(("weights that are elsewhere", -there.weights_bytes))
@@ -244,7 +261,8 @@ class _Demand:
             )
         if self.elsewhere.kv_bytes is not None:
             return
-        needed = self.weights - self.elsewhere.weights_bytes + blocks * self.block_bytes
+        drafts = self.draft.weight_bytes if self.draft is not None else 0
+        needed = self.weights + drafts - self.elsewhere.weights_bytes + blocks * self.block_bytes
         if needed <= self.device_bytes:
             return
         most = max(0, (self.device_bytes - self.weights) // self.block_bytes)

@@ -16,6 +16,9 @@ FILTER_BYTES_PER_LOGIT = 4
 DEFAULT_NUM_SMS = 132
 """Where there is no data sheet: an H100's. A row of the filter's buffer is 0.5 MB for a vocabulary of 128k."""
 
+_OF_DECODES = ("FULL_AND_PIECEWISE", "FULL_DECODE_ONLY")
+"""Modes that capture graphs of decodes apart from those of any batch."""
+
 Lines = tuple[tuple[str, int], ...]
 """(label, bytes)."""
 
@@ -32,6 +35,7 @@ class ProfileRun:
     rules: MemoryRules
     cuda_graph_sizes: tuple[int, ...]
     num_sms: int
+    cudagraph_mode: str = "FULL_AND_PIECEWISE"
 
     @property
     def lines(self) -> Lines:
@@ -93,6 +97,7 @@ class ProfileRun:
         left = ("left by the first capture of CUDA graphs", rules.first_capture_bytes)
         if not rules.graphs_charged:
             return kernels, left
-        graphs = len(sizes) + sum(size <= self.max_num_seqs for size in sizes)
+        decodes = sum(size <= self.max_num_seqs for size in sizes) if self.cudagraph_mode in _OF_DECODES else 0
+        graphs = decodes + (len(sizes) if self.cudagraph_mode != "FULL_DECODE_ONLY" else 0)
         estimate = rules.first_capture_bytes + max(0, graphs - 2) * rules.bytes_per_graph
         return kernels, left, (f"CUDA graphs, estimate for {graphs}", estimate)

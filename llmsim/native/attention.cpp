@@ -31,8 +31,8 @@ Features Sight::features(const Batch& batch) const {
   Features seen = batch.features;
   seen.prefill_area = seen.decode_context = seen.decode_max_context = 0;
   for (const Item& item : batch.items) {
-    if (item.tokens == 1) {
-      const std::int64_t visible = context(item.computed_before);
+    if (item.decodes()) {
+      const std::int64_t visible = context(item.computed_before + item.tokens - 1);
       seen.decode_context += visible;
       seen.decode_max_context = std::max(seen.decode_max_context, visible);
     } else {
@@ -40,6 +40,22 @@ Features Sight::features(const Batch& batch) const {
     }
   }
   return seen;
+}
+
+// Decode kernels stream a sequence's KV once for each tile of 64 rows (FlashAttention with packed query heads: FA3's
+// PackGQA, FA2's seqlenq_ngroups_swapped). So a sequence that verifies its drafts counts as one decode as long as all
+// its queries fit the tiles of one, and as several beyond.
+AttentionPrice AttentionCost::price_verified(const Batch& batch) const {
+  constexpr std::int64_t kTile = 64;
+  Features seen = sight_.kind == Sight::Kind::kAll ? batch.features : sight_.features(batch);
+  const std::int64_t alone = ceil_div(queries_per_kv_head_, kTile);
+  for (const Item& item : batch.items) {
+    if (item.drafts == 0) continue;
+    const std::int64_t more = ceil_div(item.tokens * queries_per_kv_head_, kTile * alone) - 1;
+    seen.decode_sequences += more;
+    seen.decode_context += more * sight_.context(item.computed_before + item.tokens - 1);
+  }
+  return price(batch, seen);
 }
 
 AttentionPrice MixedGridAttention::price(const Batch&, const Features& f) const {
@@ -81,7 +97,7 @@ AttentionPrice SplitGridAttention::price(const Batch& batch, const Features& f) 
   AttentionPrice price;
   if (f.prefill_sequences > 0) {
     for (const Item& item : batch.items)
-      if (item.tokens != 1) add_prefill(price, item);
+      if (!item.decodes()) add_prefill(price, item);
   }
   if (f.decode_sequences > 0) {
     Cell cell = decode_.cell(

@@ -51,8 +51,11 @@ class AttentionCost {
   explicit AttentionCost(std::int64_t skew_ps, Sight sight = {}) : skew_ps_(skew_ps), sight_(sight) {}
   virtual ~AttentionCost() = default;
   AttentionPrice price(const Batch& batch) const {
+    if (batch.features.drafts > 0) return price_verified(batch);
     return sight_.kind == Sight::Kind::kAll ? price(batch, batch.features) : price(batch, sight_.features(batch));
   }
+  // Query heads that share a KV head: rows of one tile, which the queries of a verified sequence fill up together.
+  void set_queries_per_kv_head(std::int64_t queries) { queries_per_kv_head_ = queries; }
 
  protected:
   // `seen` are the features of the batch as these layers see it.
@@ -66,8 +69,11 @@ class AttentionCost {
   }
 
  private:
+  AttentionPrice price_verified(const Batch& batch) const;
+
   std::int64_t skew_ps_;
   Sight sight_;
+  std::int64_t queries_per_kv_head_ = 1;
 };
 
 // A profile of mixed batches: (prefill chunk, its cached context, decode sequences, their mean context).

@@ -1,4 +1,5 @@
 // Step programs and configuration for Python.
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -68,6 +69,11 @@ struct AttentionHandle {
   std::unique_ptr<AttentionCost> cost;
 };
 
+AttentionHandle handle(std::unique_ptr<AttentionCost> cost, std::int64_t queries_per_kv_head) {
+  cost->set_queries_per_kv_head(queries_per_kv_head);
+  return {std::move(cost)};
+}
+
 }  // namespace
 
 void bind_program(nb::module_& m) {
@@ -75,23 +81,30 @@ void bind_program(nb::module_& m) {
       .def_static(
           "mixed",
           [](const std::vector<In<std::int64_t>>& axes, const In<std::int64_t>& ps, std::int64_t skew_ps,
-             const std::optional<In<std::uint8_t>>& provenance, std::int64_t window, bool chunked) {
-            return AttentionHandle{std::make_unique<MixedGridAttention>(make_grid<4>(axes, ps, provenance), skew_ps,
-                                                                        sight_of(window, chunked))};
+             const std::optional<In<std::uint8_t>>& provenance, std::int64_t window, bool chunked,
+             std::int64_t queries_per_kv_head) {
+            return handle(std::make_unique<MixedGridAttention>(make_grid<4>(axes, ps, provenance), skew_ps,
+                                                               sight_of(window, chunked)),
+                          queries_per_kv_head);
           },
-          "axes"_a, "ps"_a, "skew_ps"_a, "provenance"_a = nb::none(), "window"_a = 0, "chunked"_a = false)
+          "axes"_a, "ps"_a, "skew_ps"_a, "provenance"_a = nb::none(), "window"_a = 0, "chunked"_a = false,
+          "queries_per_kv_head"_a = 1)
       .def_static(
           "split",
           [](const std::vector<In<std::int64_t>>& prefill_axes, const In<std::int64_t>& prefill_ps,
              const std::vector<In<std::int64_t>>& decode_axes, const In<std::int64_t>& decode_ps, std::int64_t mixed_ps,
              std::int64_t skew_ps, const std::optional<In<std::uint8_t>>& prefill_provenance,
-             const std::optional<In<std::uint8_t>>& decode_provenance, std::int64_t window, bool chunked) {
-            return AttentionHandle{std::make_unique<SplitGridAttention>(
-                make_grid<2>(prefill_axes, prefill_ps, prefill_provenance),
-                make_grid<2>(decode_axes, decode_ps, decode_provenance), mixed_ps, skew_ps, sight_of(window, chunked))};
+             const std::optional<In<std::uint8_t>>& decode_provenance, std::int64_t window, bool chunked,
+             std::int64_t queries_per_kv_head) {
+            return handle(
+                std::make_unique<SplitGridAttention>(make_grid<2>(prefill_axes, prefill_ps, prefill_provenance),
+                                                     make_grid<2>(decode_axes, decode_ps, decode_provenance), mixed_ps,
+                                                     skew_ps, sight_of(window, chunked)),
+                queries_per_kv_head);
           },
           "prefill_axes"_a, "prefill_ps"_a, "decode_axes"_a, "decode_ps"_a, "mixed_ps"_a, "skew_ps"_a,
-          "prefill_provenance"_a = nb::none(), "decode_provenance"_a = nb::none(), "window"_a = 0, "chunked"_a = false);
+          "prefill_provenance"_a = nb::none(), "decode_provenance"_a = nb::none(), "window"_a = 0, "chunked"_a = false,
+          "queries_per_kv_head"_a = 1);
 
   nb::enum_<Feature>(m, "Feature")
       .value("TOKENS", Feature::kTokens)
@@ -137,6 +150,18 @@ void bind_program(nb::module_& m) {
       .def_rw("flops_per_token", &LightFloor::flops_per_token)
       .def_rw("flops_per_s", &LightFloor::flops_per_s);
 
+  nb::enum_<GraphMode>(m, "GraphMode")
+      .value("NONE", GraphMode::kNone)
+      .value("PIECEWISE", GraphMode::kPiecewise)
+      .value("FULL", GraphMode::kFull);
+  nb::class_<GraphRules>(m, "GraphRules", "Which graph a batch replays, and the host's time for each kind (ps).")
+      .def(nb::init<>())
+      .def_rw("query", &GraphRules::query)
+      .def_rw("largest_decode", &GraphRules::largest_decode)
+      .def_rw("largest_mixed", &GraphRules::largest_mixed)
+      .def_rw("mixed", &GraphRules::mixed)
+      .def_rw("padded_decode", &GraphRules::padded_decode)
+      .def_rw("host_ps", &GraphRules::host_ps);
   nb::class_<Program>(m, "Program")
       .def(
           "__init__",
@@ -155,6 +180,8 @@ void bind_program(nb::module_& m) {
           },
           "operators"_a, "attention"_a, "padded_tokens"_a, "floor"_a, "host_gap_ps"_a, "largest_graph"_a = 0,
           "other_attentions"_a = std::vector<AttentionHandle*>{})
+      .def("set_graphs", &Program::set_graphs, "rules"_a)
+      .def("give_drafts_rows", &Program::give_drafts_rows, "Verified drafts count as sequences in the tables.")
       .def(
           "step_ps",
           [](const Program& p, const std::vector<std::pair<std::int64_t, std::int64_t>>& items) {
@@ -164,7 +191,7 @@ void bind_program(nb::module_& m) {
               batch.features.add(q, k);
             }
             auto usage = p.new_usage();
-            const std::int64_t tokens = p.padded(batch.features.tokens);
+            const std::int64_t tokens = p.padded(batch.features);
             const auto place = p.place(batch.features, tokens, tokens);
             return std::max<Ps>(1, p.evaluate(batch, place, p.attention_layer(batch), usage, {}).ps + p.host_gap());
           },
@@ -204,12 +231,46 @@ void bind_configs(nb::module_& m) {
       .def_rw("block_size", &KvCacheConfig::block_size)
       .def_rw("max_model_len", &KvCacheConfig::max_model_len)
       .def_rw("prefix_caching", &KvCacheConfig::prefix_caching)
+      .def_rw("drops_last_hit", &KvCacheConfig::drops_last_hit)
       .def_rw("free_order", &KvCacheConfig::free_order);
+  nb::class_<StepLimitsConfig>(m, "StepLimits", "Limits of a step beyond its token budget.")
+      .def(nb::init<>())
+      .def_rw("long_prefill_token_threshold", &StepLimitsConfig::long_prefill_token_threshold)
+      .def_rw("adaptive_threshold", &StepLimitsConfig::adaptive_threshold)
+      .def_rw("lone_prompt_uncapped", &StepLimitsConfig::lone_prompt_uncapped)
+      .def_rw("input_budget", &StepLimitsConfig::input_budget)
+      .def_rw("draft_slots", &StepLimitsConfig::draft_slots)
+      .def_rw("max_num_active_seqs", &StepLimitsConfig::max_num_active_seqs)
+      .def_rw("prefill_schedule_interval", &StepLimitsConfig::prefill_schedule_interval);
+  nb::class_<Acceptance>(m, "Acceptance", "Chance of each draft, in 2^-53, given that those before it hold.")
+      .def(nb::init<>())
+      .def_rw("chance", &Acceptance::chance)
+      .def_rw("seed", &Acceptance::seed)
+      .def("accepted", &Acceptance::accepted, "request"_a, "emitted"_a, "drafts"_a,
+           "How many of the drafts hold that follow the request's `emitted` tokens.");
+  nb::class_<SpeculationConfig>(m, "SpeculationConfig", "vLLM's speculative_config, resolved.")
+      .def(nb::init<>())
+      .def_rw("tokens", &SpeculationConfig::tokens)
+      .def_rw("lookahead", &SpeculationConfig::lookahead)
+      .def_rw("tokens_by_sequences", &SpeculationConfig::tokens_by_sequences)
+      .def_rw("proposal_chance", &SpeculationConfig::proposal_chance)
+      .def_rw("acceptance", &SpeculationConfig::acceptance)
+      .def("drafts_after", &SpeculationConfig::drafts_after, "sequences"_a)
+      .def("proposes", &SpeculationConfig::proposes, "request"_a, "emitted"_a);
+  nb::class_<Drafter>(m, "Drafter", "The model that proposes drafts: its first pass, and the pass of each further one.")
+      .def(
+          "__init__",
+          [](Drafter* drafter, std::shared_ptr<Program> first, std::shared_ptr<Program> next, std::int32_t slots,
+             bool parallel) { new (drafter) Drafter(std::move(first), std::move(next), slots, parallel); },
+          "first"_a, "next"_a, "slots"_a, "parallel"_a);
   nb::class_<VllmV1Config>(m, "VllmV1Config")
       .def(nb::init<>())
       .def_rw("max_num_seqs", &VllmV1Config::max_num_seqs)
       .def_rw("max_num_scheduled_tokens", &VllmV1Config::max_num_scheduled_tokens)
-      .def_rw("long_prefill_token_threshold", &VllmV1Config::long_prefill_token_threshold)
+      .def_prop_rw(
+          "long_prefill_token_threshold", [](const VllmV1Config& c) { return c.limits.long_prefill_token_threshold; },
+          [](VllmV1Config& c, std::int32_t tokens) { c.limits.long_prefill_token_threshold = tokens; })
+      .def_rw("limits", &VllmV1Config::limits)
       .def_rw("chunked_prefill", &VllmV1Config::chunked_prefill)
       .def_rw("reserve_full_isl", &VllmV1Config::reserve_full_isl)
       .def_rw("async_scheduling", &VllmV1Config::async_scheduling)
@@ -222,9 +283,7 @@ void bind_configs(nb::module_& m) {
       .def_rw("decode_only", &VllmV1Config::decode_only)
       .def_rw("hands_over", &VllmV1Config::hands_over)
       .def_rw("takes_over", &VllmV1Config::takes_over)
-      .def_rw("num_speculative_tokens", &VllmV1Config::num_speculative_tokens)
-      .def_rw("num_lookahead_tokens", &VllmV1Config::num_lookahead_tokens)
-      .def_rw("accepted_draft_tokens", &VllmV1Config::accepted_draft_tokens)
+      .def_rw("speculation", &VllmV1Config::speculation)
       .def_rw("kv", &VllmV1Config::kv)
       .def("with_policies", &with_policies<VllmV1Config>, "policies"_a, "The same, but for these decisions.");
   nb::class_<BatchingConfig>(m, "BatchingConfig", "Options of a scheduler other than vLLM's, by its name.")
@@ -253,6 +312,9 @@ void bind_configs(nb::module_& m) {
       .def_rw("depth", &GroupConfig::depth)
       .def_rw("role", &GroupConfig::role)
       .def_rw("offload", &GroupConfig::offload, nb::arg().none())
+      .def_rw("drafter", &GroupConfig::drafter, nb::arg().none())
+      .def_rw("max_queued_requests", &GroupConfig::max_queued_requests)
+      .def_rw("max_queued_tokens", &GroupConfig::max_queued_tokens)
       .def_rw("api_latency_ps", &GroupConfig::api_latency);
 }
 

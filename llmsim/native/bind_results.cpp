@@ -224,6 +224,13 @@ nb::dict counter_columns(const Simulation& s) {
   };
   column("steps", [](const Group& g) { return static_cast<std::int64_t>(g.evaluator().usage().steps); });
   column("steps_below_light", [](const Group& g) { return g.evaluator().usage().steps_below_light; });
+  const auto graphs = [](GraphMode mode) {
+    return [mode](const Group& g) { return g.evaluator().usage().steps_by_mode[static_cast<std::size_t>(mode)]; };
+  };
+  column("steps_full_graph", graphs(GraphMode::kFull));
+  column("steps_piecewise_graph", graphs(GraphMode::kPiecewise));
+  column("steps_without_graph", graphs(GraphMode::kNone));
+  column("launching_ps", [](const Group& g) { return g.evaluator().usage().launching; });
   column("scheduled_sequences", [](const Group& g) { return g.evaluator().usage().sequences; });
   column("attended_tokens", [](const Group& g) { return g.evaluator().usage().attended_tokens_x2 / 2; });
   column("kv_read_tokens", [](const Group& g) { return g.evaluator().usage().kv_read_tokens; });
@@ -250,8 +257,19 @@ nb::dict counter_columns(const Simulation& s) {
   column("finished", [&](const Group& g) { return ended(g, true); });
   column("handed_over", [&](const Group& g) { return ended(g, false); });
   column("cancelled", [&s](const Group& g) { return g.builder().counters().cancelled - twice_cancelled(s, g); });
+  column("verifications", [](const Group& g) { return g.builder().counters().speculation.verifications; });
+  column("drafted_tokens", [](const Group& g) { return g.builder().counters().speculation.drafts; });
+  column("accepted_tokens", [](const Group& g) { return g.builder().counters().speculation.accepted; });
+  column("verified_tokens", [](const Group& g) { return g.builder().counters().speculation.emitted; });
   column("rejected", [](const Group& g) { return static_cast<std::int64_t>(g.rejected().size()); });
   return d;
+}
+
+// Per group: how many drafts of each position held.
+nb::list accepted_at(const Simulation& s) {
+  nb::list groups;
+  for (const auto& group : s.groups()) groups.append(to_array(group->builder().counters().speculation.accepted_at));
+  return groups;
 }
 
 nb::dict blame_columns(const Simulation& s) {
@@ -307,6 +325,27 @@ nb::list attention_reach(const Simulation& s) {
   return rows;
 }
 
+namespace {
+
+// The drafter's operators come behind the program's: those of its first pass, then those of the others.
+void append_drafter_time(const Group& group, nb::list& rows) {
+  const Drafter* drafter = group.evaluator().drafter();
+  if (drafter == nullptr) return;
+  auto first = static_cast<std::int32_t>(group.evaluator().program().operators().size()) + 1;
+  const auto append = [&](const Program& program, const Program::Usage& usage) {
+    for (const OperatorTime& time : program.busy_time(usage)) {
+      nb::list ps;
+      for (const std::int64_t value : time.ps) ps.append(value);
+      rows.append(nb::make_tuple(group.config().index, first + time.op, nb::tuple(ps)));
+    }
+    first += static_cast<std::int32_t>(program.operators().size()) + 1;
+  };
+  append(drafter->first(), group.evaluator().drafter_usage().first);
+  append(drafter->next(), group.evaluator().drafter_usage().next);
+}
+
+}  // namespace
+
 nb::list busy_time(const Simulation& s) {
   nb::list rows;
   for (const auto& group : s.groups()) {
@@ -316,6 +355,7 @@ nb::list busy_time(const Simulation& s) {
       for (const std::int64_t value : time.ps) ps.append(value);
       rows.append(nb::make_tuple(group->config().index, time.op, nb::tuple(ps)));
     }
+    append_drafter_time(*group, rows);
   }
   return rows;
 }

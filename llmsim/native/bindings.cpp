@@ -55,6 +55,7 @@ void add_group(Simulation& s, const GroupConfig& config, std::unique_ptr<Builder
   } else {
     evaluator = std::make_unique<FoldedEvaluator>(program);
   }
+  if (config.drafter) evaluator->set_drafter(config.drafter);
   auto group = std::make_unique<Group>(config, std::move(builder), std::move(evaluator), s.sequences(config.role),
                                        s.log(config.role));
   if (record_steps) group->steps = std::make_unique<StepRecorder>();
@@ -168,6 +169,7 @@ void bind_simulation(nb::module_& m) {
       .def("steps", &step_columns)
       .def("series", &series_columns, "first"_a = 0)
       .def("counters", &counter_columns)
+      .def("accepted_at", &accepted_at, "Per group, how many drafts of each position held.")
       .def("blame", &blame_columns)
       .def("busy_time", &busy_time)
       .def("attention_reach", &attention_reach)

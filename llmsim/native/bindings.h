@@ -60,6 +60,7 @@ nb::dict request_columns(const Simulation& simulation);
 nb::object handover_columns(const Simulation& simulation);
 nb::dict fabric_columns(const Simulation& simulation);
 nb::dict counter_columns(const Simulation& simulation);
+nb::list accepted_at(const Simulation& simulation);
 // Where the latency of each finished request went.
 nb::dict blame_columns(const Simulation& simulation);
 nb::list busy_time(const Simulation& simulation);

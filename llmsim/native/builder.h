@@ -8,6 +8,7 @@
 
 #include "batch.h"
 #include "request_log.h"
+#include "scheduling/speculation.h"
 #include "sequence_table.h"
 
 namespace llmsim {
@@ -21,6 +22,7 @@ struct BuilderCounters {
   std::int64_t prompt_tokens = 0, generation_tokens = 0;
   std::int64_t finished = 0, cancelled = 0;
   std::int32_t peak_blocks_used = 0;
+  SpeculationCounters speculation;
 };
 
 // Blocks of a group's KV cache. `total` counts the null block; `cached` are free but can still be hit.
@@ -31,6 +33,7 @@ struct PoolState {
 // What a request must not exceed to ever run.
 struct Limits {
   std::int32_t max_model_len = 0, block_size = 16, usable_blocks = 0;
+  std::int32_t slots_ahead = 0;  // of drafts, beside those of its tokens
 };
 
 // A request whose prompt's KV comes from another group, and how much of it (tokens) was here already.
@@ -49,6 +52,8 @@ class Builder {
   virtual bool has_requests() const = 0;
   // Fills `batch` (cleared first) with the next iteration; leaves it empty when nothing can be scheduled now.
   virtual void build(Ps now, Batch& batch) = 0;
+  // In a wave, before each `build`: how many rounds it has run.
+  virtual void set_step(std::int64_t step) { static_cast<void>(step); }
   // The client has gone: a request that was added and is unfinished leaves. Its blocks are free at once, and what
   // batches in flight compute for it is dropped, as in vLLM.
   virtual void abort(RequestId request) = 0;

@@ -25,7 +25,7 @@ void Wave::pump(Ps now) {
 bool Wave::try_round(Ps now) {
   bool all_there = true, work = false, unfinished = false;
   for (Group* member : members_) {
-    member->offer(now);
+    member->offer(now, rounds_);
     work |= member->has_offer();
     unfinished |= member->builder().has_requests();
     all_there &= member->has_offer() || member->may_join_idle();

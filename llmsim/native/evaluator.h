@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "drafter.h"
 #include "program.h"
 
 namespace llmsim {
@@ -24,6 +25,16 @@ class Evaluator {
   const Program& program() const { return *program_; }
   Program::Usage& usage() { return usage_; }
   const Program::Usage& usage() const { return usage_; }
+  // Who proposes drafts on the group's devices; before the first step. Null: nobody.
+  void set_drafter(std::shared_ptr<const Drafter> drafter) {
+    drafter_ = std::move(drafter);
+    if (drafter_) drafter_usage_ = drafter_->new_usage();
+  }
+  const Drafter* drafter() const { return drafter_.get(); }
+  const Drafter::Usage& drafter_usage() const { return drafter_usage_; }
+  Program::StepPrice propose(const Batch& batch) {
+    return drafter_ ? drafter_->price(batch, drafter_usage_) : Program::StepPrice{0, 0};
+  }
 
  protected:
   explicit Evaluator(std::shared_ptr<const Program> program)
@@ -31,6 +42,8 @@ class Evaluator {
 
   std::shared_ptr<const Program> program_;  // shared by groups of the same layout
   Program::Usage usage_;
+  std::shared_ptr<const Drafter> drafter_;
+  Drafter::Usage drafter_usage_;
 };
 
 // A group alone, in one stage.
@@ -38,10 +51,15 @@ class FoldedEvaluator final : public Evaluator {
  public:
   explicit FoldedEvaluator(std::shared_ptr<const Program> program) : Evaluator(std::move(program)) {}
   StepTimes run(const Batch& batch, Ps now) override {
-    const Program::StepPrice price = program_->evaluate(batch, usage_);
+    Program::StepPrice price = program_->evaluate(batch, usage_);
+    if (drafter_) {
+      const Program::StepPrice drafts = propose(batch);
+      price.ps += drafts.ps;
+      price.communication_ps += drafts.communication_ps;
+    }
     const Ps start = std::max(now, free_);
     free_ = start + std::max<Ps>(1, price.ps + program_->host_gap());
-    return {start, free_, price.communication_ps, 0, program_->padded(batch.features.tokens)};
+    return {start, free_, price.communication_ps, 0, program_->padded(batch.features)};
   }
 
  private:

@@ -17,6 +17,12 @@ Group::Group(GroupConfig config, std::unique_ptr<Builder> builder, std::unique_p
       log_(log),
       slots_(static_cast<std::size_t>(config.depth)) {}
 
+bool Group::may_queue(RequestId request) const {
+  if (config_.max_queued_requests > 0 && num_waiting() >= config_.max_queued_requests) return false;
+  const std::int64_t queued = received_tokens_ - builder_->counters().prompt_tokens;
+  return config_.max_queued_tokens == 0 || queued + sequences_[request].prompt_tokens <= config_.max_queued_tokens;
+}
+
 bool Group::can_ever_run(RequestId request) const {
   const Sequence& sequence = sequences_[request];
   const std::int32_t max_tokens = sequences_.max_tokens(request);
@@ -25,7 +31,8 @@ bool Group::can_ever_run(RequestId request) const {
   // The last token that is sampled needs no slot of its own.
   const std::int64_t most =
       std::min<std::int64_t>(std::int64_t{sequence.prompt_tokens} + max_tokens, limits.max_model_len);
-  return ceil_div(most - 1, limits.block_size) <= limits.usable_blocks;
+  const std::int64_t slots = std::min<std::int64_t>(most - 1 + limits.slots_ahead, limits.max_model_len);
+  return ceil_div(slots, limits.block_size) <= limits.usable_blocks;
 }
 
 void Group::receive(RequestId request, Ps now) {
@@ -38,6 +45,7 @@ void Group::receive(RequestId request, Ps now) {
   }
   sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
   inbox_.push_back({now + config_.api_latency, request});
+  received_tokens_ += sequences_[request].prompt_tokens;
   ++outstanding_;
 }
 
@@ -67,6 +75,7 @@ void Group::drop_aborted(Ps now) {
       continue;  // it has finished meanwhile
     builder_->abort(request);
     log_.cancelled[request] = now;
+    if (log_.scheduled[request] == kNever) received_tokens_ -= sequences_[request].prompt_tokens;
     --outstanding_;
     if (handovers_ != nullptr) handovers_->dropped(request, config_.index, now);
   }
@@ -148,8 +157,9 @@ void Group::launch(const StepTimes& times, Ps now) {
   if (steps) steps->record(config_.index, slot.scheduled, times, slot.batch, *builder_);
 }
 
-void Group::offer(Ps now) {
+void Group::offer(Ps now, std::int64_t round) {
   drain_inbox(now);
+  builder_->set_step(round);
   open_gate(now);
   if (!has_offer_ && build_next(now)) {
     has_offer_ = true;

@@ -44,7 +44,10 @@ struct GroupConfig {
   std::int32_t depth = 1;  // batches in flight: 1 synchronous, 2 asynchronous
   Role role = Role::kBoth;
   Ps api_latency = 0;                              // from a request's arrival until the engine sees it
+  std::int32_t max_queued_requests = 0;            // that wait; more are turned away; 0: no limit
+  std::int64_t max_queued_tokens = 0;              // of prompts that wait, together; 0: no limit
   std::shared_ptr<const OffloadConfig> offload{};  // null: weights and KV are on its devices
+  std::shared_ptr<const Drafter> drafter{};        // who proposes drafts; null: nobody, or not on its devices
 };
 
 // Changed by the loop only. A group acts when pumped: it drains its inbox, builds batches while it has free slots and
@@ -71,6 +74,8 @@ class Group {
   // What that batch ran.
   const std::vector<Item>& last_items() const { return slots_[last_].batch.items; }
 
+  // Whether its API server still takes the request, as vLLM's max_num_queued_reqs and max_num_queued_tokens say.
+  bool may_queue(RequestId request) const;
   // Whether its model length and KV cache hold the whole request.
   bool can_ever_run(RequestId request) const;
   void reject(RequestId request) { rejected_.push_back(request); }
@@ -102,7 +107,7 @@ class Group {
   // without work joins a round with a dummy.
   void join(Wave* wave) { wave_ = wave; }
   Wave* wave() const { return wave_; }
-  void offer(Ps now);
+  void offer(Ps now, std::int64_t round);
   bool has_offer() const { return has_offer_ && !gated_; }
   bool may_join_idle() const {
     return num_in_flight_ < slots_.size() && !gated_ && (!builder_->has_requests() || num_in_flight_ == 0);
@@ -175,6 +180,7 @@ class Group {
   bool gated_ = false;  // the next slot's batch waits for KV from the tiers
   Ps last_end_ = 0, busy_ = 0;
   std::int64_t scheduled_tokens_ = 0, idle_with_work_ = 0;
+  std::int64_t received_tokens_ = 0;  // of prompts, without those that were dropped before they ran
   std::vector<Ps> output_times_, output_starts_, output_communication_, output_waiting_;
   std::vector<Held> output_held_;
   std::vector<RequestId> rejected_;

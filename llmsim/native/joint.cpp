@@ -144,16 +144,19 @@ JointEvaluator::JointEvaluator(std::vector<Evaluator*> members, std::unique_ptr<
 void JointEvaluator::combine(std::span<const Batch* const> batches) {
   std::int64_t most = 0, gathered = 0;
   for (const Batch* batch : batches) most = std::max(most, batch->features.tokens);
-  const bool graphs = most <= members_.front()->program().largest_graph();
+  GraphMode mode = GraphMode::kFull;
+  for (const Batch* batch : batches) mode = std::min(mode, members_.front()->program().graph_mode(batch->features));
+  const bool graphs = mode != GraphMode::kNone;
   const auto padded = [&](std::size_t m) {
-    if (batches.size() == 1) return members_[m]->program().padded(batches[m]->features.tokens);
-    return graphs ? members_[m]->program().padded(most) : batches[m]->features.tokens;
+    if (batches.size() == 1) return members_[m]->program().padded(batches[m]->features);
+    return graphs ? members_[m]->program().padded(most, mode) : batches[m]->features.tokens;
   };
   for (std::size_t m = 0; m < batches.size(); ++m) gathered += padded(m);
   for (std::size_t m = 0; m < batches.size(); ++m) {
     const Program& program = members_[m]->program();
     steps_[m] = {
         batches[m], program.place(batches[m]->features, padded(m), gathered), program.attention_layer(*batches[m]), {}};
+    steps_[m].place.mode = mode;
   }
   const Program& program = members_.front()->program();
   if (!program.draws()) return;
@@ -169,11 +172,13 @@ void JointEvaluator::run(std::span<const Batch* const> batches, Ps now, std::spa
     Evaluator& member = *members_[m];
     const Program::StepPrice price =
         member.program().evaluate(*batches[m], steps_[m].place, steps_[m].attention, member.usage(), draws_);
+    const Program::StepPrice drafts = member.propose(*batches[m]);  // by the last stage
     const Ps gap = member.program().host_gap();
-    const Ps end = std::max(starts_[m] + 1, ends_[m] + gap);
+    const Ps end = std::max(starts_[m] + 1, std::max(ends_[m], starts_[m] + price.ps) + drafts.ps + gap);
     carry_.device[m * stages + stages - 1] = end;
-    const Ps waiting = std::max<Ps>(0, end - starts_[m] - price.ps - gap);
-    times[m] = {starts_[m], end, price.communication_ps, waiting, steps_[m].place.tokens};
+    const Ps waiting = std::max<Ps>(0, end - starts_[m] - price.ps - drafts.ps - gap);
+    const Ps communication = price.communication_ps + drafts.communication_ps;
+    times[m] = {starts_[m], end, communication, waiting, steps_[m].place.tokens};
   }
 }
 

@@ -44,9 +44,10 @@ void KvCache::find_hits(RequestId request, std::vector<BlockId>& hits) const {
   const std::int32_t most = (sequence.num_tokens - 1) / config_.block_size;
   for (std::int32_t i = 0; i < most; ++i) {
     const BlockId block = pool_.find(key_of(request, i));
-    if (block == 0) return;
+    if (block == 0) break;
     hits.push_back(block);
   }
+  if (config_.drops_last_hit && !hits.empty()) hits.pop_back();
 }
 
 bool KvCache::fits(const Sequence& sequence, std::int32_t tokens, const std::vector<BlockId>& hits,

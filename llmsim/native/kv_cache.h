@@ -18,6 +18,7 @@ struct KvCacheConfig {
   bool prefix_caching = true;
   FreeOrder free_order = FreeOrder::kUnkeyedFirst;
   std::shared_ptr<Eviction> eviction = nullptr;  // null: least recently used
+  bool drops_last_hit = false;  // a drafter that reads hidden states needs those of the last block (vLLM: use_eagle)
 };
 
 class KvCache {

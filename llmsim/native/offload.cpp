@@ -165,7 +165,7 @@ Ps OffloadEvaluator::computing(const StreamGraph& graph) const {
 }
 
 StepTimes OffloadEvaluator::run(const Batch& batch, Ps now) {
-  const Program::Place place = program_->place(batch.features, program_->padded(batch.features.tokens), 0);
+  const Program::Place place = program_->place(batch.features, program_->padded(batch.features), 0);
   if (channels_) {
     decodes_.clear();
     for (const Item& item : batch.items)
@@ -194,7 +194,7 @@ StepTimes OffloadEvaluator::run(const Batch& batch, Ps now) {
     split(batch);
     for (std::int32_t lane = 1; lane <= 2; ++lane) {
       const Batch& half = half_[lane - 1];
-      price_lane(lane, half, program_->place(half.features, program_->padded(half.features.tokens), 0));
+      price_lane(lane, half, program_->place(half.features, program_->padded(half.features), 0));
     }
     const Ps split_end = timing_->run(halves_, prices_, start, halved);
     if (split_end < end || pim_->interleaving == Interleaving::kAlways) {

@@ -11,8 +11,8 @@ Program::Program(std::vector<Operator> operators, std::vector<std::unique_ptr<At
       attentions_(std::move(attentions)),
       padded_tokens_(std::move(padded_tokens)),
       floor_(floor),
-      host_gap_(host_gap),
-      largest_graph_(largest_graph) {
+      host_gap_(host_gap) {
+  graphs_.largest_mixed = largest_graph;
   if (attentions_.empty() || attentions_.size() > kMaxAttentions)
     throw std::invalid_argument("a program has 1 to 3 kinds of attention");
   for (const Operator& op : operators_) {
@@ -42,6 +42,16 @@ Program::Program(std::vector<Operator> operators, std::vector<std::unique_ptr<At
     if (padded < 0 || static_cast<std::size_t>(padded) >= tokens)
       throw std::invalid_argument("padding reaches beyond the token tables");
   }
+}
+
+void Program::set_graphs(GraphRules graphs) {
+  if (!graphs.padded_decode.empty() && graphs.padded_decode.size() != padded_tokens_.size())
+    throw std::invalid_argument("padding of decodes has another length than that of other batches");
+  for (const std::int32_t padded : graphs.padded_decode) {
+    if (padded < 0 || static_cast<std::size_t>(padded) >= fused_[static_cast<std::size_t>(Feature::kTokens)].size())
+      throw std::invalid_argument("padding reaches beyond the token tables");
+  }
+  graphs_ = std::move(graphs);
 }
 
 Program::Usage Program::new_usage() const {
@@ -80,7 +90,8 @@ Program::StepPrice Program::evaluate(const Batch& batch, const Place& place, con
   const Features& f = batch.features;
   usage.sequences += f.sequences;
   // A token attends to what came before it and to itself: q * (2k + q + 1) / 2 pairs for q tokens after k.
-  usage.attended_tokens_x2 += f.prefill_area + f.prefill_tokens + 2 * (f.decode_context + f.decode_sequences);
+  usage.attended_tokens_x2 +=
+      f.prefill_area + f.prefill_tokens + 2 * (f.decode_context + f.decode_sequences) + f.draft_area;
   usage.kv_read_tokens += f.prefill_context + f.decode_context + f.decode_sequences;
   StepPrice price{0, 0};
   for (std::size_t i = 0; i < attentions_.size(); ++i) {
@@ -100,12 +111,18 @@ Program::StepPrice Program::evaluate(const Batch& batch, const Place& place, con
   }
   if (num_draws_ > 0) add_draws(place, draws, usage, price);
   if (price.ps < light_floor_ps(f)) ++usage.steps_below_light;
+  const auto mode = static_cast<std::size_t>(place.mode);
+  ++usage.steps_by_mode[mode];
+  if (price.ps < graphs_.host_ps[mode]) {
+    usage.launching += graphs_.host_ps[mode] - price.ps;
+    price.ps = graphs_.host_ps[mode];
+  }
   return price;
 }
 
 void Program::attention_ends(const Batch& batch, std::int64_t step, std::vector<Ps>& out) const {
   out.clear();
-  const Place where = place(batch.features, padded(batch.features.tokens), 0);
+  const Place where = place(batch.features, padded(batch.features), 0);
   const AttentionPrices attention = attention_layer(batch);
   std::vector<Ps> draws;
   if (num_draws_ > 0) draw(where, step, draws);
@@ -164,6 +181,9 @@ std::vector<OperatorTime> Program::busy_time(const Usage& usage) const {
     }
     rows.push_back(row);
   }
+  OperatorTime launching{.op = static_cast<std::int32_t>(operators_.size())};
+  launching.ps[static_cast<std::size_t>(Provenance::kAnalytic)] = usage.launching;
+  rows.push_back(launching);
   return rows;
 }
 

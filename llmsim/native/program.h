@@ -11,6 +11,7 @@
 #include "attention.h"
 #include "batch.h"
 #include "drawn.h"
+#include "graphs.h"
 
 namespace llmsim {
 
@@ -66,18 +67,33 @@ class Program {
 
   const std::vector<Operator>& operators() const { return operators_; }
   std::int64_t padded(std::int64_t tokens) const { return padded_tokens_[static_cast<std::size_t>(tokens)]; }
+  // What a batch of a group alone runs at.
+  std::int64_t padded(const Features& f) const {
+    const bool own = !graphs_.padded_decode.empty() && graphs_.decodes_alike(f);
+    return (own ? graphs_.padded_decode : padded_tokens_)[static_cast<std::size_t>(f.tokens)];
+  }
+  // What every member of a domain runs at whose largest batch has so many tokens, in the mode that they agree on.
+  std::int64_t padded(std::int64_t tokens, GraphMode mode) const {
+    const bool own = mode == GraphMode::kFull && !graphs_.padded_decode.empty();
+    return (own ? graphs_.padded_decode : padded_tokens_)[static_cast<std::size_t>(tokens)];
+  }
+  // Throws std::invalid_argument for sizes beyond the tables. Without it no step is bound by its launches.
+  void set_graphs(GraphRules graphs);
+  const GraphRules& graphs() const { return graphs_; }
   std::int32_t num_stages() const { return operators_.empty() ? 1 : operators_.back().stage + 1; }
-  // The largest captured graph, in tokens; 0: none.
-  std::int64_t largest_graph() const { return largest_graph_; }
+  // Which kind of graph a batch replays, if nobody else has a say.
+  GraphMode graph_mode(const Features& f) const { return graphs_.mode(f); }
   // Where a step reads the tables: `tokens` padded, `gathered` those of all members of its domain.
   struct Place {
     std::int64_t tokens = 0, sequences = 0, gathered = 0;
+    GraphMode mode = GraphMode::kNone;
     std::int64_t at(Feature feature) const {
       return feature == Feature::kTokens ? tokens : feature == Feature::kSequences ? sequences : gathered;
     }
   };
   Place place(const Features& f, std::int64_t padded_tokens, std::int64_t gathered) const {
-    return {padded_tokens, std::min(f.sequences, static_cast<std::int64_t>(fused_[1].size()) - 1), gathered};
+    const std::int64_t rows = f.sequences + (drafts_have_rows_ ? f.drafts : 0);
+    return {padded_tokens, std::min(rows, static_cast<std::int64_t>(fused_[1].size()) - 1), gathered, graphs_.mode(f)};
   }
   // One layer of each kind of attention.
   AttentionPrices attention_layer(const Batch& batch) const {
@@ -85,10 +101,12 @@ class Program {
     for (std::size_t i = 0; i < attentions_.size(); ++i) prices[i] = attentions_[i]->price(batch);
     return prices;
   }
-  // When each layer's attention has run, in order, after the start of the step that `evaluate` counted as number `step`,
-  // for a group alone in one stage: replaces the contents of `out`.
+  // When each layer's attention has run, in order, after the start of the step that `evaluate` counted as number
+  // `step`, for a group alone in one stage: replaces the contents of `out`.
   void attention_ends(const Batch& batch, std::int64_t step, std::vector<Ps>& out) const;
   Ps host_gap() const { return host_gap_; }
+  // From now on a verified draft counts as a sequence in the tables: its logits are computed, too.
+  void give_drafts_rows() { drafts_have_rows_ = true; }
   // The least time that the step's reads of weights and KV, or its operations, take at the data sheet's peaks.
   Ps light_floor_ps(const Features& features) const;
 
@@ -97,7 +115,9 @@ class Program {
     AttentionPrices attention{};                               // one layer of each kind, summed; the farthest reach
     std::vector<Ps> drawn;                                     // by operator, where any is drawn: its time so far
     std::int64_t steps = 0, steps_below_light = 0;
-    std::int64_t sequences = 0;           // scheduled, summed over steps
+    std::array<std::int64_t, kNumGraphModes> steps_by_mode{};
+    Ps launching = 0;            // by which steps were longer than their operators, since the host launched no faster
+    std::int64_t sequences = 0;  // scheduled, summed over steps
     std::int64_t attended_tokens_x2 = 0;  // twice the (new token, attended token) pairs
     std::int64_t kv_read_tokens = 0;      // cached tokens that attention read, once per sequence and step
   };
@@ -109,7 +129,7 @@ class Program {
   // Price of one iteration of a group alone: chains of operators that read the same feature were fused into one table
   // (A of execution.md proves this equal to evaluating every rank's nodes). Without the host gap.
   StepPrice evaluate(const Batch& batch, Usage& usage) const {
-    const Place at = place(batch.features, padded(batch.features.tokens), 0);
+    const Place at = place(batch.features, padded(batch.features), 0);
     return evaluate(batch, at, attention_layer(batch), usage, {});
   }
   // The same at another place of the tables: how long a member of a domain works, wherever it waits in between.
@@ -121,7 +141,7 @@ class Program {
   bool draws() const { return num_draws_ > 0; }
   // Where an operator's draws begin; -1: it has none.
   std::int64_t first_draw(std::size_t op) const { return first_draw_[op]; }
-  // One row per operator, in order.
+  // One row per operator, in order, and one for what the host's launches added.
   std::vector<OperatorTime> busy_time(const Usage& usage) const;
 
  private:
@@ -131,9 +151,10 @@ class Program {
   std::vector<std::unique_ptr<AttentionCost>> attentions_;
   std::array<std::int64_t, kMaxAttentions> attention_repeat_{};
   std::vector<std::int32_t> padded_tokens_;
+  GraphRules graphs_;
   LightFloor floor_;
   Ps host_gap_;
-  std::int64_t largest_graph_;
+  bool drafts_have_rows_ = false;
   std::vector<std::int64_t> first_draw_;  // by operator
   std::int64_t num_draws_ = 0;
   std::array<std::vector<Ps>, kNumFeatures> fused_;       // by Feature; empty: no operator reads it

@@ -25,6 +25,7 @@ struct Sequence {
   std::uint32_t epoch = 0;   // +1 at each preemption
   std::uint8_t status = 0;   // Status
   bool remote_kv = false;    // the KV of the prompt comes from another group
+  bool in_prompt = false;    // its last step did not reach the end of what was known (vLLM: is_prefill_chunk)
   Ps arrival = 0;            // for the priority order
   std::vector<BlockId> blocks;
 

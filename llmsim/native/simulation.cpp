@@ -266,7 +266,7 @@ void Simulation::on_arrival(RequestId request) {
   if (request == timed_[next_timed_ - 1]) post_next_arrival();
   const auto& candidates = groups_of_model_[static_cast<std::size_t>(arrivals_.model[request])];
   Group* group = candidates[candidates.size() == 1 ? 0 : router_->route(request, now_, candidates)];
-  if (admission_ && !admission_(request, now_, *group)) {
+  if (!group->may_queue(request) || (admission_ && !admission_(request, now_, *group))) {
     sequences_[request].status = static_cast<std::uint8_t>(Status::kRefused);
     router_->finished(request);
     end_session(request, Status::kRefused);

@@ -128,6 +128,13 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"KV in {pool['name']}",
             f"{moved}, {pool['evicted_chunks']} given up ({pool['thrashed_chunks']} thrashed), peak use {used}",
         )
+    drafts = summary.get("speculation")
+    if drafts is not None:
+        yield (
+            "Speculation",
+            f"{drafts['accepted_tokens']} of {drafts['drafted_tokens']} drafts accepted "
+            f"({_percent(drafts['acceptance_rate'])}), {drafts['acceptance_length']:.3f} tokens per verification",
+        )
     yield "Preemptions", f"{summary['preemptions']} ({summary['recomputed_tokens']} tokens computed again)"
     yield from _energy_facts(summary)
     sources = summary["sources"]

@@ -9,6 +9,7 @@ from llmsim.core import PS_PER_MS, PS_PER_S, Provenance, Results, Status, TimeSh
 from llmsim.costs.confidence import Reach, expected_error, farthest
 from llmsim.results.energy import carbon_block, cost_block, energy_block
 from llmsim.results.metrics import PERCENTILES, Distribution, describe, finished_rows, latencies, makespan_ps
+from llmsim.results.speculation import speculation_block
 from llmsim.results.tables import BLAME
 from llmsim.results.work import group_usage, utilisation
 
@@ -32,6 +33,8 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         **_latency(results),
         "kv_cache": _kv_cache(results, info),
         "prefix_cache": _prefix_cache(results),
+        "graphs": _graphs(results),
+        "speculation": speculation_block(results),
         "kv_tiers": [{key: value for key, value in pool.items() if key != "consistent"} for pool in results.kv_tiers],
         "utilisation": _utilisation(results, info),
         "preemptions": _total(results, "preemptions"),
@@ -143,6 +146,12 @@ def _utilisation(results: Results, info: Mapping[str, Any]) -> list[dict[str, An
         busy = _rounded(usage.busy_ps / span_ps if span_ps else None)
         rows.append({"group": group.index, "busy": busy, **{k: _rounded(v) for k, v in vars(shares).items()}})
     return rows
+
+
+def _graphs(results: Results) -> dict[str, int | float | None]:
+    """Steps by the kind of CUDA graph that they replayed, and the seconds that launches added to the others."""
+    steps = {kind: _total(results, f"steps_{kind}") for kind in ("full_graph", "piecewise_graph", "without_graph")}
+    return {**steps, "launching_s": _rounded(_total(results, "launching_ps") / PS_PER_S)}
 
 
 def _blame(results: Results) -> dict[str, Any]:

@@ -120,6 +120,10 @@ BLAME = (
 
 COUNTERS = (
     Column("steps", "int64", "", "batches executed"),
+    Column("steps_full_graph", "int64", "", "of them, replays of a full CUDA graph"),
+    Column("steps_piecewise_graph", "int64", "", "of them, with graphs around attention"),
+    Column("steps_without_graph", "int64", "", "of them, launched operator by operator"),
+    Column("launching_ps", "int64", "ps", "by which steps were longer because the host launched no faster"),
     Column("scheduled_tokens", "int64", "tokens", "scheduled, recomputed ones included"),
     Column("scheduled_sequences", "int64", "sequences", "scheduled, summed over the batches"),
     Column(
@@ -138,6 +142,10 @@ COUNTERS = (
     Column("finished", "int64", "requests", "completed"),
     Column("handed_over", "int64", "requests", "whose prompt it computed for another group"),
     Column("cancelled", "int64", "requests", "dropped because their clients gave up"),
+    Column("verifications", "int64", "sequences", "whose drafts a batch verified, summed over the batches"),
+    Column("drafted_tokens", "int64", "tokens", "that were verified"),
+    Column("accepted_tokens", "int64", "tokens", "of them that held"),
+    Column("verified_tokens", "int64", "tokens", "emitted by verifications"),
     Column("rejected", "int64", "requests", "that can never run in their group"),
 )
 """Totals, one value per group."""

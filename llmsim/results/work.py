@@ -87,9 +87,11 @@ def operator_work(op: Operator, usage: GroupUsage) -> OperatorWork:
     """Flops and bytes of one operator on one rank; collectives move nothing here (see the link counters)."""
     rows = usage.rows(op)
     computed = int(rows @ np.arange(len(rows), dtype=np.int64))
-    useful = usage.scheduled_sequences if op.feature == "sequences" else usage.scheduled_tokens
-    if op.feature == "gathered":
-        useful = computed  # padding included: other ranks' schedules are not this group's
+    useful = usage.scheduled_tokens
+    if op.feature in ("gathered", "sequences"):
+        # Gathered: padding included, other ranks' schedules are not this group's. Rows of logits are never padded, and
+        # a sequence that verifies drafts has several.
+        useful = computed
     attended, kv_tokens = usage.attended_tokens, usage.kv_read_tokens
     if op.window:  # at most: sequences shorter than the window see less
         attended = min(attended, op.window * usage.scheduled_tokens)

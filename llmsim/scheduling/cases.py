@@ -95,15 +95,29 @@ def scheduler_config(case: Case) -> "_native.VllmV1Config":
     native.watermark_blocks = int(resolved["watermark"] * config["num_gpu_blocks"])
     by_priority = config.get("policy", "fcfs") == "priority"
     native.order = _native.QueueOrder.PRIORITY if by_priority else _native.QueueOrder.FCFS
-    native.num_speculative_tokens = resolved["num_spec_tokens"]
-    native.num_lookahead_tokens = resolved["num_lookahead_tokens"]
-    native.accepted_draft_tokens = case.get("accepted_draft_tokens", 0)
+    native.speculation = speculation(case)
+    native.limits.prefill_schedule_interval = config.get("prefill_schedule_interval", 1)
     kv = _native.KvCacheConfig()
     kv.num_blocks = config["num_gpu_blocks"]
     kv.block_size = config.get("block_size", 16)
     kv.max_model_len = config.get("max_model_len", DEFAULT_MAX_MODEL_LEN)
     kv.prefix_caching = config.get("enable_prefix_caching", False)
+    kv.drops_last_hit = resolved.get("use_eagle", False)
     native.kv = kv
+    return native
+
+
+def speculation(case: Case) -> "_native.SpeculationConfig":
+    """What the case says of drafts: `accepted_draft_tokens` of them hold in every step, or those of `acceptance`, a
+    chance in 2^-53 for each position; `proposal_chance` likewise."""
+    resolved = case["resolved"]
+    native = _native.SpeculationConfig()
+    native.tokens, native.lookahead = resolved["num_spec_tokens"], resolved["num_lookahead_tokens"]
+    native.tokens_by_sequences = resolved.get("tokens_by_sequences", [])
+    acceptance = _native.Acceptance()
+    acceptance.chance = case.get("acceptance", [1 << 53] * case.get("accepted_draft_tokens", 0))
+    native.acceptance = acceptance
+    native.proposal_chance = case.get("proposal_chance", 1 << 53)
     return native
 
 

@@ -14,16 +14,41 @@ def random_case(seed: int, num_requests: int) -> Case:
     longest = config["max_model_len"]
     requests = _requests(rng, num_requests, longest, by_priority=config.get("policy") == "priority")
     most = max(_prompt(request) + request["output_len"] for request in requests)
-    # From barely enough for the largest request to plenty.
-    need = -(-(min(most, longest) + 8) // config["block_size"]) + 2
+    # From barely enough for the largest request, and the slots of its drafts, to plenty.
+    drafts = config.get("speculative", {}).get("num_speculative_tokens", 0)
+    need = -(-(min(most, longest) + 8 + 3 * drafts) // config["block_size"]) + 2
     blocks = int(need * rng.choice([1.05, 1.3, 2.0, 4.0, 20.0])) + 1
     config["num_gpu_blocks"] = int(blocks / (1 - config.get("watermark", 0.0))) + 2
     case: Case = {"name": f"random {seed}", "config": config, "requests": requests}
     if "speculative" in config:
-        case["accepted_draft_tokens"] = int(rng.integers(0, config["speculative"]["num_speculative_tokens"] + 1))
+        _acceptance(rng, case, config["speculative"])
     if rng.random() < 0.4:
         _give_up(rng, requests)
     return case
+
+
+def _acceptance(rng: np.random.Generator, case: Case, config: dict[str, Any]) -> None:
+    """How many drafts hold: a fixed number, or by chance at every position; and whether ngram finds any."""
+    tokens = config["num_speculative_tokens"]
+    if rng.random() < 0.3:
+        case["accepted_draft_tokens"] = int(rng.integers(0, tokens + 1))
+    else:
+        case["acceptance"] = [int(share * (1 << 53)) for share in rng.random(tokens)]
+    if config["method"] == "ngram":
+        case["proposal_chance"] = int(rng.choice([0.3, 0.7, 1.0]) * (1 << 53))
+
+
+def _speculative(rng: np.random.Generator, config: dict[str, Any]) -> dict[str, Any]:
+    method = ("draft_model", "eagle", "ngram")[int(rng.integers(3))]
+    tokens = int(rng.choice([1, 2, 3, 5]))
+    chosen: dict[str, Any] = {"method": method, "num_speculative_tokens": tokens}
+    if method == "ngram":
+        config["async_scheduling"] = False  # it proposes on the host, between two steps
+        return chosen | {"prompt_lookup_max": 4, "prompt_lookup_min": 2}
+    if rng.random() < 0.25:
+        fewer = int(rng.integers(0, tokens + 1))
+        chosen["num_speculative_tokens_per_batch_size"] = [[1, 4, tokens], [8, config["max_num_seqs"] + 8, fewer]]
+    return chosen
 
 
 def _give_up(rng: np.random.Generator, requests: list[Case]) -> None:
@@ -62,8 +87,10 @@ def _options(rng: np.random.Generator) -> dict[str, Any]:
         config["policy"] = "priority"
     if chance(0.3):
         config["watermark"] = pick(0.01, 0.05, 0.1)
-    if chance(0.25):
-        config["speculative"] = {"method": "draft_model", "num_speculative_tokens": pick(1, 2, 3, 5)}
+    if chance(0.35):
+        config["speculative"] = _speculative(rng, config)
+    if chance(0.2):
+        config["prefill_schedule_interval"] = pick(2, 4, 16)
     return config
 
 

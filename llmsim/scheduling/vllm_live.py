@@ -11,7 +11,7 @@ from typing import Any
 
 from llmsim.config.errors import InputError
 from llmsim.scheduling.base import Emitted, ScheduledItem
-from llmsim.scheduling.cases import Case, by_arrival, output_token, prompt_tokens
+from llmsim.scheduling.cases import Case, by_arrival, output_token, prompt_tokens, speculation
 from llmsim.scheduling.vllm_platform import prepare, write_model
 
 
@@ -53,7 +53,8 @@ def resolve(case: Case, folder: Path) -> tuple[Any, Any]:
         "scheduler_reserve_full_isl": config.get("scheduler_reserve_full_isl", True),
     }
     if "speculative" in config:
-        options["speculative_config"] = {**config["speculative"], "model": options["model"]}
+        model = {} if config["speculative"]["method"] == "ngram" else {"model": options["model"]}
+        options["speculative_config"] = {**config["speculative"], **model}
     try:
         vllm_config = EngineArgs(**options).create_engine_config(UsageContext.OPENAI_API_SERVER)
     except (ValueError, TypeError, NotImplementedError) as error:
@@ -92,6 +93,8 @@ def resolved_part(vllm_config: Any, scheduler: Any) -> Case:
         "max_concurrent_batches": 2 if vllm_config.scheduler_config.async_scheduling else 1,
         "num_lookahead_tokens": scheduler.num_lookahead_tokens,
         "num_spec_tokens": scheduler.num_spec_tokens,
+        "tokens_by_sequences": scheduler.dynamic_sd_lookup or [],
+        "use_eagle": scheduler.use_eagle,
         "reserve_full_isl": scheduler.scheduler_reserve_full_isl,
         "watermark": vllm_config.scheduler_config.watermark,
     }
@@ -103,7 +106,9 @@ class VllmScheduler:
     def __init__(self, case: Case, vllm_config: Any, scheduler: Any) -> None:
         self._requests = [(i, case["requests"][i]) for i in by_arrival(case)]
         self._row = {request["id"]: row for row, (_, request) in enumerate(self._requests)}
-        self._accepted = case.get("accepted_draft_tokens", 0)
+        self._speculation = speculation(case)
+        self._interval = case["config"].get("prefill_schedule_interval", 1)
+        self._steps = 0
         self._scheduler = scheduler
         self._drafts_from_model = scheduler.num_spec_tokens > 0 and not vllm_config.scheduler_config.async_scheduling
         self._hasher = _block_hasher(vllm_config)
@@ -131,7 +136,8 @@ class VllmScheduler:
     def build(self, now_ps: int) -> tuple[list[ScheduledItem], list[int]]:
         from vllm.v1.outputs import ModelRunnerOutput
 
-        output = self._scheduler.schedule()
+        output = self._scheduler.schedule(throttle_prefills=self._steps % self._interval != 0)
+        self._steps = self._steps + 1 if output.num_scheduled_tokens else 0
         before = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
         cached = output.scheduled_cached_reqs
         before |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
@@ -153,7 +159,7 @@ class VllmScheduler:
     def _sample(self, row: int, scheduled: int, drafts: int) -> list[int]:
         """What the model would answer: nothing before the end of the prompt, else a token and the accepted drafts."""
         index, data = self._requests[row]
-        accepted = min(drafts, self._accepted)
+        accepted = self._speculation.acceptance.accepted(row, self._sampled[row], drafts)
         self._computed[row] += scheduled - (drafts - accepted)
         known = sum(length for _, length in data["segments"]) + self._sampled[row]
         if self._computed[row] < known:
@@ -173,13 +179,18 @@ class VllmScheduler:
         if self._drafts_from_model:
             from vllm.v1.outputs import DraftTokenIds
 
-            drafts = [[7] * self._scheduler.num_spec_tokens for _ in answer.req_ids]
+            number = self._speculation.drafts_after(len(answer.req_ids))
+            drafts = [[7] * number if self._proposes(name) else [] for name in answer.req_ids]
             self._scheduler.update_draft_token_ids(DraftTokenIds(list(answer.req_ids), drafts))
         return [
             (self._row[one.request_id], len(one.new_token_ids), one.finish_reason is not None)
             for client in outputs.values()
             for one in client.outputs
         ]
+
+    def _proposes(self, name: str) -> bool:
+        row = self._row[name]
+        return bool(self._speculation.proposes(row, self._sampled[row]))
 
     def gauges(self) -> tuple[int, int, int]:
         scheduler = self._scheduler

@@ -56,6 +56,12 @@ def full() -> Json:
         "engine_profile": "vllm-0.24",
         "max_num_seqs": 128,
         "max_num_batched_tokens": 2048,
+        "max_num_scheduled_tokens": 2000,
+        "max_num_active_seqs": 64,
+        "max_num_queued_reqs": 100,
+        "max_num_queued_tokens": 100000,
+        "prefill_schedule_interval": 2,
+        "long_prefill_token_threshold_adaptive": True,
         "long_prefill_token_threshold": 512,
         "enable_chunked_prefill": True,
         "enable_prefix_caching": True,
@@ -76,6 +82,10 @@ def full() -> Json:
         "skip_prefill": False,
         "async_scheduling": True,
         "cuda_graph_sizes": [1, 2, 4],
+        "cudagraph_capture_sizes": [1, 2, 4],
+        "cudagraph_mode": "FULL_AND_PIECEWISE",
+        "enforce_eager": False,
+        "launch_ns": 6000,
         "api_latency_ns": 1500000,
         "host_gap_ns": 0.5,
         "dp_sync_interval": 16,
@@ -85,12 +95,36 @@ def full() -> Json:
         "num_redundant_experts": 2,
         "expert_placement_strategy": "linear",
     }
+    drafts = {"num_speculative_tokens": 2}
+    by_model = {
+        **drafts,
+        "model": "meta-llama/Llama-3.2-1B",
+        "draft_tensor_parallel_size": 1,
+        "parallel_drafting": False,
+        "num_speculative_tokens_per_batch_size": [[1, 8, 2]],
+        "acceptance_rate": [0.8, 0.7],
+    }
+    by_lookup = {
+        **drafts,
+        "method": "ngram",
+        "proposal_rate": 0.5,
+        "prompt_lookup_max": 4,
+        "prompt_lookup_min": 2,
+        "synthetic_acceptance_rates": [0.8, 0.6],
+    }
+    by_head = {
+        **drafts,
+        "method": "eagle",
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_length": 2.5,
+    }
     where = {"weights": "cxl:1", "kv_loc": "npu", "kv_evict_loc": "cpu"}
     first = instance(document)
-    older = {**first, "npu_mem": dict(first["npu_mem"]), "npu_num": 4, "npu_group": 2}
+    older = {**first, "npu_mem": dict(first["npu_mem"]), "npu_num": 4, "npu_group": 2, "speculative_config": by_head}
     first["npu_mem"]["mem_util"] = 0.9
     first.update(options, num_npus=2, tp_size=2, pp_size=1, ep_size=2, dp_group="a", pd_type="prefill")
     first["pp_layers"] = [32]
+    first["speculative_config"] = by_lookup
     first["placement"] = {
         "default": dict(where),
         "blocks": [{"blocks": "0-3,7", **where}],
@@ -126,6 +160,7 @@ def full() -> Json:
     first["price_per_device_hour"] = 2.5
     first.update(sub_batch_rule="shorter", weight_buffers=2, expert_prefetch="layer", expert_cache=0.5)
     document.update(link_bw=[450, 50], link_latency=[1000, 5000], description="all keys", engine=dict(options))
+    document["engine"]["speculative_config"] = by_model
     document["$schema"] = "cluster.schema.json"
     document |= {"kv_transfer": "layerwise", "kv_transfer_mode": "push", "topology": "h100_rails_32x8"}
     first["topology_devices"], older["topology_group"] = [*range(first["num_npus"])], "node1"

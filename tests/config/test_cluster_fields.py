@@ -154,6 +154,7 @@ def test_the_schema_describes_every_field(location: Location) -> None:
     assert node.get("description"), location
     if node.get("type") == "number":
         unitless = {"watermark", "gpu_memory_utilization", "npu_memory_utilization", "mem_util", "util", "expert_cache"}
+        unitless |= {"acceptance_rate", "proposal_rate", "synthetic_acceptance_length"}
         assert "unit" in node or location[-1] in unitless
 
 

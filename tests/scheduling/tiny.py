@@ -85,7 +85,10 @@ def configuration(options: Options) -> Any:
     config.max_num_seqs, config.max_num_scheduled_tokens = options.max_seqs, options.budget
     config.kv, config.queue, config.decode_only = kv, queue, options.decode_only
     for name, value in options.extra.items():
-        setattr(config, name, value)
+        if name.startswith("kv_"):
+            setattr(config.kv, name.removeprefix("kv_"), value)
+        else:
+            setattr(config, name, value)
     return config
 
 

@@ -13,6 +13,8 @@ VllmV1::VllmV1(const VllmV1Config& config, SequenceTable& sequences, RequestLog&
       log_(log),
       kv_(config.kv, sequences),
       waiting_(config.queue, sequences),
+      pacing_(config.limits.prefill_schedule_interval),
+      most_running_(config.limits.max_num_active_seqs > 0 ? config.limits.max_num_active_seqs : config.max_num_seqs),
       parked_(config.queue.order == QueueOrder::kPriority, sequences) {}
 
 void VllmV1::add(RequestId request) {
@@ -22,20 +24,32 @@ void VllmV1::add(RequestId request) {
 
 void VllmV1::build(Ps now, Batch& batch) {
   batch.clear();
-  std::int32_t budget = config_.max_num_scheduled_tokens;
+  StepBudget budget(config_.max_num_scheduled_tokens, config_.limits);
+  prompt_cap_ = prompt_cap(config_.limits, config_.max_num_scheduled_tokens, num_running() + num_waiting());
+  defers_prompts_ = pacing_.on() && pacing_.defers(steps_, somebody_decodes());
   if (config_.prefill_first) {
     build_prefill_first(now, batch, budget);
   } else {
     schedule_running(batch, budget);
-    if (batch.preempted.empty()) schedule_waiting(now, batch, budget);
+    if (batch.preempted.empty()) {
+      schedule_waiting(now, batch, budget);
+      if (!defers_prompts_) pacing_.took(!waiting_.empty());
+    }
   }
-  for (const Item& item : batch.items) batch.features.add(item.tokens, item.computed_before);
+  steps_ = batch.empty() ? 0 : steps_ + 1;
+  for (const Item& item : batch.items) batch.features.add(item);
+  if (config_.speculation.on()) leave_drafts(batch);
   const std::int32_t used = kv_.usable_blocks() - kv_.pool().num_free();
   counters_.peak_blocks_used = std::max(counters_.peak_blocks_used, used);
 }
 
+bool VllmV1::somebody_decodes() const {
+  return std::any_of(running_.begin(), running_.end(),
+                     [this](RequestId request) { return !sequences_[request].in_prompt; });
+}
+
 // Prompts without room wait for the decodes and take nothing from them, else the two could take turns for ever.
-void VllmV1::build_prefill_first(Ps now, Batch& batch, std::int32_t& budget) {
+void VllmV1::build_prefill_first(Ps now, Batch& batch, StepBudget& budget) {
   if (schedule_running(batch, budget, Only::kPrefills)) schedule_waiting(now, batch, budget);
   if (batch.empty()) schedule_running(batch, budget, Only::kDecodes);
   if (batch.empty()) schedule_running(batch, budget);  // nothing but prompts, which stand in each other's way
@@ -47,26 +61,27 @@ std::int32_t VllmV1::tokens_wanted(RequestId request, std::int32_t budget) const
   if (s.num_in_flight > 0 && s.num_computed + 2 - s.num_in_flight >= s.prompt_tokens + sequences_.max_tokens(request))
     return 0;
   std::int32_t wanted = s.num_tokens + s.num_drafts + s.num_in_flight - s.num_computed;
-  if (config_.long_prefill_token_threshold > 0) wanted = std::min(wanted, config_.long_prefill_token_threshold);
+  if (prompt_cap_ > 0) wanted = std::min(wanted, prompt_cap_);
   return std::min({wanted, budget, config_.kv.max_model_len - 1 - s.num_computed});
 }
 
-bool VllmV1::schedule_running(Batch& batch, std::int32_t& budget, Only only) {
-  for (std::size_t i = 0; i < running_.size() && budget > 0; ++i) {
+bool VllmV1::schedule_running(Batch& batch, StepBudget& budget, Only only) {
+  for (std::size_t i = 0; i < running_.size() && budget.left() > 0; ++i) {
     const RequestId request = running_[i];
     if (only != Only::kAll && prefilling(sequences_[request]) != (only == Only::kPrefills)) continue;
-    const std::int32_t tokens = tokens_wanted(request, budget);
+    if (defers_prompts_ && sequences_[request].in_prompt) continue;
+    const std::int32_t tokens = tokens_wanted(request, budget.left());
     if (tokens <= 0) continue;
-    const std::int32_t slots = sequences_[request].num_computed + tokens + config_.num_lookahead_tokens;
+    const std::int32_t slots = sequences_[request].num_computed + tokens + config_.speculation.lookahead;
     if (!kv_.grow(request, slots) && (only == Only::kPrefills || !make_room(request, slots, batch, budget, i)))
       return false;
     schedule(request, tokens, batch);
-    budget -= tokens;
+    budget.take(tokens);
   }
   return true;
 }
 
-bool VllmV1::make_room(RequestId request, std::int32_t tokens, Batch& batch, std::int32_t& budget, std::size_t& index) {
+bool VllmV1::make_room(RequestId request, std::int32_t tokens, Batch& batch, StepBudget& budget, std::size_t& index) {
   do {
     const std::size_t victim_index = choose_victim(request);
     const RequestId victim = running_[victim_index];
@@ -80,11 +95,11 @@ bool VllmV1::make_room(RequestId request, std::int32_t tokens, Batch& batch, std
 }
 
 // By priority, a victim may have been scheduled in this very step: its tokens go back to the budget.
-bool VllmV1::unschedule(RequestId request, Batch& batch, std::int32_t& budget) {
+bool VllmV1::unschedule(RequestId request, Batch& batch, StepBudget& budget) {
   const auto item = std::find_if(batch.items.begin(), batch.items.end(),
                                  [request](const Item& scheduled) { return scheduled.request == request; });
   if (item == batch.items.end()) return false;
-  budget += item->tokens;
+  budget.give_back(item->tokens);
   sequences_[request].num_computed -= item->tokens;  // they never ran
   if (config_.async_scheduling && item->emits) sequences_[request].num_in_flight -= 1 + item->drafts;
   batch.items.erase(item);
@@ -127,27 +142,27 @@ void VllmV1::preempt(RequestId request) {
   waiting_.push_front(request);
 }
 
-void VllmV1::schedule_waiting(Ps now, Batch& batch, std::int32_t& budget) {
+void VllmV1::schedule_waiting(Ps now, Batch& batch, StepBudget& budget) {
   parked_.rewind();
-  while (budget > 0 && num_running() < config_.max_num_seqs) {
+  while (budget.left() > 0 && num_running() < most_running_) {
     const RequestId arrived = parked_.next();
     if (arrived < 0 && waiting_.empty()) return;
     // Where nothing runs and nothing more will arrive, only what is parked holds blocks.
     const bool stands_still = arrived >= 0 && running_.empty() && parked_.all_ready();
     Admission admission = Admission::kNoRoom;
     if (arrived >= 0 && (waiting_.empty() || parked_.before(arrived, waiting_.front(now)))) {
-      admission = admit_arrived(now, arrived, budget, batch);
+      admission = admit_arrived(now, arrived, budget.left(), batch);
     } else {
       const RequestId request = waiting_.front(now);
-      admission = sequences_[request].remote_kv ? reserve(now, request) : admit(now, request, budget, batch);
+      admission = sequences_[request].remote_kv ? reserve(now, request) : admit(now, request, budget.left(), batch);
       // Head of line: nobody overtakes. But vLLM by priority would stand still for ever.
-      if (admission == Admission::kNoRoom && stands_still) admission = admit_arrived(now, arrived, budget, batch);
+      if (admission == Admission::kNoRoom && stands_still) admission = admit_arrived(now, arrived, budget.left(), batch);
     }
     if (admission == Admission::kNoRoom) {
       if (!stands_still) return;
       parked_.skip();  // one of them has room: each left enough for those that were parked before
     }
-    if (admission == Admission::kScheduled) budget -= batch.items.back().tokens;
+    if (admission == Admission::kScheduled) budget.take(batch.items.back().tokens);
   }
 }
 
@@ -175,7 +190,7 @@ void VllmV1::park(RequestId request, std::int32_t cached, std::int32_t loaded, s
 VllmV1::Admission VllmV1::reserve(Ps now, RequestId request) {
   Sequence& s = sequences_[request];
   kv_.find_hits(request, hits_);
-  const std::int32_t slots = s.num_tokens + config_.num_lookahead_tokens;
+  const std::int32_t slots = s.num_tokens + lookahead_of_loads();
   if (!room_to_load(s, slots)) return Admission::kNoRoom;
   const auto hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
   const std::int32_t recalled = kv_.find_below(request, hit);
@@ -193,7 +208,7 @@ VllmV1::Admission VllmV1::reserve(Ps now, RequestId request) {
 
 // The same with what the tiers below hold of the request.
 VllmV1::Admission VllmV1::load(Ps now, RequestId request, std::int32_t hit, std::int32_t recalled) {
-  const std::int32_t loaded = hit + recalled, slots = loaded + config_.num_lookahead_tokens;
+  const std::int32_t loaded = hit + recalled, slots = loaded + lookahead_of_loads();
   if (!room_to_load(sequences_[request], slots)) return Admission::kNoRoom;
   kv_.load(request, hit, recalled, slots, hits_);
   park(request, loaded, loaded, 1);
@@ -219,7 +234,7 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
   const std::int32_t tokens = first_tokens(s, computed, budget);
   if (tokens == 0) return Admission::kNoRoom;
   hits_.clear();  // it holds them already
-  const std::int32_t slots = computed + tokens + config_.num_lookahead_tokens;
+  const std::int32_t slots = computed + tokens + config_.speculation.lookahead;
   if (config_.reserve_full_isl && !kv_.fits(s, s.num_tokens, hits_, spare_blocks())) return Admission::kNoRoom;
   if (!kv_.fits(s, slots, hits_, spare_blocks())) return Admission::kNoRoom;
   kv_.grow(request, slots);
@@ -241,7 +256,7 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
 
 std::int32_t VllmV1::first_tokens(const Sequence& s, std::int32_t computed, std::int32_t budget) const {
   std::int32_t tokens = s.num_tokens - computed;
-  if (config_.long_prefill_token_threshold > 0) tokens = std::min(tokens, config_.long_prefill_token_threshold);
+  if (prompt_cap_ > 0) tokens = std::min(tokens, prompt_cap_);
   if (!config_.chunked_prefill && tokens > budget) return 0;
   return std::min(tokens, budget);
 }
@@ -270,12 +285,13 @@ VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, 
   const std::int32_t brought = tokens_brought(s, config_.decode_only);
   const std::int32_t recalled = kv_.find_below(request, hit);
   if (recalled > 0 && hit + recalled > brought && kv_.parks()) return load(now, request, hit, recalled);
+  if (defers_prompts_) return Admission::kNoRoom;
   const std::int32_t cached = std::max(hit + recalled, brought);
   const std::int32_t tokens = first_tokens(s, cached, budget);
   if (tokens == 0) return Admission::kNoRoom;
   const std::int32_t spare = spare_blocks();
   if (config_.reserve_full_isl && !kv_.fits(s, s.num_tokens, hits_, spare)) return Admission::kNoRoom;
-  const std::int32_t slots = cached + tokens + config_.num_lookahead_tokens;
+  const std::int32_t slots = cached + tokens + config_.speculation.lookahead;
   if (!kv_.fits(s, slots, hits_, spare)) return Admission::kNoRoom;
   kv_.recall(request, hit, recalled);
   kv_.allocate(request, slots, hits_);
@@ -308,11 +324,18 @@ void VllmV1::schedule(RequestId request, std::int32_t tokens, Batch& batch) {
   const bool emits = s.num_computed == s.num_tokens + s.num_in_flight + drafts;
   if (emits && !partly_prefilled_.empty()) std::erase(partly_prefilled_, request);
   s.num_drafts = 0;
-  if (config_.async_scheduling && emits) {
-    s.num_in_flight += 1 + drafts;
-    s.num_drafts = config_.num_speculative_tokens;
-  }
+  s.in_prompt = !emits;
+  if (config_.async_scheduling && emits) s.num_in_flight += 1 + drafts;
   batch.items.push_back({request, tokens, before, s.epoch, drafts, emits});
+}
+
+// The proposer runs at the end of the step, for as many tokens as its table says for this many sequences. With async
+// scheduling the next batch is formed before it has: then every sequence is taken to get all of them.
+void VllmV1::leave_drafts(Batch& batch) {
+  batch.drafts_after = config_.speculation.drafts_after(batch.items.size());
+  if (!config_.async_scheduling) return;
+  for (const Item& item : batch.items)
+    if (item.emits) sequences_[item.request].num_drafts = batch.drafts_after;
 }
 
 // vLLM's finish_requests with FINISHED_ABORTED: blocks are free at once, even while a batch in flight writes them, but
@@ -341,7 +364,7 @@ void VllmV1::abort(RequestId request) {
 
 void VllmV1::complete(const Batch& batch, std::vector<RequestId>& finished) {
   some_running_finished_ = false;
-  for (const Item& item : batch.items) receive(item, finished);
+  for (const Item& item : batch.items) receive(item, batch.drafts_after, finished);
   if (some_running_finished_) {
     std::erase_if(running_, [this](RequestId request) {
       return sequences_[request].status == static_cast<std::uint8_t>(Status::kFinished);
@@ -349,13 +372,15 @@ void VllmV1::complete(const Batch& batch, std::vector<RequestId>& finished) {
   }
 }
 
-void VllmV1::receive(const Item& item, std::vector<RequestId>& finished) {
+void VllmV1::receive(const Item& item, std::int32_t drafts_after, std::vector<RequestId>& finished) {
   Sequence& s = sequences_[item.request];
   const auto status = static_cast<Status>(s.status);
   if (status == Status::kFinished || status == Status::kCancelled) return;
   const bool current = s.epoch == item.epoch;
   if (config_.hands_over && !current) return;
-  const std::int32_t accepted = std::min(item.drafts, config_.accepted_draft_tokens);
+  const SpeculationConfig& speculation = config_.speculation;
+  const std::int32_t accepted =
+      item.drafts == 0 ? 0 : speculation.acceptance.accepted(item.request, s.emitted(), item.drafts);
   const std::int32_t rejected = item.drafts - accepted;  // these roll back
   if (s.num_computed > 0) s.num_computed -= rejected;
   if (s.num_in_flight > 0) s.num_in_flight -= rejected;
@@ -369,13 +394,18 @@ void VllmV1::receive(const Item& item, std::vector<RequestId>& finished) {
     stopped = stops(item.request, s);
   }
   if (config_.async_scheduling) s.num_in_flight -= count;
+  if (!current) counters_.recomputed_tokens -= rejected + 1 + accepted - count;  // lost, and not needed again
+  if (item.drafts > 0) {
+    counters_.speculation.add(item.drafts, accepted);
+    counters_.speculation.emitted += count;
+  }
   log_.emit(item.request, count);
   if (!config_.hands_over) counters_.generation_tokens += count;  // the decode side computes it again
   if (config_.async_scheduling && current) kv_.register_full(item.request, s.num_computed - s.num_in_flight);
   if (stopped) {
     finish(item.request, finished);
   } else if (!config_.async_scheduling && current) {
-    s.num_drafts = config_.num_speculative_tokens;
+    s.num_drafts = drafts_after > 0 && speculation.proposes(item.request, s.emitted()) ? drafts_after : 0;
   }
 }
 

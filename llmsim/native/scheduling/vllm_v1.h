@@ -7,6 +7,8 @@
 #include "builder.h"
 #include "kv_cache.h"
 #include "scheduling/parked_queue.h"
+#include "scheduling/speculation.h"
+#include "scheduling/step_limits.h"
 #include "scheduling/waiting_queue.h"
 
 namespace llmsim {
@@ -14,7 +16,6 @@ namespace llmsim {
 struct VllmV1Config {
   std::int32_t max_num_seqs = 128;
   std::int32_t max_num_scheduled_tokens = 2048;
-  std::int32_t long_prefill_token_threshold = 0;  // 0: off
   bool chunked_prefill = true;
   bool reserve_full_isl = true;
   bool async_scheduling = false;
@@ -24,9 +25,8 @@ struct VllmV1Config {
   bool hands_over = false;     // a prefill group: keeps the blocks of ended requests until their KV has been read
   bool takes_over = false;     // a decode group: the KV of prompts comes from prefill groups
   QueueConfig queue;
-  std::int32_t num_speculative_tokens = 0;
-  std::int32_t num_lookahead_tokens = 0;
-  std::int32_t accepted_draft_tokens = 0;
+  SpeculationConfig speculation;
+  StepLimitsConfig limits;
   KvCacheConfig kv;
   std::function<std::int64_t(std::span<const SequenceView>, const SequenceView&)> victim = nullptr;  // Policies::victim
 };
@@ -40,6 +40,7 @@ class VllmV1 final : public Builder {
   void add(RequestId request) override;
   bool has_requests() const override { return !running_.empty() || !waiting_.empty() || !parked_.empty(); }
   void build(Ps now, Batch& batch) override;
+  void set_step(std::int64_t step) override { steps_ = step; }
   void abort(RequestId request) override;
   void complete(const Batch& batch, std::vector<RequestId>& finished) override;
   void log_keys(KeyLog* log) override { kv_.log_keys(log); }
@@ -54,16 +55,20 @@ class VllmV1 final : public Builder {
   std::int32_t num_waiting() const override { return static_cast<std::int32_t>(waiting_.size()) + parked_.size(); }
   PoolState pool() const override { return {kv_.pool().total(), kv_.pool().num_free(), kv_.pool().num_free_keyed()}; }
   bool pool_consistent() const override { return kv_.pool().consistent(); }
-  Limits limits() const override { return {config_.kv.max_model_len, config_.kv.block_size, kv_.usable_blocks()}; }
+  Limits limits() const override {
+    const std::int32_t in_flight = config_.async_scheduling ? 2 : 1;  // batches whose drafts may all be rejected
+    const std::int32_t ahead = config_.speculation.tokens * in_flight + config_.speculation.lookahead;
+    return {config_.kv.max_model_len, config_.kv.block_size, kv_.usable_blocks(), ahead};
+  }
   const BuilderCounters& counters() const override { return counters_; }
 
  private:
   bool parks() const { return config_.takes_over || kv_.parks(); }
   enum class Only : std::uint8_t { kAll, kPrefills, kDecodes };
-  void build_prefill_first(Ps now, Batch& batch, std::int32_t& budget);
+  void build_prefill_first(Ps now, Batch& batch, StepBudget& budget);
   // False when it stopped at a request without room.
-  bool schedule_running(Batch& batch, std::int32_t& budget, Only only = Only::kAll);
-  void schedule_waiting(Ps now, Batch& batch, std::int32_t& budget);
+  bool schedule_running(Batch& batch, StepBudget& budget, Only only = Only::kAll);
+  void schedule_waiting(Ps now, Batch& batch, StepBudget& budget);
   // kNoRoom: nobody behind it may run either.
   enum class Admission : std::uint8_t { kNoRoom, kParked, kScheduled };
   Admission admit(Ps now, RequestId request, std::int32_t budget, Batch& batch);
@@ -74,17 +79,21 @@ class VllmV1 final : public Builder {
   std::int32_t first_tokens(const Sequence& s, std::int32_t computed, std::int32_t budget) const;
   bool room_to_load(const Sequence& s, std::int32_t slots) const;
   void park(RequestId request, std::int32_t cached, std::int32_t loaded, std::int32_t transfers);
+  bool somebody_decodes() const;
+  // Both sides of a transfer hold the same blocks (vLLM: limit_lookahead_tokens).
+  std::int32_t lookahead_of_loads() const { return config_.kv.drops_last_hit ? 0 : config_.speculation.lookahead; }
   std::int32_t blocks_still_needed() const;
   std::int32_t spare_blocks() const { return running_.empty() ? 0 : config_.watermark_blocks; }
   std::int32_t tokens_wanted(RequestId request, std::int32_t budget) const;
   // Frees blocks until `request` can hold `tokens`; false when it had to preempt the request itself. `index` is the
   // request's place in the running list and moves when a victim stood before it.
-  bool make_room(RequestId request, std::int32_t tokens, Batch& batch, std::int32_t& budget, std::size_t& index);
-  bool unschedule(RequestId request, Batch& batch, std::int32_t& budget);
+  bool make_room(RequestId request, std::int32_t tokens, Batch& batch, StepBudget& budget, std::size_t& index);
+  bool unschedule(RequestId request, Batch& batch, StepBudget& budget);
   std::size_t choose_victim(RequestId needy) const;
   void preempt(RequestId request);
   void schedule(RequestId request, std::int32_t tokens, Batch& batch);
-  void receive(const Item& item, std::vector<RequestId>& finished);
+  void leave_drafts(Batch& batch);
+  void receive(const Item& item, std::int32_t drafts_after, std::vector<RequestId>& finished);
   bool stops(RequestId request, const Sequence& sequence) const;
   void finish(RequestId request, std::vector<RequestId>& finished);
 
@@ -94,6 +103,11 @@ class VllmV1 final : public Builder {
   KvCache kv_;
   WaitingQueue waiting_;
   ParkedQueue parked_;
+  PrefillPacing pacing_;
+  std::int32_t most_running_;
+  std::int32_t prompt_cap_ = 0;              // of the step that is being built; 0: none
+  bool defers_prompts_ = false;              // in that step
+  std::int64_t steps_ = 0;                   // with work since the last one without; a wave sets it to its own
   std::vector<Reserved> reserved_;           // by the last build
   std::vector<RequestId> partly_prefilled_;  // parked or running, where requests can be parked
   // Requests that have left but whose blocks so many transfers still read or write.

@@ -1,0 +1,222 @@
+"""The drafter of speculative decoding: its model or head, what it costs, and what it takes of the memory."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from llmsim import _native
+from llmsim.config import EngineArgs, Group
+from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.speculative import Speculation
+from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost
+from llmsim.lowering.graphs import graph_rules, padded_mixed
+from llmsim.lowering.program import build_program
+from llmsim.model import Dtypes, Layout, ModelConfig, Operator, load_model, operators
+from llmsim.model.builder import Builder
+from llmsim.model.memory import DraftShare
+from llmsim.model.presets import config_path, read_object
+from llmsim.model.sizes import kv_bytes_per_token, weight_bytes
+
+FC = "draft_fc"
+FC_INPUTS = {"eagle": 2, "mtp": 2, "eagle3": 3}
+"""Hidden widths that the head's first projection reads: embedding and hidden state, or those of three layers."""
+UNSHARED_VOCABULARY = "draft_vocab_size"
+"""Key of EAGLE-3 configs whose head has a smaller vocabulary, and an lm_head, of its own."""
+
+Linked = tuple[tuple[OpCost, ...], ...]
+"""Collectives priced on links, by pipeline stage (here one)."""
+LinkWith = Callable[[tuple[Operator, ...], CostRequest, CompiledCosts, Layout], Linked]
+Compile = Callable[[CostRequest], CompiledCosts]
+
+
+@dataclass(frozen=True, eq=False)
+class DraftPlan:
+    """A drafter ready for the core."""
+
+    native: "_native.Drafter"
+    passes: tuple[tuple[OpCost | AttentionCost, ...], ...]
+    """The costs of the operators of its first pass, and of those of the others."""
+    share: DraftShare
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Head:
+    """A drafter's operators."""
+
+    model: ModelConfig
+    first: tuple[Operator, ...]
+    """Of the first pass."""
+    later: tuple[Operator, ...]
+    weight_bytes: int
+    """Of one rank, without what it shares with the model."""
+
+
+def refuse_what_does_not_run_yet(group: Group, members: int, *, exact: bool, offloads: bool, powered: bool) -> None:
+    """Combinations of speculation that no part of this version prices."""
+    speculation = group.engine.speculation
+    if speculation is None:
+        return
+    drafts = speculation.method != "ngram"
+    for is_so, what in (
+        (group.pd_type is not None, "prefill/decode disaggregation (pd_type)"),
+        (offloads, "weights or attention outside of the device"),
+        (drafts and members > 1, "data-parallel ranks in lock-step"),
+        (drafts and exact, "--exact"),
+        (drafts and powered, "the power section of a node"),
+    ):
+        if is_so:
+            raise NotYetError(
+                f"speculative_config with the method {speculation.method} together with {what} does not run in this "
+                "version; remove one of them"
+            )
+
+
+def draft_plan(
+    group: Group, request: CostRequest, located: Callable[[str], str], compile_with: Compile, linked: LinkWith
+) -> DraftPlan | None:
+    """The drafter of a group, or None where nobody drafts on its devices; `request` is the model's own.
+
+    Raises InputError where the drafter does not fit the model.
+    """
+    speculation = group.engine.speculation
+    if speculation is None or speculation.method == "ngram":
+        return None
+    layout = _layout(speculation, request)
+    head = _head(speculation, request, layout, located)
+    if head.model.max_position_embeddings < request.max_model_len:
+        raise InputError(
+            f"speculative_config.model: {head.model.name} reads at most {head.model.max_position_embeddings} tokens, "
+            f"but max_model_len is {request.max_model_len}; lower max_model_len"
+        )
+    # vLLM's proposers replay piecewise graphs, or none.
+    engine = (
+        group.engine if group.engine.cudagraph_mode == "NONE" else replace(group.engine, cudagraph_mode="PIECEWISE")
+    )
+    own = replace(request, model=head.model, layout=layout, operators=head.first)
+    costs = compile_with(own)
+    prices = linked(head.first, own, costs, layout)
+    programs = [_program(part, costs, prices, own, engine) for part in (head.first, head.later)]
+    native = _native.Drafter(
+        programs[0][0], programs[1][0], int(speculation.method == "draft_model"), speculation.parallel
+    )
+    note = (
+        f"speculative decoding: {speculation.tokens} drafts by {speculation.method} ({head.model.name}); the end of a "
+        "step, and with it its tokens, comes when they have been proposed"
+    )
+    return DraftPlan(
+        native,
+        tuple(program_costs for _, program_costs in programs),
+        DraftShare(head.weight_bytes, kv_bytes_per_token(head.model, layout, request.dtypes)),
+        (note, *costs.notes),
+    )
+
+
+def _program(
+    part: tuple[Operator, ...], costs: CompiledCosts, linked: Linked, own: CostRequest, engine: EngineArgs
+) -> tuple["_native.Program", tuple[OpCost | AttentionCost, ...]]:
+    """Of one pass; a projection that only the first one runs does not belong to the others."""
+    if not any(op.name == FC for op in part):
+        costs = replace(costs, ops=tuple(cost for cost in costs.ops if cost.name != FC))
+    rules = graph_rules(engine, (part,), own.max_tokens)
+    return build_program((part,), costs, linked, padded_mixed(engine, own.max_tokens), 0, rules)
+
+
+def _layout(speculation: Speculation, request: CostRequest) -> Layout:
+    tp = speculation.draft_tp or request.layout.tp
+    if tp not in (1, request.layout.tp):
+        raise InputError(
+            f"speculative_config.draft_tensor_parallel_size is {tp}; it may be 1 or {request.layout.tp}, which is the "
+            "model's"
+        )
+    if tp == request.layout.tp:
+        return replace(request.layout, stage_layers=(), stage=0)
+    return Layout()
+
+
+def _head(speculation: Speculation, request: CostRequest, layout: Layout, located: Callable[[str], str]) -> Head:
+    target, dtypes = request.model, request.dtypes
+    given = None if speculation.model is None else load_model(located(speculation.model))
+    if speculation.method == "draft_model":
+        assert given is not None, "checked by the section"
+        if given.vocab_size != target.vocab_size:
+            raise InputError(
+                f"speculative_config.model: {given.name} has a vocabulary of {given.vocab_size}, {target.name} one of "
+                f"{target.vocab_size}; a draft model shares the model's"
+            )
+        layout = replace(layout, ep=layout.ep if given.num_experts else 1)
+        ops = operators(given, layout, dtypes)
+        return Head(given, ops, ops, weight_bytes(given, layout, dtypes))
+    if given is not None and given.hidden_size != target.hidden_size:
+        raise InputError(
+            f"speculative_config.model: {given.name} has a hidden size of {given.hidden_size}, {target.name} one of "
+            f"{target.hidden_size}; its head reads the model's hidden states"
+        )
+    model = given if given is not None else one_layer(target, speculation)
+    own_vocabulary = _own_vocabulary(speculation, located)
+    if own_vocabulary:
+        model = replace(model, vocab_size=own_vocabulary)
+    later = _with_wide_input(operators(model, layout, dtypes), model, speculation)
+    fc = replace(_projection(model, layout, dtypes, FC_INPUTS[speculation.method]), part="prologue")
+    first = (*(op for op in later if op.part == "prologue"), fc, *(op for op in later if op.part != "prologue"))
+    weights = sum(op.weight_bytes * op.repeat for op in first if op.part == "layer" or op is fc)
+    weights += sum(op.weight_bytes for op in first if op.part == "head" and own_vocabulary)
+    # EAGLE-3 reads the states of the model's layers once; the others join embedding and state in every pass.
+    return Head(model, first, later if speculation.method == "eagle3" else first, weights)
+
+
+def one_layer(target: ModelConfig, speculation: Speculation) -> ModelConfig:
+    """A head like the model's own last layer (mtp), or like a dense one (eagle); InputError without the latter."""
+    kinds = ("full",) if "full" in target.layer_kinds else target.layer_kinds[-1:]
+    name = f"one layer of {target.name}"
+    if speculation.method == "mtp":
+        moe = target.moe_layers[-1:]
+        return replace(target, name=name, num_layers=1, moe_layers=moe, layer_kinds=kinds)
+    if not target.intermediate_size:
+        raise InputError(
+            f"speculative_config: {target.name} has no dense layer that an {speculation.method} head could be made "
+            "like; give the head's config.json as speculative_config.model"
+        )
+    return replace(target, name=name, num_layers=1, moe_layers=(False,), layer_kinds=kinds)
+
+
+def _own_vocabulary(speculation: Speculation, located: Callable[[str], str]) -> int:
+    if speculation.model is None:
+        return 0
+    size = read_object(config_path(located(speculation.model))).get(UNSHARED_VOCABULARY)
+    return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else 0
+
+
+def _projection(model: ModelConfig, layout: Layout, dtypes: Dtypes, inputs: int) -> Operator:
+    """Not split over ranks, and never quantised."""
+    hidden = model.hidden_size
+    return Builder(model, layout, dtypes).gemm(FC, hidden, inputs * hidden, part="wide", repeat=1)
+
+
+def _with_wide_input(
+    program: tuple[Operator, ...], model: ModelConfig, speculation: Speculation
+) -> tuple[Operator, ...]:
+    """The first layer of an EAGLE-3 head reads the embedding beside the hidden state."""
+    if speculation.method != "eagle3" or model.latent is not None:
+        return program
+    return tuple(
+        replace(
+            op,
+            gemm_k=2 * op.gemm_k,
+            weight_bytes=2 * op.weight_bytes,
+            read_bytes_per_token=2 * op.read_bytes_per_token,
+            flops_per_token=2 * op.flops_per_token,
+        )
+        if op.name == "qkv_proj"
+        else op
+        for op in program
+    )
+
+
+def busy_names(
+    costs: Sequence[OpCost | AttentionCost], engine: EngineArgs, draft: DraftPlan | None
+) -> tuple[tuple[str, str], ...]:
+    """The program's operators, what waiting for the host's launches added, and the same of the drafter's passes."""
+    launches = ("launches", f"{engine.launch_ps / 1e3:g} ns of the host for each ({engine.origin['launch_ps']})")
+    names = [(cost.name, cost.source) for cost in costs]
+    passes = [] if draft is None else [[(f"draft {cost.name}", cost.source) for cost in one] for one in draft.passes]
+    return (*names, launches, *(name for one in passes for name in (*one, launches)))

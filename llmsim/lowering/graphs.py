@@ -1,0 +1,57 @@
+"""CUDA graphs of a group: which batches replay one, what they are padded to, and what launching costs the host."""
+
+from collections.abc import Sequence
+
+from llmsim import _native
+from llmsim.config import EngineArgs
+from llmsim.core import Int32
+from llmsim.lowering.program import padded_counts
+from llmsim.model import Operator
+
+FULL_DECODES = ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
+
+
+def mixed_sizes(engine: EngineArgs) -> tuple[int, ...]:
+    """Sizes that any batch is padded to; FULL_DECODE_ONLY has none."""
+    return () if engine.cudagraph_mode == "FULL_DECODE_ONLY" else engine.cuda_graph_sizes
+
+
+def decode_sizes(engine: EngineArgs) -> tuple[int, ...]:
+    """Sizes of the full graphs of uniform decodes (vLLM 0.24: CudagraphDispatcher.initialize_cudagraph_keys)."""
+    if engine.cudagraph_mode not in FULL_DECODES:
+        return ()
+    if engine.cudagraph_mode == "FULL":
+        return engine.cuda_graph_sizes
+    query = query_tokens(engine)
+    return tuple(size for size in engine.cuda_graph_sizes if query <= size <= engine.max_num_seqs * query)
+
+
+def query_tokens(engine: EngineArgs) -> int:
+    """Tokens of one decode: one, and the drafts that it verifies."""
+    return 1 if engine.speculation is None else 1 + engine.speculation.tokens
+
+
+def graph_rules(engine: EngineArgs, stages: Sequence[Sequence[Operator]], max_tokens: int) -> "_native.GraphRules":
+    """The rules for the core.
+
+    A step that replays no graph cannot be faster than the host launches its operators, one kernel each; with piecewise
+    graphs it launches, for every layer, a graph, attention, and the write of the cache. Where graphs are on but
+    have no sizes, a disabled fidelity term has taken the padding away, and nothing is bound by launches.
+    """
+    rules = _native.GraphRules()
+    rules.query = query_tokens(engine)
+    rules.largest_mixed = max(mixed_sizes(engine), default=0)
+    rules.mixed = _native.GraphMode.FULL if engine.cudagraph_mode == "FULL" else _native.GraphMode.PIECEWISE
+    rules.largest_decode = max(decode_sizes(engine), default=0)
+    if engine.cudagraph_mode == "FULL_DECODE_ONLY":
+        rules.padded_decode = padded_counts(decode_sizes(engine), max_tokens).tolist()
+    if engine.cudagraph_mode == "NONE" or engine.cuda_graph_sizes:
+        kernels = sum(op.repeat for ops in stages for op in ops)
+        layers = sum(op.repeat for ops in stages for op in ops if op.kind in ("attention", "linear_attention"))
+        rules.host_ps = [engine.launch_ps * launches for launches in (kernels, 3 * layers + 1, 1)]
+    return rules
+
+
+def padded_mixed(engine: EngineArgs, max_tokens: int) -> Int32:
+    """For each token count 0..max_tokens, what a step with prompts runs at; shape (max_tokens + 1,)."""
+    return padded_counts(mixed_sizes(engine), max_tokens)
