@@ -8,7 +8,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.plugins import Kind, entry_points, parse_class, split_options
 
 Floats = NDArray[np.float64]
 OPTION = "--expert-routing-policy"
@@ -34,10 +34,18 @@ DISTRIBUTIONS: Mapping[str, tuple[str, Mapping[str, tuple[float, float, float]]]
     }
 )
 """Name -> what it is, and its options: default, least, largest."""
+EXPERT_ROUTER = Kind(
+    "expert router", OPTION, "llmsim.expert_routers",
+    {"popularity": "popularity(layers, experts, seed), which says how popular each expert of each layer is"},
+    "my_module:MyExperts:skew=2",
+)  # fmt: skip
 
 
-class ExpertPolicy(Protocol):
-    """A router written in Python; asked once, before the run."""
+class ExpertRouter(Protocol):
+    """Says which experts tokens like; asked once for each model of a deployment, never in the run.
+
+    With several snapshots a step takes one of them: loads that change over time, as a recorded trace has them.
+    """
 
     def popularity(self, layers: int, experts: int, seed: int) -> Any:
         """Relative popularity of every expert, shape ([snapshots,] layers, experts); not negative."""
@@ -51,7 +59,7 @@ class ExpertRouting:
     value: float = 0.0
     """Its exponent, where it has one."""
     recorded: Floats | None = None
-    policy: ExpertPolicy | None = None
+    policy: ExpertRouter | None = None
     label: str = "BALANCED"
     seed: int = 0
 
@@ -127,8 +135,9 @@ def parse_expert_routing(text: str, seed: int = 0) -> ExpertRouting:
     if upper == "CUSTOM":
         raise InputError(f"{OPTION} CUSTOM: name the class of your policy, as in {OPTION} my_module:MyExperts")
     if upper not in DISTRIBUTIONS:
-        if rest and "=" not in rest:
-            return _python_policy(name, rest, text, seed)
+        chosen, _ = split_options(OPTION, text, EXPERT_ROUTER.example) if rest else (text, {})
+        if ":" in chosen or chosen in entry_points(EXPERT_ROUTER.group):
+            return _python_policy(text, seed)
         known = [*DISTRIBUTIONS, "TRACE:path", "module:Class"]
         raise InputError(f'{OPTION} is "{text}"{nearest(upper, DISTRIBUTIONS)}; it may be {", ".join(known)}')
     options = DISTRIBUTIONS[upper][1]
@@ -152,15 +161,9 @@ def _number(text: str, key: str, number: str, least: float, most: float) -> floa
     return value
 
 
-def _python_policy(module: str, name: str, text: str, seed: int) -> ExpertRouting:
-    try:
-        cls = getattr(import_module(module), name)
-        policy = cls()
-    except Exception as error:
-        raise InputError(f"{OPTION} {text}: cannot be made: {type(error).__name__}: {error}") from None
-    if not callable(getattr(policy, "popularity", None)):
-        raise InputError(f"{OPTION} {text}: the class needs a method popularity(layers, experts, seed)")
-    return ExpertRouting("PYTHON", policy=policy, label=f"{OPTION} {text}", seed=seed)
+def _python_policy(text: str, seed: int) -> ExpertRouting:
+    _, make = parse_class(EXPERT_ROUTER, text)
+    return ExpertRouting("PYTHON", policy=make(), label=f"{OPTION} {text}", seed=seed)
 
 
 def _read_trace(name: str) -> Floats:

@@ -181,6 +181,14 @@ void bind_program(nb::module_& m) {
           "operators"_a, "attention"_a, "padded_tokens"_a, "floor"_a, "host_gap_ps"_a, "largest_graph"_a = 0,
           "other_attentions"_a = std::vector<AttentionHandle*>{})
       .def("set_graphs", &Program::set_graphs, "rules"_a)
+      .def(
+          "graph",
+          [](const Program& p, const std::vector<std::int64_t>& tokens) {
+            Features features;
+            for (const std::int64_t q : tokens) features.add(q, 0);
+            return std::pair(p.graph_mode(features), p.padded(features));
+          },
+          "tokens"_a, "What a batch of sequences with so many tokens replays, and the tokens that it computes.")
       .def("give_drafts_rows", &Program::give_drafts_rows, "Verified drafts count as sequences in the tables.")
       .def(
           "step_ps",

@@ -149,7 +149,8 @@ def test_a_class_is_asked_once() -> None:
         ("CUSTOM", "name the class"),
         ("TRACE:absent.npy", "cannot be read"),
         ("TRACE:absent.txt", "must be .npy, .json or .csv"),
-        ("no_such_module:Class", "cannot be made"),
+        ("no_such_module:Class", "there is no module no_such_module"),
+        (f"{__name__}:price:skew=1", "expert router"),
     ],
 )
 def test_bad_policies_say_what_would_work(text: str, words: str) -> None:

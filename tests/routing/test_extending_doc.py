@@ -39,7 +39,7 @@ def test_the_examples_run(policy: str, twin: str | None, tmp_path: Path, monkeyp
 
 def test_every_example_is_tested() -> None:
     costs = {"my_costs"}  # tests/costs/test_external_documents.py runs it
-    assert set(EXAMPLES) - costs == {"my_routers", "least", "shortest", "youngest", "lru", "limit", "in_order"}
+    assert set(EXAMPLES) - costs == {"my_routers", "least", "shortest", "youngest", "lru", "limit", "in_order", "hot"}
 
 
 def test_the_tables_are_complete() -> None:

@@ -65,6 +65,22 @@ def test_the_documented_policies_equal_their_native_twins(
     assert (first["refused"] > 0) == ("--admission" in mine)
 
 
+def test_the_documented_expert_router_equals_its_native_twin(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Experts without favourites are RAND's; hot ones make steps longer, and the class is asked before the run only."""
+    cluster = str(ROOT / "cluster_config" / "rtxpro6000_qwen3_30b_a3b_dp2_ep2.json")
+    rows = "synthetic:n=12,rate=5,input=fixed:60,output=fixed:12"
+
+    def outputs(policy: str, name: str) -> bytes:
+        arguments = ("--cluster-config", cluster, "--dataset", rows, "--cost-source", "roofline", "--output", name)
+        assert run_main([*arguments, "--expert-routing-policy", policy]) == 0
+        return (folder / name).read_bytes()
+
+    even = outputs("hot:HotExperts", "a.csv")
+    assert even == outputs("RAND", "b.csv")
+    assert even != outputs("hot:HotExperts:hot=50,experts=2", "c.csv")
+    capsys.readouterr()
+
+
 def test_the_policies_are_asked_at_all(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     """Their opposites change the schedule: nothing above is equal because nobody was asked."""
     opposite = {

@@ -1,0 +1,171 @@
+"""CUDA-graph modes: what replays, what it is padded to, whose times it takes, and what the host's launches cost."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llmsim import _native
+from llmsim.cli import run_main
+from llmsim.config import EngineOverrides, load_cluster, resolve
+from llmsim.config.errors import InputError
+from llmsim.costs import CostRequest
+from llmsim.costs.launch_families import both_families, by_family
+from llmsim.costs.source import Curve
+from llmsim.lowering import LoweringOptions, lower
+from llmsim.lowering.deployment import LoweredGroup
+from llmsim.scheduling.vllm_live import installed_version
+
+CLUSTER = Path(__file__).resolve().parents[2] / "cluster_config" / "h100_llama31_8b.json"
+MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
+NONE, PIECEWISE, FULL = _native.GraphMode.NONE, _native.GraphMode.PIECEWISE, _native.GraphMode.FULL
+EAGLE = {"method": "eagle", "num_speculative_tokens": 3, "acceptance_rate": 0.7}
+
+
+def lowered(**engine: Any) -> LoweredGroup:
+    deployment = resolve(load_cluster(CLUSTER), EngineOverrides(**engine))
+    return lower(deployment, LoweringOptions(cost_source="roofline")).groups[0]
+
+
+def graphs(group: LoweredGroup) -> Any:
+    return group.program.graph
+
+
+@pytest.mark.parametrize(
+    ("mode", "decodes", "mixed", "many_decodes"),
+    [
+        ("NONE", (NONE, 5), (NONE, 13), (NONE, 98)),
+        ("PIECEWISE", (PIECEWISE, 8), (PIECEWISE, 16), (PIECEWISE, 104)),
+        ("FULL", (FULL, 8), (FULL, 16), (FULL, 104)),
+        ("FULL_DECODE_ONLY", (FULL, 8), (NONE, 13), (NONE, 98)),
+        ("FULL_AND_PIECEWISE", (FULL, 8), (PIECEWISE, 16), (PIECEWISE, 104)),
+    ],
+)
+def test_each_mode_has_its_graphs(mode: str, decodes: Any, mixed: Any, many_decodes: Any) -> None:
+    """98 decodes of at most 100: their size, 104, is no full graph of decodes."""
+    group = lowered(cudagraph_mode=mode, max_num_seqs=100)
+    assert graphs(group)([1] * 5) == decodes
+    assert graphs(group)([1] * 5 + [8]) == mixed
+    assert graphs(group)([1] * 98) == many_decodes
+    assert graphs(group)([1000]) == (NONE, 1000)
+    assert (group.engine.cuda_graph_sizes == ()) == (mode == "NONE")
+
+
+def test_with_drafts_a_uniform_decode_has_all_of_them() -> None:
+    group = lowered(cudagraph_mode="FULL_DECODE_ONLY", speculative_config=EAGLE)
+    assert graphs(group)([4] * 3) == (FULL, 16), "a multiple of 8, rounded up to one of 4"
+    assert graphs(group)([4, 4, 3]) == (NONE, 11)
+    assert graphs(group)([1] * 4) == (NONE, 4)
+
+
+def test_memory_charges_the_graphs_of_the_mode() -> None:
+    def estimate(mode: str) -> int:
+        lines = lowered(cudagraph_mode=mode).ledger.lines
+        return -sum(size for label, size in lines if "CUDA graphs" in label)
+
+    none, piecewise, decode, both = map(estimate, ("NONE", "PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"))
+    assert none == 0 < piecewise == decode < both
+
+
+def test_a_step_without_a_graph_is_no_faster_than_its_launches() -> None:
+    """A decode of one sequence: 28 us for each of the model's operators, against what the operators take."""
+    fast, slow = lowered(), lowered(enforce_eager=True, launch_ns=1e6)
+    launches = sum(op.repeat for op in slow.operators)
+    assert slow.program.step_ps([(1, 100)]) == launches * 10**9
+    assert lowered(enforce_eager=True).engine.launch_ps == 28_000_000
+    assert lowered(cudagraph_mode="PIECEWISE", launch_ns=1e6).program.step_ps([(1, 100)]) == (3 * 32 + 1) * 10**9
+    assert lowered(launch_ns=1e6).program.step_ps([(1, 100)]) == fast.program.step_ps([(1, 100)])
+    assert lowered(enforce_eager=True, launch_ns=0).program.step_ps([(1, 100)]) == fast.program.step_ps([(1, 100)])
+
+
+def run(capsys: pytest.CaptureFixture[str], *options: str) -> Any:
+    trace = "synthetic:n=30,rate=10,input=fixed:700,output=fixed:40,seed=1"
+    arguments = ["--cluster-config", str(CLUSTER), "--dataset", trace, "--cost-source", "roofline", "--json"]
+    assert run_main([*arguments, *options]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_runs_count_their_graphs_and_what_launching_added(capsys: pytest.CaptureFixture[str]) -> None:
+    usual, eager = run(capsys), run(capsys, "--enforce-eager")
+    assert usual["graphs"]["full_graph"] > 0 and usual["graphs"]["without_graph"] > 0
+    assert sum(usual["graphs"][kind] for kind in ("full_graph", "piecewise_graph", "without_graph")) == usual["steps"]
+    assert (eager["graphs"]["full_graph"], eager["graphs"]["without_graph"]) == (0, eager["steps"])
+    assert eager["mean_tpot_ms"] > 1.1 * usual["mean_tpot_ms"]
+    (launches,) = [row for row in eager["sources"]["operators"] if row["operator"] == "launches"]
+    assert eager["graphs"]["launching_s"] > 0 and "28000 ns of the host" in launches["source"]
+    assert set(eager["invariants"].values()) == {"ok"}
+    few = run(capsys, "--cudagraph-mode", "FULL_DECODE_ONLY", "--cudagraph-capture-sizes", "1,2")
+    assert few["graphs"]["piecewise_graph"] == 0 < few["graphs"]["full_graph"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"enforce_eager": True, "cudagraph_mode": "FULL"}, "enforce_eager is true"),
+        ({"enforce_eager": True, "cuda_graph_sizes": (1,)}, "nothing is captured"),
+        ({"cudagraph_mode": "NONE", "cuda_graph_sizes": (1,)}, "cudagraph_mode is NONE"),
+        ({"cudagraph_mode": "none"}, "--cudagraph-mode is"),
+    ],
+)
+def test_contradictions_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        lowered(**options)
+
+
+def test_a_bundle_with_both_families_gives_each_step_its_own(tmp_path: Path) -> None:
+    table = tmp_path / "dense.csv"
+    header = "layer,tokens,time_us,eager_us,graph_us\n"
+    table.write_text(header + "qkv_proj,1,2,9,2\nqkv_proj,101,12,19,12\n", encoding="utf-8")
+    points, graph, eager = both_families(table, "tokens")["qkv_proj"]
+    assert (points.tolist(), graph.tolist(), eager.tolist()) == ([1, 101], [2, 12], [9, 19])
+    table.write_text(header + "qkv_proj,1,2,2,\n", encoding="utf-8")
+    assert both_families(table, "tokens") == {}, "a device without graphs"
+    table.write_text("layer,tokens,time_us\nqkv_proj,1,2\n", encoding="utf-8")
+    assert both_families(table, "tokens") == {}
+
+    def curve(ps: int) -> Curve:
+        return Curve(np.full(11, ps, np.int64), np.zeros(11, np.uint8), "dense.csv")
+
+    assert by_family(curve(1), curve(2), 4).ps.tolist() == [1] * 5 + [2] * 6
+    assert "replayed up to 4 tokens, then launched" in by_family(curve(1), curve(2), 4).source
+    assert by_family(curve(1), curve(2), 0).ps.tolist() == [2] * 11
+    assert by_family(curve(1), curve(2), 10).ps.tolist() == [1] * 11
+    assert CostRequest.__dataclass_fields__["cuda_graph_sizes"].default == ()
+
+
+@pytest.mark.skipif(installed_version() is None, reason="vLLM is not installed (extra llmsim[vllm])")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("seqs", "drafts"), [(100, 0), (7, 0), (64, 3), (100, 2), (1024, 0)])
+def test_dispatch_is_vllm_s_own(mode: str, seqs: int, drafts: int, tmp_path: Path) -> None:
+    from llmsim.scheduling.vllm_platform import prepare, write_model
+
+    prepare()
+    from vllm.config import CUDAGraphMode
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
+
+    speculative = {"method": "ngram", "num_speculative_tokens": drafts, "prompt_lookup_max": 3} if drafts else None
+    config = EngineArgs(
+        model=write_model(tmp_path), skip_tokenizer_init=True, load_format="dummy", max_num_seqs=seqs,
+        max_num_batched_tokens=2048, max_model_len=4096, speculative_config=speculative,
+        compilation_config={"cudagraph_mode": mode},
+    ).create_engine_config(UsageContext.OPENAI_API_SERVER)  # fmt: skip
+    chosen = CUDAGraphMode[mode]
+    if chosen.decode_mode() == CUDAGraphMode.FULL and drafts:
+        config.compilation_config.adjust_cudagraph_sizes_for_spec_decode(1 + drafts, 1)
+    dispatcher = CudagraphDispatcher(config)
+    dispatcher.initialize_cudagraph_keys(chosen, 1 + drafts)
+    ours: dict[str, Any] = {"cudagraph_mode": mode, "max_num_seqs": seqs, "max_num_batched_tokens": 2048}
+    if drafts:
+        ours["speculative_config"] = {"method": "ngram", "num_speculative_tokens": drafts, "acceptance_rate": 0.5}
+    group = lowered(**ours)
+    assert list(group.engine.cuda_graph_sizes) == (config.compilation_config.cudagraph_capture_sizes or [])
+    for count in range(1, seqs + 1, 1 if seqs < 200 else 31):
+        for tokens in ([1 + drafts] * count, [2 + drafts] + [1] * (count - 1)):
+            uniform = len(set(tokens)) == 1 and tokens[0] == 1 + drafts
+            theirs, descriptor = dispatcher.dispatch(sum(tokens), uniform_decode=uniform)
+            found, padded = graphs(group)(tokens)
+            assert (found.name, padded) == (theirs.name, descriptor.num_tokens), (tokens, uniform)
