@@ -269,6 +269,13 @@ class Results:
     kv_tier_series: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
     """The same per interval; `llmsim.results.tables.KV_TIER_SERIES`."""
     interrupted: bool = False
+    horizon_ps: int | None = None
+    """Where the run was cut, as asked for; None: it was not."""
     invariants: Mapping[str, str] = field(default_factory=dict)
     """Number and name of each invariant checked -> "ok" or what was found."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether requests may be left that would have gone on."""
+        return self.interrupted or self.horizon_ps is not None

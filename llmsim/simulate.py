@@ -40,6 +40,8 @@ class SimulationOptions:
     """Recount all pools of KV at every step (invariant 4) instead of at the end."""
     clients: Clients | None = None
     """None: an open loop."""
+    horizon_ps: int | None = None
+    """The run ends then, whatever is left to do; None: when nothing is left."""
 
 
 def simulate(
@@ -140,6 +142,8 @@ def _native_simulation(
         )
     if options.clients is not None:
         simulation.set_closed_loop(options.clients.count, options.clients.think_ps)
+    if options.horizon_ps is not None:
+        simulation.set_horizon(options.horizon_ps)
     if deployment.accounting.power is not None:
         simulation.record_shares()
     options.policies.install_admission(simulation, deployment.models, workload)
@@ -174,17 +178,36 @@ def _add_group(
     recorded = {"record_steps": options.record_steps, "record_schedule": record_schedule}
     if isinstance(group.scheduler, _native.VllmV1Config):
         group.scheduler.speculation.acceptance.seed = options.seed
-    steps = options.policies.steps(group.scheduler, workload)
-    if steps is not None and group.engine.speculation is not None:
-        raise NotYetError(
-            f"the scheduler {options.policies.scheduler.name if options.policies.scheduler else ''} in Python does not "
-            "run together with speculative_config in this version; remove one of them"
-        )
+    steps = _scheduler_in_python(group, workload, options)
     if steps is None:
         scheduler = options.policies.applied(group.scheduler)
         simulation.add_group(group.native, scheduler, group.program, group.expanded, **recorded)
         return
-    simulation.add_python_group(group.native, steps, group.scheduler.kv, group.program, group.expanded, **recorded)
+    speculation = getattr(group.scheduler, "speculation", None) or _native.SpeculationConfig()
+    simulation.add_python_group(
+        group.native, steps, group.scheduler.kv, group.program, group.expanded, **recorded, speculation=speculation
+    )
+
+
+def _scheduler_in_python(group: LoweredGroup, workload: Workload, options: SimulationOptions) -> object | None:
+    """The installed vLLM's, or a policy's; None: the native one runs."""
+    policies, engine = options.policies, group.engine
+    if engine.scheduler == "vllm":
+        if policies.queue_order or policies.victim or policies.eviction:
+            raise InputError(
+                "a queue order, a preemption victim or a cache eviction of yours does not reach into the installed "
+                "vLLM's scheduler; choose the scheduler vllm_v1, or remove it"
+            )
+        from llmsim.scheduling.vllm_installed import installed_scheduler
+
+        return installed_scheduler(engine, group.scheduler, workload)
+    steps = policies.steps(group.scheduler, workload)
+    if steps is not None and engine.speculation is not None:
+        raise NotYetError(
+            f"the scheduler {policies.scheduler.name if policies.scheduler else ''} in Python does not run together "
+            "with speculative_config in this version; remove one of them"
+        )
+    return steps
 
 
 def _model_indices(deployment: LoweredDeployment, workload: Workload) -> "np.ndarray[tuple[int], np.dtype[np.int16]]":
@@ -240,6 +263,7 @@ def _results(
         handovers=_handovers(simulation),
         energy=deployment.accounting.energy(simulation, requests, interval_ps or PS_PER_S),
         interrupted=interrupted,
+        horizon_ps=simulation.now_ps if simulation.at_horizon else None,
         notes=(*deployment.notes, *_cut_by_length(workload, requests)),
     )
     results.invariants = check_invariants(results, deployment.enforces_light)

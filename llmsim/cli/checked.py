@@ -22,6 +22,7 @@ COLLECTIVES = ("auto", "measured", "links")
 DEFAULT_PROFILES = Path("profiler/perf")
 """Searched after the --profile-dir folders, relative to the working directory, as LLMServingSim does."""
 MAX_LOG_INTERVAL_S = 1e6
+MAX_HORIZON_S = 4e6
 ENGINE = (
     "engine_profile",
     "max_num_seqs",
@@ -96,6 +97,7 @@ class RunOptions:
     max_concurrency: int = 0
     think_time: str | None = None
     timeout_s: float | None = None
+    horizon_ps: int | None = None
     disabled_terms: tuple[str, ...] = ()
     calibration: "Calibration | None" = None
     switches: frozenset[str] = frozenset()
@@ -136,6 +138,7 @@ def checked(given: Mapping[str, Any]) -> RunOptions:
         max_concurrency=_at_least("--max-concurrency", given["max_concurrency"], 0),
         think_time=given["think_time"],
         timeout_s=given["request_timeout"],
+        horizon_ps=_horizon_ps(given["horizon"]),
         switches=frozenset(key for key in SWITCHES if given[key]),
         disabled_terms=tuple(dict.fromkeys(given["disable_term"] or ())),
         calibration=_calibration(given["calibration"]),
@@ -264,6 +267,14 @@ def _at_least(option: str, value: int, least: int) -> int:
     if value < least or value >= 1 << 63:
         raise InputError(f"{option} is {value}; it must be at least {least} and below 2^63")
     return value
+
+
+def _horizon_ps(seconds: float | None) -> int | None:
+    if seconds is None:
+        return None
+    if not 1e-6 <= seconds <= MAX_HORIZON_S:
+        raise InputError(f"--horizon is {seconds:g}; it must be between 0.000001 and {MAX_HORIZON_S:g} seconds")
+    return round(seconds * 1e12)
 
 
 def _interval_ps(seconds: float) -> int:

@@ -40,6 +40,9 @@ ThinkTime = Annotated[
 RequestTimeout = Annotated[
     float | None, _option(_INPUT, "--request-timeout", text="Seconds after which a client gives up.")
 ]
+Horizon = Annotated[
+    float | None, _option(_INPUT, "--horizon", text="Simulated seconds after which the run ends, whatever is left.")
+]
 Seed = Annotated[int, _option(_INPUT, "--seed", text="Seed of random routing and of think times.", default=True)]
 
 EngineProfile = Annotated[
@@ -138,7 +141,7 @@ Scheduler = Annotated[
     _option(
         _ENGINE,
         "--scheduler",
-        text="vllm_v1, sarathi, orca, static, sglang, mlfq, or module:Class.",
+        text="vllm_v1, vllm (the installed one), sarathi, orca, static, sglang, mlfq, or module:Class.",
     ),
 ]
 QueueOrder = Annotated[

@@ -92,6 +92,7 @@ def prepare(options: RunOptions) -> Prepared:
         clients=clients,
         tiers=tiers,
         check_every_step=options.check_every_step,
+        horizon_ps=options.horizon_ps,
         policies=options.policies or PolicySpecs(),
     )
     return Prepared(deployment, lowered, workload, simulation)

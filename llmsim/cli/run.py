@@ -17,6 +17,7 @@ def command(
     max_concurrency: o.MaxConcurrency = 0,
     think_time: o.ThinkTime = None,
     request_timeout: o.RequestTimeout = None,
+    horizon: o.Horizon = None,
     engine_profile: o.EngineProfile = None,
     max_num_seqs: o.MaxNumSeqs = None,
     max_num_batched_tokens: o.MaxNumBatchedTokens = None,

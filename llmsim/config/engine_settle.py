@@ -6,7 +6,7 @@ from typing import Any
 
 from llmsim.config.engine_profile import EngineProfile, load_profile, multiples, profile_names
 from llmsim.config.errors import InputError, NotYetError
-from llmsim.config.scheduler_rules import VERSIONED, VLLM
+from llmsim.config.scheduler_rules import INSTALLED, VERSIONED, VLLM
 from llmsim.config.speculative import resolve_speculation
 
 Places = dict[str, Callable[[str], str]]
@@ -95,7 +95,7 @@ def settle_speculation(values: dict[str, Any], origin: dict[str, str], places: P
 
 def _refuse_speculation(values: Mapping[str, Any], places: Places) -> None:
     place = places["speculative_config"]("speculative_config")
-    if values["scheduler"] != VLLM:
+    if values["scheduler"] not in (VLLM, INSTALLED):
         raise InputError(f"{place} is an option of the scheduler {VLLM}, not of {values['scheduler']}; remove it")
     for other in ("prioritize_prefill", "skip_prefill"):
         if values[other]:

@@ -118,7 +118,7 @@ class EngineOptions(Section):
     kv_cache_dtype: Annotated[str, _one_of(KV_CACHE_DTYPES)] | None = Field(
         default=None, description="Type of the KV cache; auto: as dtype."
     )
-    scheduler: Literal["vllm_v1", "sarathi", "orca", "static", "sglang", "mlfq"] | None = Field(
+    scheduler: Literal["vllm_v1", "vllm", "sarathi", "orca", "static", "sglang", "mlfq"] | None = Field(
         default=None, description="Which engine's scheduler forms the steps (docs/schedulers.md)."
     )
     scheduling_policy: Literal["fcfs", "priority", "sjf", "slack"] | None = Field(

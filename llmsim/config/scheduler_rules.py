@@ -6,7 +6,8 @@ from typing import Any
 from llmsim.config.errors import InputError
 
 VLLM = "vllm_v1"
-SCHEDULERS = (VLLM, "sarathi", "orca", "static", "sglang", "mlfq")
+INSTALLED = "vllm"
+SCHEDULERS = (VLLM, INSTALLED, "sarathi", "orca", "static", "sglang", "mlfq")
 POLICIES = ("fcfs", "priority", "sjf", "slack")
 
 OWN_DEFAULTS: Mapping[str, Any] = {
@@ -49,6 +50,7 @@ _PAPERS: Mapping[str, Any] = {**_OTHERS, "enable_prefix_caching": False}
 _WHOLE_PROMPTS: Mapping[str, Any] = {**_PAPERS, "enable_chunked_prefill": False}
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     VLLM: {},
+    INSTALLED: {},
     "sarathi": _PAPERS,
     "orca": _WHOLE_PROMPTS,
     "static": _WHOLE_PROMPTS,
@@ -70,6 +72,7 @@ _ONLY_VLLM = (
 )
 
 Place = Callable[[str], str]
+Refuse = Callable[[str, str], InputError]
 
 
 def check_scheduler(values: Mapping[str, Any], places: Mapping[str, Place]) -> None:
@@ -82,22 +85,36 @@ def check_scheduler(values: Mapping[str, Any], places: Mapping[str, Place]) -> N
     def refuse(option: str, reason: str) -> InputError:
         return InputError(f"{places[option](option)} {reason}")
 
-    if name != VLLM:
-        for option in _ONLY_VLLM:
-            if option in places and values[option] not in _OFF:
-                raise refuse(option, f"is an option of the scheduler {VLLM}, not of {name}; remove it")
-        if "watermark" in places and values["watermark"] and name != "sarathi":
-            raise refuse("watermark", f"is an option of the schedulers {VLLM} and sarathi, not of {name}; remove it")
-        chunks = DEFAULTS[name].get("enable_chunked_prefill", True)
-        if "enable_chunked_prefill" in places and values["enable_chunked_prefill"] != chunks:
-            rule = "always cuts prompts to the token budget" if chunks else "runs whole prompts"
-            raise refuse("enable_chunked_prefill", f"cannot be chosen: the scheduler {name} {rule}; remove it")
-        if name in ("orca", "static") and "enable_prefix_caching" in places and values["enable_prefix_caching"]:
-            raise refuse("enable_prefix_caching", f"is on, but the scheduler {name} has no prefix cache; remove it")
-        if name == "mlfq" and values["scheduling_policy"] != "fcfs":
-            raise refuse("scheduling_policy", "is given, but the scheduler mlfq orders by its levels; remove it")
+    if name == INSTALLED:
+        _check_installed(values, places, refuse)
+    elif name != VLLM:
+        _check_other(name, values, places, refuse)
     if values["prioritize_prefill"] and values["skip_prefill"]:
         option = "prioritize_prefill" if "prioritize_prefill" in places else "skip_prefill"
         raise refuse(option, "contradicts skip_prefill: a decode-only run has no prefill; remove one of them")
     if "ttft_target_ns" in places and values["scheduling_policy"] != "slack":
         raise refuse("ttft_target_ns", 'has an effect only with scheduling_policy "slack"; remove it, or say "slack"')
+
+
+def _check_installed(values: Mapping[str, Any], places: Mapping[str, Place], refuse: Refuse) -> None:
+    for option in ("prioritize_prefill", "skip_prefill"):
+        if option in places and values[option]:
+            raise refuse(option, f"is no option of vLLM's scheduler; choose the scheduler {VLLM}")
+    if values["scheduling_policy"] not in ("fcfs", "priority"):
+        raise refuse("scheduling_policy", f"is no order of vLLM's scheduler; choose the scheduler {VLLM}")
+
+
+def _check_other(name: str, values: Mapping[str, Any], places: Mapping[str, Place], refuse: Refuse) -> None:
+    for option in _ONLY_VLLM:
+        if option in places and values[option] not in _OFF:
+            raise refuse(option, f"is an option of the scheduler {VLLM}, not of {name}; remove it")
+    if "watermark" in places and values["watermark"] and name != "sarathi":
+        raise refuse("watermark", f"is an option of the schedulers {VLLM} and sarathi, not of {name}; remove it")
+    chunks = DEFAULTS[name].get("enable_chunked_prefill", True)
+    if "enable_chunked_prefill" in places and values["enable_chunked_prefill"] != chunks:
+        rule = "always cuts prompts to the token budget" if chunks else "runs whole prompts"
+        raise refuse("enable_chunked_prefill", f"cannot be chosen: the scheduler {name} {rule}; remove it")
+    if name in ("orca", "static") and "enable_prefix_caching" in places and values["enable_prefix_caching"]:
+        raise refuse("enable_prefix_caching", f"is on, but the scheduler {name} has no prefix cache; remove it")
+    if name == "mlfq" and values["scheduling_policy"] != "fcfs":
+        raise refuse("scheduling_policy", "is given, but the scheduler mlfq orders by its levels; remove it")

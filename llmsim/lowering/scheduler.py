@@ -22,7 +22,7 @@ def scheduler_config(
 ) -> "_native.VllmV1Config | _native.BatchingConfig":
     """What the group's scheduler runs with; `program` prices a prompt where the queue's order needs it."""
     scheduler: _native.VllmV1Config | _native.BatchingConfig
-    if engine.scheduler == "vllm_v1":
+    if engine.scheduler in ("vllm_v1", "vllm"):
         scheduler = _native.VllmV1Config()
         scheduler.chunked_prefill = engine.enable_chunked_prefill
         scheduler.reserve_full_isl = engine.reserve_full_isl

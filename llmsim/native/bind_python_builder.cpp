@@ -13,9 +13,11 @@ namespace llmsim {
 using Scheduled = std::tuple<RequestId, std::int32_t, std::int32_t, std::int32_t, bool>;
 using Emitted = std::tuple<RequestId, std::int32_t, bool>;
 
-PythonBuilder::PythonBuilder(nb::object scheduler, Limits limits, SequenceTable& sequences, RequestLog& log)
+PythonBuilder::PythonBuilder(nb::object scheduler, Limits limits, SpeculationConfig speculation,
+                             SequenceTable& sequences, RequestLog& log)
     : scheduler_(std::move(scheduler)),
       limits_(limits),
+      speculation_(std::move(speculation)),
       sequences_(sequences),
       log_(log),
       free_blocks_(limits.usable_blocks) {}
@@ -62,9 +64,10 @@ void PythonBuilder::build(Ps now, Batch& batch) {
   }
   for (const auto& [request, tokens, computed, drafts, emits] : items) {
     batch.items.push_back({request, tokens, computed, sequences_[request].epoch, drafts, emits});
-    batch.features.add(tokens, computed);
+    batch.features.add(batch.items.back());
     note_scheduled(now, batch.items.back());
   }
+  batch.drafts_after = speculation_.on() ? speculation_.drafts_after(batch.items.size()) : 0;
   read_gauges();
 }
 
@@ -76,8 +79,19 @@ void PythonBuilder::abort(RequestId request) {
   read_gauges();
 }
 
-void PythonBuilder::complete(const Batch&, std::vector<RequestId>& finished) {
+void PythonBuilder::count_drafts(const Batch& batch) {
+  for (const Item& item : batch.items) {
+    const Sequence& s = sequences_[item.request];
+    if (item.drafts == 0 || s.status != static_cast<std::uint8_t>(Status::kRunning)) continue;
+    const std::int32_t held = speculation_.acceptance.accepted(item.request, s.emitted(), item.drafts);
+    counters_.speculation.add(item.drafts, held);
+    counters_.speculation.emitted += std::min(1 + held, sequences_.max_tokens(item.request) - s.emitted());
+  }
+}
+
+void PythonBuilder::complete(const Batch& batch, std::vector<RequestId>& finished) {
   const nb::gil_scoped_acquire lock;
+  if (batch.features.drafts > 0) count_drafts(batch);
   for (const auto& [request, count, is_finished] : nb::cast<std::vector<Emitted>>(scheduler_.attr("complete")())) {
     if (count > 0) log_.emit(request, count);
     sequences_[request].num_tokens += count;

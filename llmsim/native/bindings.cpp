@@ -127,13 +127,16 @@ void bind_simulation(nb::module_& m) {
           "add_python_group",
           [](Simulation& s, const GroupConfig& config, nb::object scheduler, const KvCacheConfig& kv,
              const std::shared_ptr<Program>& program, const ExpandedConfig* expanded, bool record_steps,
-             bool record_schedule) {
-            const Limits limits{kv.max_model_len, kv.block_size, kv.num_blocks - 1};
-            auto builder = std::make_unique<PythonBuilder>(std::move(scheduler), limits, s.sequences(), s.log());
+             bool record_schedule, const SpeculationConfig& speculation) {
+            const Limits limits{kv.max_model_len, kv.block_size, kv.num_blocks - 1,
+                                2 * speculation.tokens + speculation.lookahead};
+            auto builder =
+                std::make_unique<PythonBuilder>(std::move(scheduler), limits, speculation, s.sequences(), s.log());
             add_group(s, config, std::move(builder), program, expanded, record_steps, record_schedule);
           },
           "config"_a, "scheduler"_a, "kv"_a, "program"_a, "expanded"_a.none() = nb::none(), "record_steps"_a = false,
-          "record_schedule"_a = false, "A group whose scheduler is a Python object (llmsim.scheduling.base.Scheduler).")
+          "record_schedule"_a = false, "speculation"_a = SpeculationConfig{},
+          "A group whose scheduler is a Python object (llmsim.scheduling.base.Scheduler).")
       .def("set_kv_tiers", &Simulation::set_kv_tiers, "config"_a,
            "Pools of KV below the groups'; after them and the fabric.")
       .def("kv_tiers", &kv_tier_rows)
@@ -160,6 +163,8 @@ void bind_simulation(nb::module_& m) {
            "Disaggregation; after all groups, the fabric and the decode side's router.")
       .def("run", &Simulation::run, "max_events"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Handles up to max_events events; True when nothing is left.")
+      .def("set_horizon", &Simulation::set_horizon, "horizon_ps"_a, "The run ends then, whatever is left to do.")
+      .def_prop_ro("at_horizon", &Simulation::at_horizon)
       .def_prop_ro("now_ps", &Simulation::now)
       .def_prop_ro("num_finished", &Simulation::num_finished)
       .def_prop_ro("num_rejected", &Simulation::num_rejected)

@@ -13,7 +13,8 @@ namespace llmsim {
 // interpreter's lock only during the calls. Exceptions of the object end the run and reach the caller of run().
 class PythonBuilder final : public Builder {
  public:
-  PythonBuilder(nanobind::object scheduler, Limits limits, SequenceTable& sequences, RequestLog& log);
+  PythonBuilder(nanobind::object scheduler, Limits limits, SpeculationConfig speculation, SequenceTable& sequences,
+                RequestLog& log);
   ~PythonBuilder() override;
 
   void add(RequestId request) override;
@@ -31,9 +32,11 @@ class PythonBuilder final : public Builder {
  private:
   void read_gauges();
   void note_scheduled(Ps now, const Item& item);
+  void count_drafts(const Batch& batch);
 
   nanobind::object scheduler_;
   Limits limits_;
+  SpeculationConfig speculation_;
   SequenceTable& sequences_;
   RequestLog& log_;
   BuilderCounters counters_;

@@ -127,6 +127,7 @@ bool Simulation::run(std::int64_t max_events) {
   if (!started_) start();
   for (; max_events > 0 && !events_.empty(); --max_events) {
     const Event event = events_.top();
+    if (event.time > horizon_) return stop_at_horizon();
     events_.pop();
     if (stale(event)) continue;
     while (series_interval_ > 0 && next_sample_ < event.time) record_series();
@@ -145,6 +146,13 @@ bool Simulation::run(std::int64_t max_events) {
     next_sample_ = now_;  // the last, shorter interval
     record_series();
   }
+  return true;
+}
+
+bool Simulation::stop_at_horizon() {
+  while (series_interval_ > 0 && next_sample_ <= horizon_) record_series();
+  now_ = horizon_;
+  at_horizon_ = true;
   return true;
 }
 

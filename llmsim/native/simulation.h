@@ -95,6 +95,10 @@ class Simulation {
   const SequenceTable* prompt_sequences() const { return prompts_ ? &prompts_->sequences : nullptr; }
   const RequestLog* prompt_log() const { return prompts_ ? &prompts_->log : nullptr; }
 
+  // The run ends at this time, whatever is still to be done; before the first call of run.
+  void set_horizon(Ps horizon) { horizon_ = horizon; }
+  bool at_horizon() const { return at_horizon_; }
+
   // Handles events until the end (true) or until about `max_events` were handled (false: call again).
   bool run(std::int64_t max_events);
 
@@ -127,6 +131,7 @@ class Simulation {
 
   Prompts& prompts();
   void start();
+  bool stop_at_horizon();
   // What has become pointless since it was posted does not even move the clock.
   bool stale(const Event& event) const;
   // Whether the request has arrived and its client still waits for it.
@@ -174,7 +179,8 @@ class Simulation {
   std::size_t next_timed_ = 0;
   bool arrival_pending_ = false;  // of a row of `timed_`
   std::int64_t num_finished_ = 0;
-  Ps now_ = 0;
+  Ps now_ = 0, horizon_ = kEndOfTime;
+  bool at_horizon_ = false;
   Ps series_interval_, next_sample_;
   Series series_;
   struct Sampled {

@@ -48,7 +48,7 @@ def _conservation(results: Results) -> str:
     if dropped != int(counters["cancelled"].sum()):
         return f"{dropped} requests were cancelled, the groups count {int(counters['cancelled'].sum())}"
     left = len(status) - int(counted[[Status.FINISHED, Status.REJECTED, Status.CANCELLED, Status.REFUSED]].sum())
-    if not results.interrupted and left:
+    if not results.cut_short and left:
         return f"{left} requests neither finished nor left"
     return OK
 
@@ -76,7 +76,7 @@ def _blocks(results: Results) -> str:
     for group, consistent in enumerate(counters["pool_consistent"]):
         if not consistent:
             return f"group {group}: free, cached and referenced blocks do not add up to its pool"
-        idle = counters["running"][group] == 0 and not results.interrupted
+        idle = counters["running"][group] == 0 and not results.cut_short
         if idle and counters["free_blocks"][group] != counters["total_blocks"][group] - 1:
             return f"group {group}: {counters['free_blocks'][group]} blocks are free though nothing runs"
     return OK

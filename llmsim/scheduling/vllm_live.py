@@ -5,7 +5,9 @@ Needs the extra `llmsim[vllm]`; the model is replaced by known token ids, so not
 
 import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +27,15 @@ def installed_version() -> str | None:
         return None
 
 
-def resolve(case: Case, folder: Path) -> tuple[Any, Any]:
+def resolve(case: Case) -> tuple[Any, Any]:
     """vLLM's own configuration object for a case's `config`, and its scheduler.
 
     Raises InputError with vLLM's reason when it refuses the options.
     """
     prepare()
-    from vllm.engine.arg_utils import EngineArgs
-    from vllm.usage.usage_lib import UsageContext
-
     config = case["config"]
     options: dict[str, Any] = {
-        "model": write_model(folder),
+        "model": "",
         "skip_tokenizer_init": True,
         "load_format": "dummy",
         "disable_log_stats": True,
@@ -52,15 +51,24 @@ def resolve(case: Case, folder: Path) -> tuple[Any, Any]:
         "watermark": config.get("watermark", 0.0),
         "scheduler_reserve_full_isl": config.get("scheduler_reserve_full_isl", True),
     }
+    with tempfile.TemporaryDirectory() as folder:
+        options["model"] = write_model(Path(folder), config["max_model_len"])
+        vllm_config = _configured(options, config)
+        vllm_config.cache_config.num_gpu_blocks = config["num_gpu_blocks"]
+        return vllm_config, _scheduler(vllm_config, config["num_gpu_blocks"])
+
+
+def _configured(options: dict[str, Any], config: dict[str, Any]) -> Any:
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
     if "speculative" in config:
         model = {} if config["speculative"]["method"] == "ngram" else {"model": options["model"]}
         options["speculative_config"] = {**config["speculative"], **model}
     try:
-        vllm_config = EngineArgs(**options).create_engine_config(UsageContext.OPENAI_API_SERVER)
+        return EngineArgs(**options).create_engine_config(UsageContext.OPENAI_API_SERVER)
     except (ValueError, TypeError, NotImplementedError) as error:
         raise InputError(f"vLLM {installed_version()} refuses the options {config}: {error}") from None
-    vllm_config.cache_config.num_gpu_blocks = config["num_gpu_blocks"]
-    return vllm_config, _scheduler(vllm_config, config["num_gpu_blocks"])
 
 
 def _scheduler(vllm_config: Any, num_blocks: int) -> Any:
@@ -100,14 +108,29 @@ def resolved_part(vllm_config: Any, scheduler: Any) -> Case:
     }
 
 
-class VllmScheduler:
-    """vLLM's scheduler as `llmsim.scheduling.base.Scheduler`, for the requests of a case."""
+@dataclass(frozen=True)
+class LiveRequest:
+    """A request as vLLM sees it. `prompt` makes its token ids, `output` the k-th token of its answer."""
 
-    def __init__(self, case: Case, vllm_config: Any, scheduler: Any) -> None:
-        self._requests = [(i, case["requests"][i]) for i in by_arrival(case)]
-        self._row = {request["id"]: row for row, (_, request) in enumerate(self._requests)}
-        self._speculation = speculation(case)
-        self._interval = case["config"].get("prefill_schedule_interval", 1)
+    name: str
+    arrival_s: float
+    input_tokens: int
+    output_tokens: int
+    priority: int
+    prompt: Callable[[], list[int]]
+    output: Callable[[int], int]
+
+
+class VllmScheduler:
+    """vLLM's scheduler as `llmsim.scheduling.base.Scheduler`; `requests` by row."""
+
+    def __init__(
+        self, requests: Sequence[LiveRequest], vllm_config: Any, scheduler: Any, speculation: Any, interval: int = 1
+    ) -> None:
+        self._requests = requests
+        self._row = {request.name: row for row, request in enumerate(requests)}
+        self._speculation = speculation
+        self._interval = interval
         self._steps = 0
         self._scheduler = scheduler
         self._drafts_from_model = scheduler.num_spec_tokens > 0 and not vllm_config.scheduler_config.async_scheduling
@@ -120,15 +143,15 @@ class VllmScheduler:
         from vllm.sampling_params import SamplingParams
         from vllm.v1.request import Request
 
-        _, data = self._requests[request]
+        one = self._requests[request]
         self._scheduler.add_request(
             Request(
-                request_id=data["id"],
-                prompt_token_ids=prompt_tokens(data),
-                sampling_params=SamplingParams(max_tokens=data["output_len"], ignore_eos=True),
+                request_id=one.name,
+                prompt_token_ids=one.prompt(),
+                sampling_params=SamplingParams(max_tokens=one.output_tokens, ignore_eos=True),
                 pooling_params=None,
-                arrival_time=data["arrival"],
-                priority=data.get("priority", 0),
+                arrival_time=one.arrival_s,
+                priority=one.priority,
                 block_hasher=self._hasher,
             )
         )
@@ -158,20 +181,20 @@ class VllmScheduler:
 
     def _sample(self, row: int, scheduled: int, drafts: int) -> list[int]:
         """What the model would answer: nothing before the end of the prompt, else a token and the accepted drafts."""
-        index, data = self._requests[row]
+        one = self._requests[row]
         accepted = self._speculation.acceptance.accepted(row, self._sampled[row], drafts)
         self._computed[row] += scheduled - (drafts - accepted)
-        known = sum(length for _, length in data["segments"]) + self._sampled[row]
+        known = one.input_tokens + self._sampled[row]
         if self._computed[row] < known:
             return []
         first = self._sampled[row]
         self._sampled[row] += 1 + accepted
-        return [output_token(index, first + k) for k in range(1 + accepted)]
+        return [one.output(first + k) for k in range(1 + accepted)]
 
     def abort(self, request: int) -> None:
         from vllm.v1.request import RequestStatus
 
-        self._scheduler.finish_requests(self._requests[request][1]["id"], RequestStatus.FINISHED_ABORTED)
+        self._scheduler.finish_requests(self._requests[request].name, RequestStatus.FINISHED_ABORTED)
 
     def complete(self) -> list[Emitted]:
         output, answer = self._in_flight.popleft()
@@ -212,7 +235,21 @@ def _block_hasher(vllm_config: Any) -> Callable[..., Any] | None:
 
 def live_case(case: Case) -> tuple[Case, VllmScheduler]:
     """A case with its `resolved` part filled in by vLLM, and vLLM's scheduler ready to run it."""
-    with tempfile.TemporaryDirectory() as folder:
-        vllm_config, scheduler = resolve(case, Path(folder))
+    vllm_config, scheduler = resolve(case)
     case = {**case, "resolved": resolved_part(vllm_config, scheduler)}
-    return case, VllmScheduler(case, vllm_config, scheduler)
+    requests = [_live_request(case, i) for i in by_arrival(case)]
+    interval = case["config"].get("prefill_schedule_interval", 1)
+    return case, VllmScheduler(requests, vllm_config, scheduler, speculation(case), interval)
+
+
+def _live_request(case: Case, index: int) -> LiveRequest:
+    data = case["requests"][index]
+    return LiveRequest(
+        name=data["id"],
+        arrival_s=data["arrival"],
+        input_tokens=sum(length for _, length in data["segments"]),
+        output_tokens=data["output_len"],
+        priority=data.get("priority", 0),
+        prompt=partial(prompt_tokens, data),
+        output=partial(output_token, index),
+    )

@@ -29,9 +29,10 @@ MODEL = {
 """A dense decoder; the scheduler sees nothing of it but its longest context."""
 
 
-def write_model(folder: Path) -> str:
-    """A config.json that vLLM accepts as a model; returns the folder's path."""
-    (folder / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
+def write_model(folder: Path, longest: int = 0) -> str:
+    """A config.json that vLLM accepts as a model of at least so many tokens; returns the folder's path."""
+    model = {**MODEL, "max_position_embeddings": max(int(str(MODEL["max_position_embeddings"])), longest)}
+    (folder / "config.json").write_text(json.dumps(model), encoding="utf-8")
     return str(folder)
 
 

@@ -1,0 +1,52 @@
+"""`--horizon`: the run ends at a time; what had finished by then is as if it had gone on."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmsim.cli import run_main
+
+CLUSTER = Path(__file__).resolve().parents[2] / "cluster_config" / "h100_llama31_8b.json"
+TRACE = "synthetic:n=60,rate=10,input=fixed:300,output=fixed:100,seed=1"
+
+
+def run(capsys: pytest.CaptureFixture[str], *options: object) -> Any:
+    arguments = ("--cluster-config", CLUSTER, "--dataset", TRACE, "--cost-source", "roofline", "--json", *options)
+    assert run_main([str(option) for option in arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def rows(path: Path) -> dict[str, dict[str, str]]:
+    return {row["request id"]: row for row in csv.DictReader(path.open(encoding="utf-8"))}
+
+
+def test_what_finishes_before_the_horizon_is_what_a_whole_run_has_by_then(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = run(capsys, "--output", tmp_path / "whole.csv")
+    cut = run(capsys, "--horizon", 3, "--output", tmp_path / "cut.csv")
+    assert whole["horizon_s"] is None and whole["completed"] == 60
+    assert cut["horizon_s"] == 3.0 and not cut["interrupted"]
+    assert 0 < cut["completed"] < 60 and cut["completed"] + cut["unfinished"] == 60
+    assert set(cut["invariants"].values()) == {"ok"}
+    every, some = rows(tmp_path / "whole.csv"), rows(tmp_path / "cut.csv")
+    assert some == {name: row for name, row in every.items() if int(row["end_time"]) <= 3 * 10**9}
+
+
+def test_a_horizon_behind_the_end_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--horizon", 1000) == run(capsys)
+
+
+def test_before_the_first_arrival_nothing_happens(capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(capsys, "--horizon", 0.000001)
+    assert (result["completed"], result["unfinished"], result["steps"]) == (0, 60, 0)
+    assert result["mean_ttft_ms"] is None
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "1e9"])
+def test_a_bad_horizon_is_one_sentence(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_main(["--cluster-config", str(CLUSTER), "--dataset", TRACE, "--horizon", seconds]) == 2
+    assert "--horizon is " in capsys.readouterr().err
