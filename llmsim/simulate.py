@@ -130,6 +130,8 @@ def _native_simulation(
         simulation.add_wave(list(wave.groups), program, wave.sync_interval, wave.expanded)
     if deployment.network is not None:
         simulation.set_fabric(deployment.network.config)
+    for domain in deployment.shared:
+        domain.install(simulation)
     if options.tiers is not None:
         options.tiers.install(simulation)
     if options.check_every_step:

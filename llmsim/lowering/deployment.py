@@ -41,6 +41,7 @@ from llmsim.lowering.offload import OffloadPlan, evicted_notes, local_reads, off
 from llmsim.lowering.program import build_program
 from llmsim.lowering.routed import Routes, routes_of
 from llmsim.lowering.scheduler import scheduler_config
+from llmsim.lowering.shared_links import SharedLinks, shared_links
 from llmsim.lowering.terms import COLD_KV
 from llmsim.model import (
     DEFAULT_NUM_SMS,
@@ -126,6 +127,8 @@ class LoweredDeployment:
     handovers: "_native.HandoverConfig | None" = None
     notes: tuple[str, ...] = field(default=())
     waves: tuple[LoweredWave, ...] = ()
+    shared: tuple[SharedLinks, ...] = ()
+    """Domains whose collectives or hand-overs are flows on the network."""
 
     def operator(self, group: int, index: int) -> tuple[str, str]:
         """(name, source) of an operator of a group's program."""
@@ -187,14 +190,17 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     for index in (index for wave in waves for index in wave.groups):
         groups[index] = replace(groups[index], expanded=None)  # its wave runs it
     network = handovers = None
+    shared: tuple[SharedLinks, ...] = ()
     if deployment.disaggregation is not None or options.tiers:
         contention = "fifo" if options.network == "congestion-aware" else "fair"
         network = cluster_network(deployment, contention, routes)
     if network is not None and deployment.disaggregation is not None:
         handovers = handover_config(deployment, groups, network)
+    if network is not None:
+        shared = shared_links(deployment, groups, waves, network, tiers=options.tiers)
     how = transfer_notes(deployment, groups)
     return LoweredDeployment(
-        tuple(groups), models, account, network, handovers, (*changes, *notes, *account.notes, *how), waves
+        tuple(groups), models, account, network, handovers, (*changes, *notes, *account.notes, *how), waves, shared
     )
 
 

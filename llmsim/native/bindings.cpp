@@ -137,6 +137,16 @@ void bind_simulation(nb::module_& m) {
           "config"_a, "scheduler"_a, "kv"_a, "program"_a, "expanded"_a.none() = nb::none(), "record_steps"_a = false,
           "record_schedule"_a = false, "speculation"_a = SpeculationConfig{},
           "A group whose scheduler is a Python object (llmsim.scheduling.base.Scheduler).")
+      .def(
+          "share_links",
+          [](Simulation& s, const std::vector<std::size_t>& groups, std::vector<PlaceId> places,
+             std::vector<CollectiveSpec> collectives) {
+            s.share_links(groups, {std::move(places), std::move(collectives)});
+          },
+          "groups"_a, "places"_a, "collectives"_a,
+          "All members of a wave, or one group in stages, talk over links of the fabric: the place of every device "
+          "(ranks of "
+          "a stage first, then stages, then members), and what is between members or stages, with its bytes.")
       .def("set_kv_tiers", &Simulation::set_kv_tiers, "config"_a,
            "Pools of KV below the groups'; after them and the fabric.")
       .def("kv_tiers", &kv_tier_rows)

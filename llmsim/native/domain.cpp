@@ -37,9 +37,14 @@ bool Wave::try_round(Ps now) {
     return false;
   }
   for (std::size_t m = 0; m < members_.size(); ++m) batches_[m] = &members_[m]->offered_or_dummy(now);
-  evaluator_->run(batches_, now, times_);
-  for (std::size_t m = 0; m < members_.size(); ++m) members_[m]->launch(times_[m], now);
+  for (Group* member : members_) member->launch(now);
   ++rounds_;
+  if (shared_ != nullptr) {
+    shared_->begin(batches_, now);
+    return true;
+  }
+  evaluator_->run(batches_, now, times_);
+  for (std::size_t m = 0; m < members_.size(); ++m) members_[m]->timed(times_[m], now);
   return true;
 }
 

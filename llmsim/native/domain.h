@@ -8,6 +8,7 @@
 
 #include "group.h"
 #include "joint.h"
+#include "shared_joint.h"
 
 namespace llmsim {
 
@@ -20,12 +21,15 @@ class Wave {
   // Builds what members can build, and starts the rounds for which all are there.
   void pump(Ps now);
   std::span<Group* const> members() const { return members_; }
+  // From now on the members meet over shared links.
+  void share_links(std::unique_ptr<SharedJoint> shared) { shared_ = std::move(shared); }
 
  private:
   bool try_round(Ps now);
 
   std::vector<Group*> members_;
   std::unique_ptr<JointEvaluator> evaluator_;
+  std::unique_ptr<SharedJoint> shared_;  // null: evaluator_ times the rounds
   std::int32_t sync_interval_;
   std::int64_t rounds_ = 0;  // of this wave; 0: none runs
   std::vector<const Batch*> batches_;

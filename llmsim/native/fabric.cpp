@@ -64,6 +64,28 @@ std::span<const FabricLinkId> Fabric::route(PlaceId from, PlaceId to) {
   return route_;
 }
 
+Ps Fabric::alone(PlaceId from, PlaceId to, std::int64_t bytes) {
+  Ps latency = 0, slowest = 0;
+  for (const FabricLinkId link : route(from, to)) {
+    latency += config_.links[link].latency;
+    if (bytes > 0)
+      slowest = std::max(slowest, astra_sim::model::serialisation_ps(bytes, config_.links[link].bytes_per_s));
+  }
+  return latency + slowest;
+}
+
+std::int64_t Fabric::most_within(PlaceId from, PlaceId to, std::int64_t bytes, Ps ps) {
+  Ps left = ps;
+  std::int64_t slowest = kFastest;
+  for (const FabricLinkId link : route(from, to)) {
+    left -= config_.links[link].latency;
+    slowest = std::min(slowest, config_.links[link].bytes_per_s);
+  }
+  if (left < 0) return -1;
+  const int128 most = static_cast<int128>(left) * slowest / kPsPerSecond;
+  return most < bytes ? static_cast<std::int64_t>(most) : bytes;
+}
+
 TransferId Fabric::transfer(PlaceId from, PlaceId to, std::int64_t bytes, Ps now, TransferOwner& owner,
                             std::uint64_t token, Purpose purpose) {
   return transfer_at(from, to, bytes, now, now, owner, token, purpose);

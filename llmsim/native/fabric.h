@@ -1,8 +1,9 @@
 // The cluster's shared network: places, the links between them, and everything that moves over them.
 //
-// What moves between groups and memories at run time (KV of disaggregated prefills, KV tiers, streamed weights, fetched
-// experts) is a transfer here, so that all of it meets on the same links. Collectives inside a group stay on the
-// group's own links (dimension 0 of the cluster file) and are priced by its program.
+// What moves between groups and memories at run time (KV of disaggregated prefills, KV tiers) is a transfer here, so
+// that all of it meets on the same links; so are collectives between data-parallel ranks and hand-overs between
+// pipeline stages, where KV uses their links too (shared_joint.h). Collectives inside a stage stay on its own links
+// (dimension 0 of the cluster file) and are priced by its program.
 //
 // Contract
 // - Links and places are given once (FabricConfig) and never change. Links are directed; a memory whose reads and
@@ -46,8 +47,8 @@ inline constexpr std::int32_t kEveryIsland = -1;
 enum class Sharing : std::uint8_t { kFair, kFifo };
 
 // What a transfer is for: counted apart.
-enum class Purpose : std::uint8_t { kKvHandover, kKvTier, kWeights, kExperts, kOther };
-inline constexpr std::size_t kNumPurposes = 5;
+enum class Purpose : std::uint8_t { kKvHandover, kKvTier, kWeights, kExperts, kCollective, kOther };
+inline constexpr std::size_t kNumPurposes = 6;
 
 // Hears of its transfers. Called by the loop while it serves the time `now`; may start further transfers.
 class TransferOwner {
@@ -103,6 +104,11 @@ class Fabric {
   // The links from one place to another, in order, until the next call; empty for a place and itself. Throws
   // std::invalid_argument when there is no way.
   std::span<const FabricLinkId> route(PlaceId from, PlaceId to);
+
+  // How long so many bytes take if nobody else moves; and the most bytes, up to `bytes`, that take at most `ps`, or -1
+  // where even the latency is longer.
+  Ps alone(PlaceId from, PlaceId to, std::int64_t bytes);
+  std::int64_t most_within(PlaceId from, PlaceId to, std::int64_t bytes, Ps ps);
 
   // Needs now >= every time given before. `owner` must outlive the transfer.
   TransferId transfer(PlaceId from, PlaceId to, std::int64_t bytes, Ps now, TransferOwner& owner, std::uint64_t token,

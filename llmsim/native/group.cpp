@@ -5,6 +5,7 @@
 #include "domain.h"
 #include "handover.h"
 #include "kv_tiers.h"
+#include "shared_joint.h"
 
 namespace llmsim {
 
@@ -16,6 +17,8 @@ Group::Group(GroupConfig config, std::unique_ptr<Builder> builder, std::unique_p
       sequences_(sequences),
       log_(log),
       slots_(static_cast<std::size_t>(config.depth)) {}
+
+Group::~Group() = default;
 
 bool Group::may_queue(RequestId request) const {
   if (config_.max_queued_requests > 0 && num_waiting() >= config_.max_queued_requests) return false;
@@ -87,12 +90,22 @@ void Group::pump(Ps now) {
     return;
   }
   drain_inbox(now);
-  if (open_gate(now)) launch(evaluator_->run(next_slot().batch, now), now);
+  if (open_gate(now)) run_next(now);
   while (!gated_ && build_next(now)) {
-    if (!gate(now)) launch(evaluator_->run(next_slot().batch, now), now);
+    if (!gate(now)) run_next(now);
   }
   if (idle() && !gated_ && builder_->has_requests() && builder_->num_bound() == 0) ++idle_with_work_;
 }
+
+void Group::run_next(Ps now) {
+  const Batch& batch = next_slot().batch;
+  launch(now);
+  if (shared_ == nullptr) return timed(evaluator_->run(batch, now), now);
+  const Batch* one = &batch;
+  shared_->begin({&one, 1}, now);
+}
+
+void Group::share_links(std::unique_ptr<SharedJoint> shared) { shared_ = std::move(shared); }
 
 // Whether the batch just built has to wait for what it moves between tiers.
 bool Group::gate(Ps now) {
@@ -144,17 +157,22 @@ bool Group::build_batch(Ps now) {
   return false;
 }
 
-void Group::launch(const StepTimes& times, Ps now) {
+void Group::launch(Ps now) {
   Slot& slot = next_slot();
-  slot.times = times;
   slot.launched = now;
-  busy_ += times.end - std::max(times.start, last_end_);
-  last_end_ = times.end;
   scheduled_tokens_ += slot.batch.scheduled_tokens();
   ++num_in_flight_;
   has_offer_ = false;
+  if (steps) slot.row = steps->record(config_.index, slot.scheduled, slot.batch, *builder_);
+}
+
+void Group::timed(const StepTimes& times, Ps now) {
+  Slot& slot = slots_[(oldest_ + num_timed_++) % slots_.size()];
+  slot.times = times;
+  busy_ += times.end - std::max(times.start, last_end_);
+  last_end_ = times.end;
   if (handovers_ != nullptr && config_.role == Role::kPrefill) handovers_->launched(*this, slot.batch, times, now);
-  if (steps) steps->record(config_.index, slot.scheduled, times, slot.batch, *builder_);
+  if (steps) steps->timed(slot.row, times);
 }
 
 void Group::offer(Ps now, std::int64_t round) {
@@ -207,6 +225,7 @@ void Group::outputs(Ps now, std::vector<RequestId>& finished) {
   last_ = oldest_;
   oldest_ = (oldest_ + 1) % slots_.size();
   --num_in_flight_;
+  --num_timed_;
   nothing_to_build_ = false;
 }
 

@@ -16,6 +16,7 @@
 namespace llmsim {
 
 class Wave;
+class SharedJoint;
 struct OffloadConfig;
 
 // Why a step began later than it was built: until `opened` for KV that its batch waited for, from then until `launched`
@@ -31,6 +32,7 @@ struct Slot {
   Ps opened = 0;     // when the KV that it waits for was there
   Ps launched = 0;
   StepTimes times;
+  std::size_t row = 0;  // of the step recorder
 };
 
 class Handovers;
@@ -56,6 +58,7 @@ class Group {
  public:
   Group(GroupConfig config, std::unique_ptr<Builder> builder, std::unique_ptr<Evaluator> evaluator,
         SequenceTable& sequences, RequestLog& log);
+  ~Group();
 
   const GroupConfig& config() const { return config_; }
   const Builder& builder() const { return *builder_; }
@@ -101,7 +104,8 @@ class Group {
   }
 
   bool idle() const { return num_in_flight_ == 0; }
-  Ps next_output() const { return slots_[oldest_].times.end; }
+  // kEndOfTime: nobody knows yet when the oldest batch in flight ends.
+  Ps next_output() const { return num_timed_ > 0 ? slots_[oldest_].times.end : kEndOfTime; }
 
   // For the wave that it is a member of. `offer` builds the next batch, if a slot is free and there is work; a member
   // without work joins a round with a dummy.
@@ -113,7 +117,11 @@ class Group {
     return num_in_flight_ < slots_.size() && !gated_ && (!builder_->has_requests() || num_in_flight_ == 0);
   }
   const Batch& offered_or_dummy(Ps now);
-  void launch(const StepTimes& times, Ps now);
+  // The next slot's batch starts, now or when its devices are free; `timed` says when, at once or later.
+  void launch(Ps now);
+  void timed(const StepTimes& times, Ps now);
+  // The group alone, whose stages talk over shared links.
+  void share_links(std::unique_ptr<SharedJoint> shared);
   // When the engine next sees a request, or that one is gone or that KV has moved, or kEndOfTime.
   Ps next_inbox() const {
     if (!moved_.empty() && !gated_ && !has_offer_) return moved_.front().seen;
@@ -150,6 +158,7 @@ class Group {
     RequestId request;
   };
   void drain_inbox(Ps now);
+  void run_next(Ps now);
   bool gate(Ps now);
   // True when the batch that waited may start now.
   bool open_gate(Ps now);
@@ -172,10 +181,11 @@ class Group {
   Handovers* handovers_ = nullptr;
   std::vector<Reserved> reserved_;  // scratch
   std::vector<Slot> slots_;         // ring of `depth` slots, reused
-  std::size_t oldest_ = 0, last_ = 0, num_in_flight_ = 0;
+  std::size_t oldest_ = 0, last_ = 0, num_in_flight_ = 0, num_timed_ = 0;
   bool nothing_to_build_ = false;  // until the next output: an empty schedule occupies its slot, as in vLLM
   Wave* wave_ = nullptr;
   bool has_offer_ = false;
+  std::unique_ptr<SharedJoint> shared_;  // null: evaluator_ times the steps
   GroupTiers* tiers_ = nullptr;
   bool gated_ = false;  // the next slot's batch waits for KV from the tiers
   Ps last_end_ = 0, busy_ = 0;

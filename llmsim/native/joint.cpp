@@ -141,7 +141,7 @@ JointEvaluator::JointEvaluator(std::vector<Evaluator*> members, std::unique_ptr<
   ends_.resize(members_.size());
 }
 
-void JointEvaluator::combine(std::span<const Batch* const> batches) {
+std::span<const MemberStep> JointEvaluator::combine(std::span<const Batch* const> batches) {
   std::int64_t most = 0, gathered = 0;
   for (const Batch* batch : batches) most = std::max(most, batch->features.tokens);
   GraphMode mode = GraphMode::kFull;
@@ -159,9 +159,10 @@ void JointEvaluator::combine(std::span<const Batch* const> batches) {
     steps_[m].place.mode = mode;
   }
   const Program& program = members_.front()->program();
-  if (!program.draws()) return;
+  if (!program.draws()) return steps_;
   program.draw(steps_.front().place, members_.front()->usage().steps + 1, draws_);
   for (MemberStep& step : steps_) step.draws = draws_;
+  return steps_;
 }
 
 void JointEvaluator::run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) {

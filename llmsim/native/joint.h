@@ -76,13 +76,13 @@ class FoldedJoint final : public JointTiming {
 class JointEvaluator {
  public:
   JointEvaluator(std::vector<Evaluator*> members, std::unique_ptr<JointTiming> timing);
-  // One batch per member, all of which may start at `now`.
+  // One batch per member, all of which may start at `now`. Needs a timing.
   void run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times);
+  // What runs: with a captured graph all members at the size of the largest; if one has none, nobody pads. Valid until
+  // the next call.
+  std::span<const MemberStep> combine(std::span<const Batch* const> batches);
 
  private:
-  // What runs: with a captured graph all members at the size of the largest; if one has none, nobody pads.
-  void combine(std::span<const Batch* const> batches);
-
   std::vector<Evaluator*> members_;
   std::unique_ptr<JointTiming> timing_;
   Carry carry_;

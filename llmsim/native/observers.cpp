@@ -2,16 +2,15 @@
 
 namespace llmsim {
 
-void StepRecorder::record(std::int32_t index, Ps scheduled, const StepTimes& times, const Batch& batch,
-                          const Builder& builder) {
+std::size_t StepRecorder::record(std::int32_t index, Ps scheduled, const Batch& batch, const Builder& builder) {
   const Features& f = batch.features;
   const auto narrow = [](std::int64_t x) { return static_cast<std::int32_t>(x); };
   group.push_back(static_cast<std::int16_t>(index));
   schedule_ps.push_back(scheduled);
-  start_ps.push_back(times.start);
-  end_ps.push_back(times.end);
+  start_ps.push_back(kNever);
+  end_ps.push_back(kNever);
   tokens.push_back(narrow(batch.scheduled_tokens()));
-  padded_tokens.push_back(narrow(times.padded_tokens));
+  padded_tokens.push_back(0);
   prefill_tokens.push_back(narrow(f.prefill_tokens));
   sequences.push_back(narrow(f.sequences));
   decode_sequences.push_back(narrow(batch.empty() ? 0 : f.decode_sequences));
@@ -19,6 +18,13 @@ void StepRecorder::record(std::int32_t index, Ps scheduled, const StepTimes& tim
   waiting.push_back(builder.num_waiting());
   free_blocks.push_back(builder.pool().free);
   preempted.push_back(narrow(static_cast<std::int64_t>(batch.preempted.size())));
+  return group.size() - 1;
+}
+
+void StepRecorder::timed(std::size_t row, const StepTimes& times) {
+  start_ps[row] = times.start;
+  end_ps[row] = times.end;
+  padded_tokens[row] = static_cast<std::int32_t>(times.padded_tokens);
 }
 
 void DeviceShares::record(const Batch& batch, Ps duration, std::vector<std::int32_t>& place) {

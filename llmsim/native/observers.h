@@ -18,7 +18,9 @@ struct StepRecorder {
   std::vector<std::int32_t> tokens, padded_tokens, prefill_tokens, sequences, decode_sequences, running, waiting,
       free_blocks, preempted;
 
-  void record(std::int32_t index, Ps scheduled, const StepTimes& times, const Batch& batch, const Builder& builder);
+  // A step is launched; returns its row, whose times follow.
+  std::size_t record(std::int32_t index, Ps scheduled, const Batch& batch, const Builder& builder);
+  void timed(std::size_t row, const StepTimes& times);
 };
 
 // Which request used the devices of a group for how long: every step's time, split over its batch by scheduled tokens.

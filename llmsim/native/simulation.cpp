@@ -81,6 +81,30 @@ void Simulation::add_wave(std::unique_ptr<Wave> wave) {
   waves_.push_back(std::move(wave));
 }
 
+void Simulation::share_links(std::span<const std::size_t> indices, SharedLinks links) {
+  if (!fabric_) throw std::invalid_argument("shared links need the fabric");
+  std::vector<Group*> members;
+  std::vector<Evaluator*> evaluators;
+  for (const std::size_t index : indices) {
+    members.push_back(groups_.at(index).get());
+    evaluators.push_back(&members.back()->evaluator());
+  }
+  if (members.empty()) throw std::invalid_argument("shared links need groups");
+  Wave* wave = members.front()->wave();
+  if (wave == nullptr ? members.size() != 1 : !std::ranges::equal(wave->members(), members))
+    throw std::invalid_argument("links are shared by one group, or by all members of a wave in their order");
+  auto shared = std::make_unique<SharedJoint>(std::move(evaluators), std::move(links), *fabric_,
+                                              [this, members](std::size_t m, const StepTimes& times) {
+                                                members[m]->timed(times, now_);
+                                                expect(*members[m]);
+                                              });
+  if (wave != nullptr) {
+    wave->share_links(std::move(shared));
+  } else {
+    members.front()->share_links(std::move(shared));
+  }
+}
+
 void Simulation::record_shares() {
   log_.share_place.assign(sequences_.size(), 0);
   if (prompts_) prompts_->log.share_place.assign(sequences_.size(), 0);
@@ -308,7 +332,7 @@ void Simulation::expect(Group& group) {
   const std::int32_t index = group.config().index;
   if (group.idle()) {
     wake(index);
-  } else if (!output_pending_[index]) {
+  } else if (!output_pending_[index] && group.next_output() < kEndOfTime) {
     output_pending_[index] = true;
     post(group.next_output(), Phase::kOutputs, index);
   }

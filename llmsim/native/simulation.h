@@ -17,6 +17,7 @@
 #include "handover.h"
 #include "kv_tiers.h"
 #include "routing/router.h"
+#include "shared_joint.h"
 
 namespace llmsim {
 
@@ -67,6 +68,8 @@ class Simulation {
   void set_fabric(const FabricConfig& config);
   // Pools of KV below the groups'; after the groups and the fabric.
   void set_kv_tiers(const KvTiersConfig& config);
+  // The members of a wave, or one group whose stages overlap, talk over links of the fabric; after them and it.
+  void share_links(std::span<const std::size_t> groups, SharedLinks links);
   const KvTiers* kv_tiers() const { return kv_tiers_.get(); }  // null: none were given
   Fabric* fabric() { return fabric_.get(); }                   // null: none was given
   const Fabric* fabric() const { return fabric_.get(); }

@@ -42,14 +42,22 @@ class Cluster:
     """Chunks of two blocks that a pool below all groups holds; -1: there is none."""
     tier_write: str = "THROUGH"
     tier_parks: bool = False
+    gathered_bytes: int = 0
+    """Per token, gathered in every layer by the two decode groups in lock-step, over the ports that KV takes."""
 
     @property
     def bytes_per_token(self) -> int:
         return self.layers * self.bytes_per_token_and_layer
 
 
-def program(budget: int, max_seqs: int, layers: int) -> Any:
-    """A step takes STEP, in equal layers, plus PER_TOKEN for each token at its end."""
+def gather_ps(tokens: int, cluster: Cluster) -> int:
+    """Two ranks send each other half of it."""
+    chunk = -(-tokens * cluster.gathered_bytes // 2)
+    return cluster.latency_ps + -(-chunk * PS_PER_S // cluster.bytes_per_s)
+
+
+def program(budget: int, max_seqs: int, layers: int, gather: list[int] | None = None) -> Any:
+    """A step takes STEP, in equal layers, plus PER_TOKEN per token at its end; `gather`: ps by gathered tokens."""
     tokens = np.arange(budget + 1, dtype=np.int64)
     zero = np.zeros(1, np.int64)
     layer = np.full(budget + 1, STEP // layers, np.int64)
@@ -62,6 +70,9 @@ def program(budget: int, max_seqs: int, layers: int) -> Any:
             ("head", _native.NodeKind.COMPUTE, _native.Feature.SEQUENCES, 2, 1, np.zeros(max_seqs + 1, np.int64)),
         )
     ]
+    if gather is not None:
+        table, kind = np.array(gather, np.int64), (_native.NodeKind.COLLECTIVE, _native.Feature.GATHERED)
+        operators.insert(2, _native.Operator("gather", *kind, 1, layers, table, np.zeros(len(gather), np.uint8)))
     attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
     return _native.Program(operators, attention, tokens.astype(np.int32), _native.LightFloor(), 0)
 
@@ -97,9 +108,8 @@ def run(
         group.index, group.depth, group.api_latency_ps = index, cluster.depth, cluster.api_ps
         group.role = getattr(_native.Role, role)
         sim.add_group(
-            group, scheduler(cluster, role, blocks), program(cluster.budget, cluster.max_seqs, cluster.layers),
-            record_steps=True, record_schedule=True,
-        )  # fmt: skip
+            group, scheduler(cluster, role, blocks), program_of(cluster, role), record_steps=True, record_schedule=True
+        )
         port = (fabric.add_link(cluster.bytes_per_s, cluster.latency_ps), fabric.add_link(cluster.bytes_per_s, 0))
         places.append([fabric.add_place(0, port, port)])
         tiers.add_group([0], places[-1], chunk, [cluster.bytes_per_token], 0)
@@ -107,7 +117,7 @@ def run(
     if cluster.prefill:
         sim.set_fabric(fabric)
         if cluster.waves:
-            add_waves(sim, cluster)
+            add_waves(sim, cluster, places)
         if cluster.tier_chunks >= 0:
             sim.set_kv_tiers(tiers)
         sim.set_router(cluster.router, decode_side=True)
@@ -121,10 +131,20 @@ def run(
     raise AssertionError(f"no end: {sim.num_finished} of {n} requests have finished")
 
 
-def add_waves(sim: Any, cluster: Cluster) -> None:
+def program_of(cluster: Cluster, role: str) -> Any:
+    tokens = range(2 * cluster.budget + 1)
+    gather = [gather_ps(n, cluster) for n in tokens] if cluster.gathered_bytes and role == "DECODE" else None
+    return program(cluster.budget, cluster.max_seqs, cluster.layers, gather)
+
+
+def add_waves(sim: Any, cluster: Cluster, places: list[list[int]]) -> None:
     sizes = [len(cluster.prefill), len(cluster.decode)]
-    for first, size in zip([0, sizes[0]], sizes, strict=True):
-        sim.add_wave(list(range(first, first + size)), program(cluster.budget, cluster.max_seqs, cluster.layers), 4)
+    for first, size, role in zip([0, sizes[0]], sizes, ["PREFILL", "DECODE"], strict=True):
+        members = list(range(first, first + size))
+        sim.add_wave(members, program_of(cluster, role), 4)
+        if cluster.gathered_bytes and role == "DECODE":
+            spec = _native.CollectiveSpec(2, _native.engine.CollectiveKind.ALL_GATHER, cluster.gathered_bytes)
+            sim.share_links(members, [place for index in members for place in places[index]], [spec])
 
 
 def scheduler(cluster: Cluster, role: str, blocks: int) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pd import MS, PER_TOKEN, PS_PER_S, STEP, Cluster, run, schedule
+from pd import MS, PER_TOKEN, PS_PER_S, STEP, Cluster, gather_ps, run, schedule
 
 requests_strategy = st.lists(
     st.tuples(st.integers(0, 200_000), st.integers(1, 200), st.integers(1, 30)), min_size=1, max_size=20
@@ -53,6 +53,7 @@ def clusters(draw: Any, requests: list[tuple[int, int, int]]) -> Cluster:
         api_ps=draw(st.sampled_from([0, 10**9])),
         router=draw(st.sampled_from(["LOAD", "RR", "LOR", "PREFIX"])),
         waves=draw(st.booleans()),
+        gathered_bytes=draw(st.sampled_from([0, 1000, 100_000])),
     )
 
 
@@ -92,7 +93,8 @@ def check_bytes(prompts: np.ndarray, cluster: Cluster, sim: Any, done: np.ndarra
     assert (h["kv_transfer_bytes"][done] == (tokens * cluster.bytes_per_token)[done]).all()
     assert (h["kv_transfer_bytes"] <= tokens * cluster.bytes_per_token).all()
     below = sum(pool["recalled_bytes"] + pool["written_bytes"] for pool in sim.kv_tiers())
-    assert sim.fabric()["bytes"].sum() == 2 * (h["kv_transfer_bytes"].sum() + below)  # a link out and a link in
+    if cluster.gathered_bytes == 0:
+        assert sim.fabric()["bytes"].sum() == 2 * (h["kv_transfer_bytes"].sum() + below)  # a link out, a link in
     alone = -(-tokens * cluster.bytes_per_token_and_layer * PS_PER_S // cluster.bytes_per_s)
     if not cluster.layerwise:
         start = h["prefill_end_ps"] if cluster.push else h["kv_reserved_ps"]
@@ -116,6 +118,8 @@ def first_steps(requests: list[tuple[int, int, int]], cluster: Cluster, sim: Any
 def test_nothing_is_lost_and_every_byte_is_counted(data: st.DataObject, requests: list[tuple[int, int, int]]) -> None:
     """With any groups, pressure, tiers below, ranks in lock-step, and clients that give up at any time."""
     cluster = data.draw(clusters(requests))
+    if len(cluster.decode) != 2 or not cluster.waves:
+        cluster.gathered_bytes = 0
     shared = data.draw(st.integers(0, 6))
     keys = [list(range(1, 1 + min(shared, prompt // cluster.block_size))) for _, prompt, _ in requests]
     priority = [data.draw(st.integers(-2, 2)) for _ in requests]
@@ -270,3 +274,35 @@ def test_what_a_tier_below_the_decode_side_holds_does_not_come_from_the_prefill_
     assert r["group"].tolist() == [1, 2] and h["decode_cached_tokens"].tolist() == [0, 48]
     assert h["kv_transfer_bytes"].tolist() == [64 * 4000, 16 * 4000]
     assert sim.kv_tiers()[0]["hit_tokens"] >= 48
+
+
+def test_kv_and_collectives_on_one_port_share_it() -> None:
+    """400 ms of KV into one of two decode ranks that gather 1 ms in each of four layers: both slow each other down."""
+    cluster = Cluster(
+        [200], [200, 200], waves=True, router="RR", bytes_per_token_and_layer=10**6, gathered_bytes=10**6, latency_ps=0
+    )
+    sim = run([(0, 1, 200), (50_000, 100, 2)], cluster)
+    h = sim.handovers()
+    assert sim.requests()["group"].tolist() == [1, 2]
+    start, landed = int(h["kv_reserved_ps"][1]), int(h["kv_landed_ps"][1])
+    steps = sim.steps()
+    mine = (steps["group"] == 1) & (steps["start_ps"] > h["kv_landed_ps"][0])
+    begin, end = steps["start_ps"][mine], steps["end_ps"][mine]
+    alone = STEP + PER_TOKEN + cluster.layers * gather_ps(2, cluster)
+    assert gather_ps(2, cluster) == MS
+    inside, outside = (begin >= start) & (end <= landed), (end <= start) | (begin >= landed)
+    assert inside.sum() > 30 and outside.sum() > 30
+    assert set((end - begin)[outside].tolist()) == {alone}
+    assert set((end - begin)[inside].tolist()) == {alone + cluster.layers * MS}
+    # The KV lost a millisecond in each of the gatherings beside it; the first and the last may be cut.
+    late = landed - start - 400 * MS
+    assert abs(late - cluster.layers * MS * int(inside.sum())) <= 2 * cluster.layers * MS
+
+
+@pytest.mark.parametrize("sharing", ["FAIR", "FIFO"])
+def test_a_collective_alone_takes_what_its_table_says(sharing: str) -> None:
+    cluster = Cluster([200], [200, 200], waves=True, gathered_bytes=12_345, latency_ps=777, sharing=sharing)
+    sim = run([(0, 20, 9)], cluster)
+    steps = sim.steps()
+    took = (steps["end_ps"] - steps["start_ps"])[steps["group"] == 1]
+    assert set(took.tolist()) == {STEP + PER_TOKEN + cluster.layers * gather_ps(2, cluster)}

@@ -26,6 +26,8 @@ class Plan:
         self.measured = draw(st.booleans())
         self.ops: list[Any] = []
         self.specs: list[Any] = []
+        self.shared: list[Any] = []
+        """Those between members and between stages."""
         for stage in range(stages):
             self._stage(draw, stage)
 
@@ -84,6 +86,8 @@ class Plan:
             site = engine.CollectiveSite(flat, list(range(ranks)), kind, engine.Algorithm.RING, network=self.network)
             table[1:] = engine.isolated_durations(site, np.arange(1, count + 1, dtype=np.int64) * per_unit)
         self.specs.append(_native.CollectiveSpec(len(self.ops), kind, 0 if self.measured else per_unit))
+        if between:
+            self.shared.append(_native.CollectiveSpec(len(self.ops), kind, per_unit))
         self._add(name, _native.NodeKind.COLLECTIVE, part, repeat, feature, table, stage)
 
     def _handover(self, stage: int) -> None:
@@ -95,10 +99,24 @@ class Plan:
         sizes = np.arange(1, TOKENS + 1, dtype=np.int64) * 2 * per_unit
         table = np.concatenate([[0], engine.isolated_durations(pair, sizes)]).astype(np.int64)
         self.specs.append(_native.CollectiveSpec(len(self.ops), engine.CollectiveKind.ALL_GATHER, per_unit))
+        self.shared.append(self.specs[-1])
         self._add("handover", _native.NodeKind.HANDOVER, LAYER, 1, _native.Feature.TOKENS, table, stage)
 
 
-def simulate(plan: Plan, padded: Any, largest: int, gap: int, depth: int, requests: Any, exact: bool) -> Any:
+def share_links(sim: Any, plan: Plan, port: tuple[int, int]) -> None:
+    """Every device has one port, for whatever is between members or stages."""
+    fabric = _native.FabricConfig(_native.Sharing.FAIR)
+    places = []
+    for _ in range(plan.members * plan.stages * plan.tp):
+        link = fabric.add_link(*port), fabric.add_link(port[0], 0)
+        places.append(fabric.add_place(0, link, (-1, -1)))
+    sim.set_fabric(fabric)
+    sim.share_links(list(range(plan.members)), places, plan.shared)
+
+
+def simulate(
+    plan: Plan, padded: Any, largest: int, gap: int, depth: int, requests: Any, exact: bool, port: Any = None
+) -> Any:
     axis = np.array([0, 16, 64], np.int64)
     cells = np.random.default_rng(7).integers(0, 10**9, 81).astype(np.int64)
 
@@ -128,16 +146,16 @@ def simulate(plan: Plan, padded: Any, largest: int, gap: int, depth: int, reques
     if plan.members > 1:
         sim.add_wave(list(range(plan.members)), program(), 4, expanded)
         sim.set_router("RR", 0, {}, np.empty(0, np.int32))
+    if port is not None:
+        share_links(sim, plan, port)
     while not sim.run(10_000):
         pass
     return sim
 
 
-@settings(max_examples=80, deadline=None)
-@given(data=st.data())
-def test_folded_equals_expanded(data: Any) -> None:
-    members, stages, tp = (data.draw(st.integers(1, 3)) for _ in range(3))
-    plan = Plan(data.draw, members, stages, tp)
+def drawn_case(data: Any, members: int, stages: int) -> tuple[Any, ...]:
+    """The arguments of `simulate` up to the requests."""
+    plan = Plan(data.draw, members, stages, data.draw(st.integers(1, 3)))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     largest = data.draw(st.sampled_from([0, 16, 64]))
     counts = np.arange(TOKENS + 1)
@@ -145,10 +163,40 @@ def test_folded_equals_expanded(data: Any) -> None:
     depth = data.draw(st.integers(1, 2)) if stages == 1 else stages
     gap = data.draw(st.sampled_from([0, 777]))
     requests = [(int(rng.integers(0, 10**11)), int(rng.integers(1, 150)), int(rng.integers(1, 20))) for _ in range(12)]
-    requests.sort()
-    runs = [simulate(plan, padded, largest, gap, depth, requests, exact) for exact in (False, True)]
-    a, b = (run.steps() for run in runs)
-    assert len(a["end_ps"]) > 5
+    return plan, padded, largest, gap, depth, sorted(requests)
+
+
+def assert_same(first: Any, second: Any) -> None:
+    a, b = first.steps(), second.steps()
+    assert len(a["end_ps"]) > 5 and first.num_finished == 12
     assert all((a[name] == b[name]).all() for name in a)
-    assert runs[0].busy_time() == runs[1].busy_time()
-    assert runs[0].num_finished == 12
+    assert first.busy_time() == second.busy_time()
+    for name, part in first.blame().items():
+        assert (second.blame()[name] == part).all()
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_folded_equals_expanded(data: Any) -> None:
+    case = drawn_case(data, data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3)))
+    assert_same(simulate(*case, False), simulate(*case, True))
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data(), port=st.tuples(st.integers(10**9, 10**12), st.integers(0, 10**7)))
+def test_alone_on_shared_links_nothing_changes(data: Any, port: tuple[int, int]) -> None:
+    """Flows between members or between stages take what the tables say, whatever the ports, if nobody else moves."""
+    members, stages = data.draw(st.sampled_from([(2, 1), (3, 1), (1, 2), (1, 3)]))
+    case = drawn_case(data, members, stages)
+    assert_same(simulate(*case, False), simulate(*case, False, port))
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_members_and_stages_slow_each_other_down_on_one_port(data: Any) -> None:
+    """With both, hidden states of one batch and a collective of the next may meet; nothing gets faster or lost."""
+    case = drawn_case(data, data.draw(st.integers(2, 3)), data.draw(st.integers(2, 3)))
+    alone, shared = simulate(*case, False), simulate(*case, False, (10**9, 10**5))
+    assert shared.num_finished == 12 and shared.now_ps >= alone.now_ps
+    r = shared.requests()
+    assert (sum(shared.blame().values()) == r["finish_ps"] - r["arrival_ps"]).all()

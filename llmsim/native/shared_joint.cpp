@@ -1,0 +1,261 @@
+#include "shared_joint.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "model/arithmetic.h"
+
+namespace llmsim {
+
+namespace model = astra_sim::model;
+
+SharedJoint::SharedJoint(std::vector<Evaluator*> members, SharedLinks links, Fabric& fabric, Ended ended)
+    : members_(members),
+      features_(members, nullptr),
+      links_(std::move(links)),
+      fabric_(fabric),
+      ended_(std::move(ended)),
+      program_(members.front()->program()),
+      tp_(links_.places.size() / (members.size() * static_cast<std::size_t>(program_.num_stages()))),
+      stages_(static_cast<std::size_t>(program_.num_stages())),
+      specs_(program_.operators().size(), nullptr),
+      devices_(members.size() * stages_.size()) {
+  if (tp_ == 0 || links_.places.size() != tp_ * devices_.size())
+    throw std::invalid_argument("every device of a domain on shared links needs a place");
+  for (const CollectiveSpec& spec : links_.collectives) specs_.at(static_cast<std::size_t>(spec.op)) = &spec;
+  const auto& operators = program_.operators();
+  for (std::size_t first = 0; first < operators.size();) {
+    Stage& stage = stages_[static_cast<std::size_t>(operators[first].stage)];
+    std::size_t last = first + 1;
+    if (operators[first].kind == NodeKind::kHandover) {
+      stage.handover = static_cast<std::int32_t>(first);
+    } else {
+      while (last < operators.size() && operators[last].part == operators[first].part &&
+             operators[last].stage == operators[first].stage && operators[last].kind != NodeKind::kHandover)
+        ++last;
+      add_items(stage, first, last);
+    }
+    first = last;
+  }
+}
+
+// Operators of one part run layer by layer.
+void SharedJoint::add_items(Stage& stage, std::size_t first, std::size_t last) {
+  const auto& operators = program_.operators();
+  std::int32_t layers = 0;
+  for (std::size_t i = first; i < last; ++i) layers = std::max(layers, operators[i].repeat);
+  for (std::int32_t layer = 0; layer < layers; ++layer)
+    for (std::size_t i = first; i < last; ++i) {
+      const Operator& op = operators[i];
+      if (op.repeat <= layer) continue;
+      const bool together = op.feature == Feature::kGathered, moves = together && specs_[i] != nullptr;
+      const auto kind = moves ? Item::Kind::kCollective : together ? Item::Kind::kTogether : Item::Kind::kOwn;
+      if (stage.items.empty() || moves || stage.items.back().kind != kind || stage.items.back().layer != layer)
+        stage.items.push_back({kind, layer, {}});
+      stage.items.back().ops.push_back(static_cast<std::int32_t>(i));
+    }
+}
+
+void SharedJoint::begin(std::span<const Batch* const> batches, Ps now) {
+  const std::int64_t number = num_runs_++;
+  Run& run = runs_.emplace_back();
+  const auto steps = features_.combine(batches);
+  run.members.assign(steps.begin(), steps.end());
+  run.draws.assign(steps.front().draws.begin(), steps.front().draws.end());
+  run.start.assign(members_.size(), kNever);
+  run.cursors.resize(devices_.size());
+  run.waiting.assign(stages_.size(), 0);
+  for (std::size_t m = 0; m < members_.size(); ++m) arrive(number, m, 0, now, now);
+}
+
+Ps SharedJoint::price(const Run& run, const MemberStep& member, const Item& item) const {
+  Ps sum = 0;
+  for (const std::int32_t index : item.ops) {
+    const auto i = static_cast<std::size_t>(index);
+    const Operator& op = program_.operators()[i];
+    if (op.kind == NodeKind::kAttention) {
+      sum += member.attention[static_cast<std::size_t>(op.attention)].ps;
+    } else if (op.drawn != nullptr) {
+      sum += run.draws[static_cast<std::size_t>(program_.first_draw(i) + item.layer)];
+    } else {
+      sum += op.ps[static_cast<std::size_t>(member.place.at(op.feature))];
+    }
+  }
+  return sum;
+}
+
+void SharedJoint::arrive(std::int64_t run, std::size_t member, std::size_t stage, Ps at, Ps now) {
+  run_of(run).cursors[place(member, stage)].at = at;
+  try_begin(member, stage, now);
+}
+
+void SharedJoint::try_begin(std::size_t member, std::size_t stage, Ps now) {
+  const Device& device = devices_[place(member, stage)];
+  const std::int64_t number = device.next_run;
+  if (number >= num_runs_) return;
+  Run& run = run_of(number);
+  Cursor& cursor = run.cursors[place(member, stage)];
+  if (cursor.running || cursor.at == kNever) return;
+  cursor.running = true;
+  cursor.at = std::max(cursor.at, device.free);
+  if (stage == 0) run.start[member] = cursor.at;
+  advance(number, member, stage, now);
+}
+
+void SharedJoint::advance(std::int64_t number, std::size_t member, std::size_t stage, Ps now) {
+  Run& run = run_of(number);
+  Cursor& cursor = run.cursors[place(member, stage)];
+  const std::vector<Item>& items = stages_[stage].items;
+  for (; cursor.item < items.size(); ++cursor.item) {
+    if (items[cursor.item].kind == Item::Kind::kOwn) {
+      cursor.at += price(run, run.members[member], items[cursor.item]);
+      continue;
+    }
+    if (++run.waiting[stage] == static_cast<std::int32_t>(members_.size())) meet(number, stage, now);
+    return;
+  }
+  leave(number, member, stage, now);
+}
+
+// All members are at the same item. What follows a meeting without a collective is known at once.
+void SharedJoint::meet(std::int64_t number, std::size_t stage, Ps now) {
+  Run& run = run_of(number);
+  run.waiting[stage] = 0;
+  Ps at = 0;
+  for (std::size_t m = 0; m < members_.size(); ++m) at = std::max(at, run.cursors[place(m, stage)].at);
+  const std::size_t index = run.cursors[place(0, stage)].item;
+  const Item& item = stages_[stage].items[index];
+  const Ps ps = price(run, run.members[0], item);
+  if (item.kind == Item::Kind::kCollective) {
+    flows_.clear();
+    for (std::size_t m = 0; m < members_.size(); ++m)
+      for (std::size_t rank = 0; rank < tp_; ++rank)
+        flows_.push_back({device(m, stage, rank), device((m + 1) % members_.size(), stage, rank)});
+    const Exchange all{number, static_cast<std::int32_t>(stage), -1, 0, 0};
+    if (exchange(all, flows_, bytes_of(run, item.ops[0]), ps, at, now)) return;
+  }
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    run.cursors[place(m, stage)].at = at + ps;
+    ++run.cursors[place(m, stage)].item;
+  }
+  for (std::size_t m = 0; m < members_.size(); ++m) advance(number, m, stage, now);
+}
+
+// What a ring sends through each port.
+std::int64_t SharedJoint::bytes_of(const Run& run, std::int32_t op) const {
+  const auto index = static_cast<std::size_t>(op);
+  const auto ranks = static_cast<std::int64_t>(members_.size());
+  const std::int64_t units = run.members[0].place.at(program_.operators()[index].feature);
+  const std::int64_t chunk = ceil_div(units * specs_[index]->bytes_per_unit, ranks);
+  return (ranks - 1) * chunk * (specs_[index]->kind == model::CollectiveKind::all_reduce ? 2 : 1);
+}
+
+bool SharedJoint::exchange(Exchange exchange, std::span<const Flow> flows, std::int64_t bytes, Ps ps, Ps at, Ps now) {
+  std::vector<std::int64_t> sizes;
+  Ps longest = 0;
+  for (const Flow& flow : flows) {
+    sizes.push_back(fabric_.most_within(flow.from, flow.to, bytes, ps));
+    if (sizes.back() < 0) return false;
+    longest = std::max(longest, fabric_.alone(flow.from, flow.to, sizes.back()));
+  }
+  exchange.left = static_cast<std::int32_t>(flows.size());
+  exchange.extra = ps - longest;
+  std::size_t id = exchanges_.size();
+  if (free_exchanges_.empty()) {
+    exchanges_.push_back(exchange);
+  } else {
+    id = free_exchanges_.back();
+    free_exchanges_.pop_back();
+    exchanges_[id] = exchange;
+  }
+  for (std::size_t i = 0; i < flows.size(); ++i)
+    fabric_.transfer_at(flows[i].from, flows[i].to, sizes[i], at, now, *this, id, Purpose::kCollective);
+  return true;
+}
+
+void SharedJoint::landed(TransferId, std::uint64_t token, Ps now) {
+  if (--exchanges_[token].left > 0) return;
+  const Exchange done = exchanges_[token];
+  free_exchanges_.push_back(token);
+  const auto stage = static_cast<std::size_t>(done.stage);
+  const Ps at = now + done.extra;
+  if (done.member >= 0) {
+    const auto member = static_cast<std::size_t>(done.member);
+    Device& device = devices_[place(member, stage)];
+    device.link_free = at;
+    device.sending = false;
+    ++device.next_sent;
+    send_next(member, stage, now);
+    return arrive(done.run, member, stage + 1, at, now);
+  }
+  Run& run = run_of(done.run);
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    run.cursors[place(m, stage)].at = at;
+    ++run.cursors[place(m, stage)].item;
+  }
+  for (std::size_t m = 0; m < members_.size(); ++m) advance(done.run, m, stage, now);
+}
+
+// A member has done a stage; its devices may begin the next iteration's.
+void SharedJoint::leave(std::int64_t number, std::size_t member, std::size_t stage, Ps now) {
+  Device& device = devices_[place(member, stage)];
+  const Ps at = run_of(number).cursors[place(member, stage)].at;
+  ++device.next_run;
+  device.free = at;
+  if (stage + 1 == stages_.size()) {
+    end_step(number, member, at);
+  } else {
+    device.to_send.push_back(at);
+    send_next(member, stage, now);
+  }
+  try_begin(member, stage, now);
+}
+
+// Hidden states leave when the last ones have arrived, beside the next batch.
+void SharedJoint::send_next(std::size_t member, std::size_t stage, Ps now) {
+  Device& from = devices_[place(member, stage)];
+  while (!from.sending && !from.to_send.empty()) {
+    const Ps at = std::max(from.to_send.front(), from.link_free);
+    from.to_send.pop_front();
+    const std::int64_t number = from.next_sent;
+    const std::int32_t op = stages_[stage].handover;
+    const Operator& handover = program_.operators()[static_cast<std::size_t>(op)];
+    const std::int64_t tokens = run_of(number).members[member].place.tokens;
+    const Ps ps = handover.ps[static_cast<std::size_t>(tokens)];
+    const CollectiveSpec* spec = specs_[static_cast<std::size_t>(op)];
+    flows_.clear();
+    for (std::size_t rank = 0; rank < tp_ && spec != nullptr; ++rank)
+      flows_.push_back({device(member, stage, rank), device(member, stage + 1, rank)});
+    const Exchange one{number, static_cast<std::int32_t>(stage), static_cast<std::int32_t>(member), 0, 0};
+    if (!flows_.empty() && exchange(one, flows_, tokens * spec->bytes_per_unit, ps, at, now)) {
+      from.sending = true;
+      return;
+    }
+    from.link_free = at + ps;
+    ++from.next_sent;
+    arrive(number, member, stage + 1, at + ps, now);
+  }
+}
+
+void SharedJoint::end_step(std::int64_t number, std::size_t member, Ps at) {
+  Run& run = run_of(number);
+  const MemberStep& step = run.members[member];
+  Evaluator& evaluator = *members_[member];
+  const Program::StepPrice price =
+      evaluator.program().evaluate(*step.batch, step.place, step.attention, evaluator.usage(), run.draws);
+  const Ps gap = evaluator.program().host_gap(), start = run.start[member];
+  const Ps end = std::max(start + 1, at + gap);
+  devices_[place(member, stages_.size() - 1)].free = end;
+  const StepTimes times{start, end, price.communication_ps, std::max<Ps>(0, end - start - price.ps - gap),
+                        step.place.tokens};
+  if (++run.ended == members_.size()) {
+    // Nothing refers to iterations that all have ended, and they end in order.
+    while (!runs_.empty() && runs_.front().ended == members_.size()) {
+      runs_.pop_front();
+      ++first_run_;
+    }
+  }
+  ended_(member, times);
+}
+
+}  // namespace llmsim

@@ -1,0 +1,118 @@
+// The joint iteration of a domain whose members or stages talk over the cluster's shared links.
+//
+// A collective between members, and a hand-over between stages, is one flow for each pair of devices on the fabric, so
+// that it meets KV on its way on the same ports. Alone on its links it takes exactly what its table says: the flow
+// carries the bytes that a ring sends through a port, and what the table has beyond that (the other messages'
+// latencies) follows. Others on the link stretch the flow by their fair share. Operators inside a stage are priced as
+// ever.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "expanded.h"
+#include "fabric.h"
+#include "joint.h"
+
+namespace llmsim {
+
+struct SharedLinks {
+  std::vector<PlaceId> places;              // device t + tp * (stage + stages * member)
+  std::vector<CollectiveSpec> collectives;  // those between members, and hand-overs; bytes of each
+};
+
+class SharedJoint final : public TransferOwner {
+ public:
+  using Ended = std::function<void(std::size_t member, const StepTimes& times)>;
+  // `members` are the domain's evaluators, which count what ran. `ended` hears of each member's steps in order, as soon
+  // as it is known when they end. Throws std::invalid_argument where the links do not fit the program.
+  SharedJoint(std::vector<Evaluator*> members, SharedLinks links, Fabric& fabric, Ended ended);
+
+  // The next joint iteration, all of whose batches may start at `now`.
+  void begin(std::span<const Batch* const> batches, Ps now);
+  void landed(TransferId transfer, std::uint64_t token, Ps now) override;
+
+ private:
+  // What a stage does next: operators that each member runs for itself, or that all run at the same time after they
+  // have met, or one collective.
+  struct Item {
+    enum class Kind : std::uint8_t { kOwn, kTogether, kCollective } kind = Kind::kOwn;
+    std::int32_t layer = 0;
+    std::vector<std::int32_t> ops;
+  };
+  struct Stage {
+    std::vector<Item> items;
+    std::int32_t handover = -1;  // operator; -1: the last stage
+  };
+  // One member in one stage of an iteration.
+  struct Cursor {
+    Ps at = kNever;  // when its input is there, then how far it has come
+    std::size_t item = 0;
+    bool running = false;
+  };
+  struct Run {
+    std::vector<MemberStep> members;
+    std::vector<Ps> draws;
+    std::vector<Ps> start;
+    std::vector<Cursor> cursors;        // by place
+    std::vector<std::int32_t> waiting;  // by stage: members at its next meeting
+    std::size_t ended = 0;              // members
+  };
+  // A device of a (member, stage), and its link to the next stage.
+  struct Device {
+    std::int64_t next_run = 0;  // the first that it has not ended
+    Ps free = 0, link_free = 0;
+    std::int64_t next_sent = 0;  // the first whose hidden states have not left
+    bool sending = false;
+    std::deque<Ps> to_send;  // when they may
+  };
+  // Flows of one collective or hand-over.
+  struct Exchange {
+    std::int64_t run = 0;
+    std::int32_t stage = 0, member = -1, left = 0;  // member -1: a collective of all
+    Ps extra = 0;                                   // after the last flow
+  };
+
+  void add_items(Stage& stage, std::size_t first, std::size_t last);
+  Run& run_of(std::int64_t run) { return runs_[static_cast<std::size_t>(run - first_run_)]; }
+  std::size_t place(std::size_t member, std::size_t stage) const { return member * stages_.size() + stage; }
+  PlaceId device(std::size_t member, std::size_t stage, std::size_t rank) const {
+    return links_.places[rank + tp_ * place(member, stage)];
+  }
+  Ps price(const Run& run, const MemberStep& member, const Item& item) const;
+  std::int64_t bytes_of(const Run& run, std::int32_t op) const;
+  void try_begin(std::size_t member, std::size_t stage, Ps now);
+  void advance(std::int64_t run, std::size_t member, std::size_t stage, Ps now);
+  void meet(std::int64_t run, std::size_t stage, Ps now);
+  void leave(std::int64_t run, std::size_t member, std::size_t stage, Ps now);
+  void send_next(std::size_t member, std::size_t stage, Ps now);
+  void arrive(std::int64_t run, std::size_t member, std::size_t stage, Ps at, Ps now);
+  void end_step(std::int64_t run, std::size_t member, Ps at);
+  struct Flow {
+    PlaceId from, to;
+  };
+  // Starts the flows of what takes `ps` alone; false when it is too short for its links' latency, so that none start.
+  bool exchange(Exchange exchange, std::span<const Flow> flows, std::int64_t bytes, Ps ps, Ps at, Ps now);
+
+  std::vector<Evaluator*> members_;
+  JointEvaluator features_;
+  SharedLinks links_;
+  Fabric& fabric_;
+  Ended ended_;
+  const Program& program_;
+  std::size_t tp_;
+  std::vector<Stage> stages_;
+  std::vector<const CollectiveSpec*> specs_;  // by operator
+  std::vector<Device> devices_;               // by place
+  std::deque<Run> runs_;                      // begun and not ended
+  std::int64_t first_run_ = 0, num_runs_ = 0;
+  std::vector<Exchange> exchanges_;
+  std::vector<std::size_t> free_exchanges_;
+  std::vector<Flow> flows_;  // scratch
+};
+
+}  // namespace llmsim
