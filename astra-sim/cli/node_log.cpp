@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <unordered_map>
 #include <vector>
 
@@ -48,6 +50,8 @@ void write_node_log(const std::string& folder, const Report& report, const std::
     std::stable_sort(lines.begin(), lines.end(),
                      [](const Line& a, const Line& b) { return a.tick != b.tick ? a.tick < b.tick : a.npu < b.npu; });
     const std::vector<std::string> names = names_of(report, prefix);
+    std::error_code ignored;  // opening the file tells
+    std::filesystem::create_directories(folder, ignored);
     TextFile file(folder + "/log.log");
     for (const Line& line : lines) {
         file.put(std::string(line.callback ? "callback" : "issue") + ",npu=" + std::to_string(line.npu) +

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <cstdio>
-#include <filesystem>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "model/input_error.h"
@@ -14,12 +12,8 @@ namespace astra_sim::cli {
 
 class TextFile {
 public:
-    // Makes the folders above the file where they are missing. Throws model::InputError.
-    explicit TextFile(const std::string& path) : path_(path) {
-        std::error_code ignored;
-        const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-        if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
-        file_ = std::fopen(path.c_str(), "wb");
+    // Throws model::InputError.
+    explicit TextFile(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "wb")) {
         if (file_ == nullptr) throw model::InputError("cannot write " + path);
     }
     ~TextFile() {
@@ -36,7 +30,7 @@ public:
 
 private:
     std::string path_;
-    std::FILE* file_ = nullptr;
+    std::FILE* file_;
 };
 
 }  // namespace astra_sim::cli

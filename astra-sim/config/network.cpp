@@ -49,7 +49,7 @@ std::uint32_t count(const std::string& path, const YamlEntry& entry, std::size_t
     const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
     if (result.ec != std::errc() || result.ptr != text.data() + text.size() || value < 2 || value > kMaxNpus) {
         throw InputError(where(path, entry) + "[" + std::to_string(index) + "] is " + text +
-                         "; a whole number of 2 or more was expected");
+                         "; a whole number from 2 to 2^24 was expected");
     }
     return static_cast<std::uint32_t>(value);
 }
