@@ -118,6 +118,13 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"memory bandwidth (MBU) {_percent(group['mbu'])}; while busy {_percent(group['mfu_busy'])}, "
             f"{_percent(group['mbu_busy'])}",
         )
+    classes = summary["utilisation_by_device"]
+    for device in classes if len(summary["utilisation"]) > len(classes) else ():
+        yield (
+            f"Utilisation, {device['devices']} x {device['hardware']}",
+            f"busy {_percent(device['busy'])}, compute (MFU) {_percent(device['mfu'])}, "
+            f"memory bandwidth (MBU) {_percent(device['mbu'])}",
+        )
     cache = summary["prefix_cache"]
     hits = f"{cache['hit_tokens']} of {cache['queried_tokens']} tokens hit ({_percent(cache['hit_rate'])})"
     yield "Prefix cache", hits

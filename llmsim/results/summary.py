@@ -11,7 +11,7 @@ from llmsim.results.energy import carbon_block, cost_block, energy_block
 from llmsim.results.metrics import PERCENTILES, Distribution, describe, finished_rows, latencies, makespan_ps
 from llmsim.results.speculation import speculation_block
 from llmsim.results.tables import BLAME
-from llmsim.results.work import group_usage, utilisation
+from llmsim.results.work import by_device, group_usage, utilisation
 
 SCHEMA_VERSION = 1
 _DIGITS = 6
@@ -26,7 +26,7 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
     and `notes` (sentences). All of it is optional. Times end in their unit; `duration` is in seconds, throughputs are
     per second, as in vLLM's benchmark. Holds no wall-clock time: same run, same bytes.
     """
-    energy = energy_block(results)
+    energy, used = energy_block(results), _utilisation(results, info)
     return {
         "schema_version": SCHEMA_VERSION,
         **_throughput(results),
@@ -36,7 +36,8 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         "graphs": _graphs(results),
         "speculation": speculation_block(results),
         "kv_tiers": [{key: value for key, value in pool.items() if key != "consistent"} for pool in results.kv_tiers],
-        "utilisation": _utilisation(results, info),
+        "utilisation": used,
+        "utilisation_by_device": by_device(used, results.groups),
         "preemptions": _total(results, "preemptions"),
         "recomputed_tokens": _total(results, "recomputed_tokens"),
         "steps": _total(results, "steps"),

@@ -16,10 +16,11 @@ al., PaLM, 2022, appendix B, here for inference). Memory bandwidth utilisation: 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from llmsim.core import PS_PER_S, Int64, Results
+from llmsim.core import PS_PER_S, GroupInfo, Int64, Results
 from llmsim.model import Hardware, Operator
 
 
@@ -142,6 +143,29 @@ def utilisation(
         mfu_busy=compute_s / busy_s if known and busy_s else None,
         mbu_busy=memory_s / busy_s if busy_s else None,
     )
+
+
+def by_device(rows: Sequence[Mapping[str, Any]], groups: Sequence[GroupInfo]) -> list[dict[str, Any]]:
+    """The rows of groups (`busy`, `mfu`, `mbu`, as shares of the same time) joined by hardware, each device counting
+    alike, which is the share of the class's peak, since its devices have the same; None where a group's is unknown."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    devices = {group.index: group.num_devices for group in groups}
+    for row in rows:
+        found.setdefault(groups[row["group"]].hardware, []).append(row)
+    joined = []
+    for hardware, own in found.items():
+        count = sum(devices[row["group"]] for row in own)
+        shares: dict[str, float | None] = {}
+        for name in ("busy", "mfu", "mbu"):
+            known = all(row[name] is not None for row in own)
+            total = sum(devices[row["group"]] * row[name] for row in own) if known else None
+            shares[name] = None if total is None else round(total / count, 6)
+        busy = shares["busy"]
+        for name in ("mfu", "mbu"):
+            share = shares[name]
+            shares[f"{name}_busy"] = round(share / busy, 6) if share is not None and busy else None
+        joined.append({"hardware": hardware, "devices": count, **shares})
+    return joined
 
 
 def _peak(hardware: Hardware, dtype: str) -> int:

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from llmsim.cli.prepare import checked_options, prepare, trial
+from llmsim.core import GroupInfo
 from llmsim.model import load_hardware, parameter_count
 from llmsim.results.metrics import makespan_ps
-from llmsim.results.work import group_usage, operator_work, utilisation
+from llmsim.results.work import by_device, group_usage, operator_work, utilisation
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -80,3 +81,22 @@ def test_experts_are_read_as_far_as_tokens_touch_them():
     expected = work.executions * moe.weight_bytes * moe.topk / moe.experts_total
     activations = moe.read_bytes_per_token * work.executions
     assert work.read_bytes == pytest.approx(expected + activations, rel=1e-9)
+
+
+def test_a_class_of_devices_counts_each_device_alike():
+    def group(index, hardware, devices):
+        return GroupInfo(index, "m", hardware, devices, devices, 10, 16)
+
+    groups = [group(0, "A", 1), group(1, "A", 3), group(2, "B", 2), group(3, "C", 1)]
+    rows = [
+        {"group": 0, "busy": 1.0, "mfu": 0.4, "mbu": 0.8},
+        {"group": 1, "busy": 0.5, "mfu": 0.1, "mbu": 0.2},
+        {"group": 2, "busy": 0.0, "mfu": 0.0, "mbu": 0.0},
+        {"group": 3, "busy": 0.3, "mfu": None, "mbu": None},
+    ]
+    a, b, c = by_device(rows, groups)
+    assert (a["hardware"], a["devices"], a["busy"]) == ("A", 4, 0.625)
+    assert (a["mfu"], a["mbu"]) == (0.175, 0.35)
+    assert (a["mfu_busy"], a["mbu_busy"]) == (0.28, 0.56)
+    assert (b["busy"], b["mfu_busy"]) == (0.0, None)
+    assert (c["mfu"], c["mbu"], c["mbu_busy"]) == (None, None, None)
