@@ -80,22 +80,25 @@ void PythonBuilder::abort(RequestId request) {
 }
 
 void PythonBuilder::count_drafts(const Batch& batch) {
+  verified_.clear();
+  if (batch.features.drafts == 0) return;
   for (const Item& item : batch.items) {
     const Sequence& s = sequences_[item.request];
     if (item.drafts == 0 || s.status != static_cast<std::uint8_t>(Status::kRunning)) continue;
-    const std::int32_t held = speculation_.acceptance.accepted(item.request, s.emitted(), item.drafts);
-    counters_.speculation.add(item.drafts, held);
-    counters_.speculation.emitted += std::min(1 + held, sequences_.max_tokens(item.request) - s.emitted());
+    counters_.speculation.add(item.drafts, speculation_.acceptance.accepted(item.request, s.emitted(), item.drafts));
+    verified_.push_back(item.request);
   }
+  std::sort(verified_.begin(), verified_.end());
 }
 
 void PythonBuilder::complete(const Batch& batch, std::vector<RequestId>& finished) {
   const nb::gil_scoped_acquire lock;
-  if (batch.features.drafts > 0) count_drafts(batch);
+  count_drafts(batch);
   for (const auto& [request, count, is_finished] : nb::cast<std::vector<Emitted>>(scheduler_.attr("complete")())) {
     if (count > 0) log_.emit(request, count);
     sequences_[request].num_tokens += count;
     counters_.generation_tokens += count;
+    if (std::binary_search(verified_.begin(), verified_.end(), request)) counters_.speculation.emitted += count;
     if (!is_finished) continue;
     sequences_[request].status = static_cast<std::uint8_t>(Status::kFinished);
     ++counters_.finished;

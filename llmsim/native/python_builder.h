@@ -40,6 +40,7 @@ class PythonBuilder final : public Builder {
   SequenceTable& sequences_;
   RequestLog& log_;
   BuilderCounters counters_;
+  std::vector<RequestId> verified_;  // by the batch that completes, sorted
   std::int32_t num_running_ = 0, num_waiting_ = 0, free_blocks_ = 0;
 };
 

@@ -156,7 +156,8 @@ void VllmV1::schedule_waiting(Ps now, Batch& batch, StepBudget& budget) {
       const RequestId request = waiting_.front(now);
       admission = sequences_[request].remote_kv ? reserve(now, request) : admit(now, request, budget.left(), batch);
       // Head of line: nobody overtakes. But vLLM by priority would stand still for ever.
-      if (admission == Admission::kNoRoom && stands_still) admission = admit_arrived(now, arrived, budget.left(), batch);
+      if (admission == Admission::kNoRoom && stands_still)
+        admission = admit_arrived(now, arrived, budget.left(), batch);
     }
     if (admission == Admission::kNoRoom) {
       if (!stands_still) return;
