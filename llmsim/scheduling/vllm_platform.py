@@ -38,7 +38,8 @@ def write_model(folder: Path, longest: int = 0) -> str:
 
 def prepare() -> None:
     """Makes vLLM believe in one H100. Call before anything else of vLLM is imported; safe to call again."""
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # stdout is the results'
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Model Runner V2 differs in scheduling only with pipeline parallelism, and refuses draft models.
