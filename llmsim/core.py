@@ -92,6 +92,11 @@ class Clients:
     think_ps: Int64
 
 
+FEATURES = ("tokens", "sequences", "gathered", "decodes", "prefills")
+"""What cost tables are over: tokens that a rank computes, its sequences, the tokens of all ranks of its data-parallel
+domain, those of decodes, and those of prompts before context-parallel ranks share them out."""
+
+
 @dataclass(frozen=True)
 class GroupInfo:
     """What the outputs say about one model serving group."""
@@ -251,9 +256,9 @@ class Results:
     counters: Mapping[str, Int64]
     """Per group, shape (groups,): see `llmsim.results.tables.COUNTERS`."""
     time_shares: tuple[TimeShare, ...]
-    table_rows: tuple[tuple[Int64, Int64, Int64], ...] = ()
-    """Per group, how often a step computed n tokens (padding included), n sequences, and n tokens gathered from all
-    ranks of its data-parallel domain, shapes (max + 1,)."""
+    table_rows: tuple[tuple[Int64, ...], ...] = ()
+    """Per group and feature of `FEATURES`, how often a step had n of it, padding included; shapes (max + 1,), empty for
+    features that no operator depends on."""
     blame: Mapping[str, Int64] = field(default_factory=dict)
     """Parts of each request's latency, `llmsim.results.tables.BLAME`, shape (requests,); zero unless it finished."""
     accepted_at: tuple[Int64, ...] = ()

@@ -1,16 +1,20 @@
 """Runs a workload on a lowered deployment: from arrivals to results."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from llmsim import _native
 from llmsim.config.errors import InfeasibleError, InputError, InvariantError, NotYetError
 from llmsim.core import PS_PER_S, Clients, HandoverColumns, RequestColumns, Results, Status, TimeShare, Workload
+from llmsim.export.step_graph import Round
+from llmsim.export.step_rows import Item
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.kv_tiers import LoweredTiers
 from llmsim.results.invariants import check_invariants
+from llmsim.results.processing import with_output_processing
 from llmsim.routing import RouterSpec
 from llmsim.scheduling.policies import PolicySpecs
 
@@ -84,30 +88,42 @@ def simulate(
     return _results(deployment, workload, simulation, interrupted, options.series_interval_ps)
 
 
-def batch_of(
+def round_of(
     deployment: LoweredDeployment, workload: Workload, options: SimulationOptions, group: int, iteration: int
-) -> list[tuple[int, int]]:
-    """(tokens, computed before) of every sequence in one iteration of a group, steps without work not counted.
+) -> Round:
+    """The batches of one iteration of a group, and of those that run it in lock-step; steps without work not counted.
 
     Runs until that iteration. Raises InputError when the run ends before it.
     """
-    simulation = _native_simulation(deployment, workload, options, recorded=group)
+    members = next((wave.groups for wave in deployment.waves if group in wave.groups), (group,))
+    simulation = _native_simulation(deployment, workload, replace(options, record_steps=True), recorded=members)
     done, count = False, 0
     while not done:
         done = simulation.run(EVENTS_PER_BATCH)
-        schedule = simulation.schedule(group)
-        offsets = schedule["item_offsets"]
-        steps = np.flatnonzero(np.diff(offsets))
-        count = len(steps)
-        if 0 <= iteration < count:
-            first, last = int(offsets[steps[iteration]]), int(offsets[steps[iteration] + 1])
-            columns = schedule["item_tokens"][first:last], schedule["item_computed"][first:last]
-            return [(int(tokens), int(before)) for tokens, before in zip(*columns, strict=True)]
+        steps = simulation.steps()
+        worked = {member: steps["tokens"][steps["group"] == member] > 0 for member in members}
+        own = np.flatnonzero(worked[group])
+        count = len(own)
+        if 0 <= iteration < count and all(len(rows) > own[iteration] for rows in worked.values()):
+            step = int(own[iteration])
+            items = tuple(_items(simulation.schedule(member), worked[member], step) for member in members)
+            return Round(iteration, step + 1, members, items)
     raise InputError(f"group {group} ran {count} iterations; there is no iteration {iteration}")
 
 
+def _items(schedule: Mapping[str, Any], worked: "np.ndarray[Any, np.dtype[np.bool_]]", step: int) -> tuple[Item, ...]:
+    """The batch of a step; the schedule lists what was built, which dummies are not."""
+    if not worked[step]:
+        return ()
+    offsets = schedule["item_offsets"]
+    built = int(np.flatnonzero(np.diff(offsets))[np.count_nonzero(worked[:step])])
+    first, last = int(offsets[built]), int(offsets[built + 1])
+    columns = schedule["item_tokens"][first:last], schedule["item_computed"][first:last]
+    return tuple((int(tokens), int(before)) for tokens, before in zip(*columns, strict=True))
+
+
 def _native_simulation(
-    deployment: LoweredDeployment, workload: Workload, options: SimulationOptions, recorded: int = -1
+    deployment: LoweredDeployment, workload: Workload, options: SimulationOptions, recorded: tuple[int, ...] = ()
 ) -> "_native.Simulation":
     simulation = _native.Simulation(
         arrival_ps=workload.arrival_ps,
@@ -124,7 +140,7 @@ def _native_simulation(
     )
     _refuse_what_a_python_scheduler_does_not_do(deployment, options)
     for group in deployment.groups:
-        _add_group(simulation, group, workload, options, record_schedule=group.info.index == recorded)
+        _add_group(simulation, group, workload, options, record_schedule=group.info.index in recorded)
     for wave in deployment.waves:
         program = deployment.groups[wave.groups[0]].program
         simulation.add_wave(list(wave.groups), program, wave.sync_interval, wave.expanded)
@@ -268,5 +284,6 @@ def _results(
         horizon_ps=simulation.now_ps if simulation.at_horizon else None,
         notes=(*deployment.notes, *_cut_by_length(workload, requests)),
     )
+    results = with_output_processing(results, deployment.output_processing_ps)
     results.invariants = check_invariants(results, deployment.enforces_light)
     return results

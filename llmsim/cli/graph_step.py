@@ -22,7 +22,9 @@ def command(
     ],
     iteration: Annotated[int, typer.Option("--iteration", "-i", help="Which step of the group, from 0.")] = 0,
     group: Annotated[int, typer.Option("--group", help="Which instance of the cluster, from 0.")] = 0,
-    rank: Annotated[str, typer.Option("--rank", help="A rank of the group, or all.")] = "all",
+    rank: Annotated[
+        str, typer.Option("--rank", help="A rank of the group (and of those in lock-step with it), or all.")
+    ] = "all",
     every_layer: Annotated[bool, typer.Option("--every-layer", help="DOT: each layer, not one for all alike.")] = False,
 ) -> int:
     """Runs until the iteration, and writes it; returns the exit code."""
@@ -31,7 +33,7 @@ def command(
     from llmsim.export.step_chakra import write_chakra
     from llmsim.export.step_formats import as_dot, as_graphml, as_json
     from llmsim.export.step_graph import iteration_graph
-    from llmsim.simulate import batch_of
+    from llmsim.simulate import round_of
 
     form = FORMATS.get(output.suffix, "et")
     if form == "et" and output.suffix not in ("", ".et"):
@@ -42,8 +44,8 @@ def command(
     groups = prepared.lowered.groups
     if not 0 <= group < len(groups):
         raise InputError(f"--group is {group}; the cluster has the groups 0 to {len(groups) - 1}")
-    items = batch_of(prepared.lowered, prepared.workload, prepared.simulation, group, iteration)
-    graph = iteration_graph(groups[group], iteration, items)
+    batch = round_of(prepared.lowered, prepared.workload, prepared.simulation, group, iteration)
+    graph = iteration_graph(groups, group, batch)
     ranks = _ranks(rank, graph.ranks)
     nodes = [node for node in graph.nodes if node.rank in ranks]
     if form == "et" and prepared.deployment.topology is not None:
@@ -52,7 +54,7 @@ def command(
             "ends in .dot, .graphml or .json, or remove the topology"
         )
     if form == "et":
-        written = write_chakra(graph, ranks, output, prepared.deployment.link)
+        written = write_chakra(graph, ranks, output)
         typer.echo(f"{output}: {len(written)} files, {len(nodes)} nodes")
         return 0
     if form == "dot":

@@ -2,14 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+from llmsim.core import FEATURES
 from llmsim.costs import OpCost
 from llmsim.costs.confidence import refuse_attention_below, refuse_below
 
 if TYPE_CHECKING:
     from llmsim.core import Results
     from llmsim.lowering import LoweredDeployment
-
-FEATURES = ("tokens", "sequences", "gathered")
 
 
 def require(level: str, lowered: "LoweredDeployment", results: "Results") -> None:

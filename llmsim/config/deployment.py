@@ -111,12 +111,17 @@ class Group:
     pp: int
     ep: int | None
     """Expert-parallel ranks; None: not given, the model decides."""
+    ffn_tp: int | None
+    """Ranks over which an FFN is cut, where the file lays it out apart from the attention."""
+    pcp: int
+    """Ranks that share the tokens of prompts (prefill context parallelism)."""
     pp_layers: tuple[int, ...] | None
     """Layers of each pipeline stage; None: as even as the engine makes it."""
     dp_group: str | None
     dp: int
     """Members of the dp_group; 1 without one."""
-    dp_spans_nodes: bool
+    dp_nodes: int
+    """On how many nodes the members of its dp_group are."""
     pd_type: str | None
     memory: MemorySpec
     """Of each device."""

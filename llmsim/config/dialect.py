@@ -2,22 +2,30 @@
 
 The older dialect says `npu_num` devices in `npu_group` pipeline stages, tensor-parallel inside each stage. The newer
 one gives any subset of `num_npus` = `tp_size` x `pp_size`, `ep_size` and `dp_group`. Rules: cluster_config/README.md.
+Keys of two domains (`attn_tp_size`, ...) are read by two_domains.py.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmsim.config.rules import broken_rule
+from llmsim.config.two_domains import has_two_domains, two_domains
 
 
 @dataclass(frozen=True)
 class ParallelLayout:
-    """How an instance uses its devices: num_devices = tp * pp."""
+    """How a serving group uses its devices: num_devices = tp * pp * pcp."""
 
     num_devices: int
     tp: int
     pp: int
     ep: int | None
     """Expert-parallel ranks (over the whole dp_group if there is one); None: not given, the model decides."""
+    pcp: int = 1
+    """Prefill context-parallel ranks."""
+    replicas: int = 1
+    """Serving groups of this layout that the instance consists of: data-parallel ranks of its attention."""
+    ffn_tp: int | None = None
+    """Ranks over which the FFN is cut, where attention and FFN are laid out apart."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +39,32 @@ class LayoutKeys:
     pp_size: int | None
     ep_size: int | None
     dp_group: str | None
+    prefill_context_parallel_size: int | None = None
+    attn_tp_size: int | None = None
+    attn_dp_size: int | None = None
+    ffn_tp_size: int | None = None
+    ffn_ep_size: int | None = None
 
 
 def infer_layout(keys: LayoutKeys) -> ParallelLayout:
     """The layout that the keys describe; raises a broken rule (`llmsim.config.rules`) where they contradict."""
+    if has_two_domains(keys):
+        return two_domains(keys)
+    pcp = keys.prefill_context_parallel_size or 1
+    keys = _of_one_context_rank(keys, pcp)
     num_devices, tp, pp = _older_layout(keys) if _is_older(keys) else _newer_layout(keys)
     if keys.ep_size is not None and keys.dp_group is None:
-        check_expert_ranks(keys.ep_size, 1, tp)
-    return ParallelLayout(num_devices, tp, pp, keys.ep_size)
+        check_expert_ranks(keys.ep_size, 1, tp * pcp)
+    return ParallelLayout(num_devices * pcp, tp, pp, keys.ep_size, pcp)
+
+
+def _of_one_context_rank(keys: LayoutKeys, pcp: int) -> LayoutKeys:
+    """The keys of the devices that work on one part of a prompt."""
+    counts = {name: getattr(keys, name) for name in ("npu_num", "num_npus") if getattr(keys, name) is not None}
+    for name, count in counts.items():
+        if count % pcp:
+            raise broken_rule("prefill_context_parallel_size", f"is {pcp}; it must divide {name}, which is {count}")
+    return replace(keys, **{name: count // pcp for name, count in counts.items()})
 
 
 def check_expert_ranks(ep: int, dp: int, tp: int) -> None:

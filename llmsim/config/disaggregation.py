@@ -44,7 +44,8 @@ def _check_roles(cluster: Cluster, groups: tuple[Group, ...]) -> None:
     roles: dict[str, set[str | None]] = {}
     for group in groups:
         roles.setdefault(group.model_name, set()).add(group.pd_type)
-    for (location, _), group in zip(cluster.instances(), groups, strict=True):
+    instances = [where for where, instance in cluster.instances() for _ in range(instance.layout.replicas)]
+    for location, group in zip(instances, groups, strict=True):
         if group.pd_type is None:
             continue
         other = "decode" if group.pd_type == "prefill" else "prefill"

@@ -78,6 +78,10 @@ class EngineArgs:
     max_num_queued_tokens: int | None
     pipeline_extra_batches: int
     """Batches in flight beyond one for each pipeline stage."""
+    enable_sequence_parallelism: bool
+    decode_context_parallel_size: int
+    all2all_backend: str
+    """How tokens reach experts of other data-parallel ranks; a name of `llmsim.model.exchange.BACKENDS`."""
     origin: Mapping[str, str]
     """Field -> "command line", "cluster file" or "engine profile vllm-0.24 (H100)"; "model" where it is None."""
 

@@ -79,13 +79,32 @@ class Instance(EngineOptions):
         description="Device: a preset's name, a folder of profile bundles, or a data sheet (.json, beside this file)."
     )
     npu_mem: NpuMemory = Field(description="Memory of each device.")
-    num_npus: PositiveCount | None = Field(default=None, description="Devices: tp_size x pp_size.")
+    num_npus: PositiveCount | None = Field(
+        default=None, description="Devices: tp_size x pp_size (x prefill_context_parallel_size)."
+    )
     tp_size: PositiveCount | None = Field(default=None, description="Tensor-parallel devices per pipeline stage.")
     pp_size: PositiveCount | None = Field(default=None, description="Pipeline stages.")
+    prefill_context_parallel_size: PositiveCount | None = Field(
+        default=None,
+        description="Devices for each tensor-parallel rank that share the tokens of prompts; 1 if not given.",
+    )
     ep_size: PositiveCount | None = Field(
         default=None, description="Expert-parallel ranks; with a dp_group, over all of its members."
     )
     dp_group: Name | None = Field(default=None, description="Data-parallel group that this instance belongs to.")
+    attn_tp_size: PositiveCount | None = Field(
+        default=None, description="Tensor-parallel ranks of the attention, where the FFN is laid out otherwise."
+    )
+    attn_dp_size: PositiveCount | None = Field(
+        default=None, description="Data-parallel ranks of the attention: engines of their own that share the FFN."
+    )
+    ffn_tp_size: PositiveCount | None = Field(
+        default=None,
+        description="Ranks over which an FFN, or one expert, is cut; x ffn_ep_size it spans the attention's devices.",
+    )
+    ffn_ep_size: PositiveCount | None = Field(
+        default=None, description="Expert-parallel ranks of the FFN; of a dense model, copies of it."
+    )
     pp_layers: tuple[PositiveCount, ...] | None = Field(
         default=None, strict=False, description="Layers of each pipeline stage; even shares if not given."
     )

@@ -174,6 +174,16 @@ class EngineOptions(Section):
     pipeline_extra_batches: Annotated[int, Field(ge=0, le=64)] | None = Field(
         default=None, description="Batches in flight beyond one for each pipeline stage."
     )
+    enable_sequence_parallelism: bool | None = Field(
+        default=None, description="Whether norms see 1/tp_size of the tokens, between reduce-scatter and all-gather."
+    )
+    decode_context_parallel_size: PositiveCount | None = Field(
+        default=None,
+        description="Of the tensor-parallel ranks with one KV head, how many share its cache by tokens.",
+    )
+    all2all_backend: (
+        Literal["allgather_reducescatter", "naive", "pplx", "deepep_high_throughput", "deepep_low_latency"] | None
+    ) = Field(default=None, description="How tokens reach the experts of other data-parallel ranks.")
 
     @model_validator(mode="after")
     def _one_value_per_option(self) -> Self:
@@ -229,6 +239,9 @@ class EngineOverrides:
     num_redundant_experts: int | None = None
     expert_placement_strategy: str | None = None
     pipeline_extra_batches: int | None = None
+    enable_sequence_parallelism: bool | None = None
+    decode_context_parallel_size: int | None = None
+    all2all_backend: str | None = None
 
 
 def given(options: EngineOptions) -> dict[str, Any]:

@@ -49,8 +49,10 @@ def resolve(
     command_line = _command_line(overrides)
     groups: list[Group] = []
     nodes_of = _nodes_of_dp_groups(cluster)
-    for index, (location, instance) in enumerate(cluster.instances()):
-        groups.append(_group(cluster, index, location, instance, command_line, nodes_of, switches))
+    for location, instance in cluster.instances():
+        group = _group(cluster, location, instance, command_line, nodes_of, switches)
+        for _ in range(instance.layout.replicas):
+            groups.append(replace(group, index=len(groups)))
     nodes = tuple(
         Node(
             index=i,
@@ -89,7 +91,6 @@ def _nodes_of_dp_groups(cluster: Cluster) -> dict[str | None, list[int]]:
 
 def _group(
     cluster: Cluster,
-    index: int,
     location: Location,
     instance: Instance,
     command_line: Given,
@@ -107,7 +108,7 @@ def _group(
     node = location[1]
     assert isinstance(node, int)
     return Group(
-        index=index,
+        index=0,
         node=node,
         field_path=field_path(location),
         model_name=instance.model_name.strip(),
@@ -115,11 +116,13 @@ def _group(
         num_devices=layout.num_devices,
         tp=layout.tp,
         pp=layout.pp,
+        pcp=layout.pcp,
         ep=layout.ep,
+        ffn_tp=layout.ffn_tp,
         pp_layers=instance.pp_layers,
-        dp_group=instance.dp_group,
-        dp=len(nodes_of[instance.dp_group]),
-        dp_spans_nodes=len(set(nodes_of[instance.dp_group])) > 1,
+        dp_group=instance.dp_group if layout.replicas == 1 else field_path(location),
+        dp=len(nodes_of[instance.dp_group]) if layout.replicas == 1 else layout.replicas,
+        dp_nodes=len(set(nodes_of[instance.dp_group])),
         pd_type=instance.pd_type,
         memory=memory,
         engine=_engine(cluster, location, layers, profile, instance, memory.capacity_bytes),

@@ -31,6 +31,9 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "cudagraph_mode": None,
     "enforce_eager": False,
     "launch_ns": None,
+    "enable_sequence_parallelism": False,
+    "decode_context_parallel_size": 1,
+    "all2all_backend": "allgather_reducescatter",
 }
 """Options that no engine has, and what a profile need not say; the default of each does what the engine does.
 

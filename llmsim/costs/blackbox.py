@@ -2,7 +2,8 @@
 
     step = beta0 + beta1 * prompt tokens computed + beta2 * decode tokens            (microseconds)
 
-and before it alpha0 between a request's arrival and the queue. The file is {"beta": [b0, b1, b2], "alpha": [a0]}.
+before it alpha0 + alpha1 * prompt tokens between a request's arrival and the queue, and after it alpha2 for each output
+token, which its client waits for and the next step does not. The file is {"beta": [b0, b1, b2], "alpha": [a0, a1, a2]}.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.errors import InputError
 from llmsim.core import Provenance
 from llmsim.costs.source import AttentionCost, CostRequest, Curve, OpCost, SplitGrid
 from llmsim.costs.tables import read_text
@@ -31,26 +32,28 @@ class Coefficients:
     """Picoseconds; `beta` of a step, of a prompt token, of a decode token."""
 
     beta_ps: tuple[int, int, int]
-    queueing_ps: int
+    queueing_ps: int = 0
+    queueing_per_token_ps: int = 0
+    """Of the prompt."""
+    output_ps: int = 0
+    """Of each output token."""
 
 
 def read_coefficients(path: Path) -> Coefficients:
-    """The coefficients of a file; InputError for what is not there, NotYetError for terms that depend on a request."""
+    """The coefficients of a file; InputError for what is not there or is no number."""
     import json
 
     try:
         document = json.loads(read_text(path))
     except ValueError as error:
-        raise InputError(f'{path}: not JSON ({error}); write {{"beta": [b0, b1, b2], "alpha": [a0]}}') from None
+        raise InputError(f'{path}: not JSON ({error}); write {{"beta": [b0, b1, b2], "alpha": [a0, a1, a2]}}') from None
     if not isinstance(document, dict):
         raise InputError(f'{path}: must be an object with "beta" and "alpha"')
     beta = _numbers(document.get("beta"), "beta", 3, path)
     alpha = _numbers(document.get("alpha", [0.0]), "alpha", 1, path)
-    for index, what in ((1, "queueing by prompt length"), (2, "processing of output tokens")):
-        if len(alpha) > index and alpha[index]:
-            raise NotYetError(f"{path}: alpha{index} ({what}) is {alpha[index]:g}, but this version adds alpha0 only")
     first, prompt, decode = (round(value * PS_PER_US) for value in beta[:3])
-    return Coefficients((first, prompt, decode), round(alpha[0] * PS_PER_US))
+    overheads = [round(value * PS_PER_US) for value in alpha[:3]]
+    return Coefficients((first, prompt, decode), *overheads)
 
 
 def _numbers(value: object, name: str, least: int, path: Path) -> list[float]:
@@ -99,6 +102,15 @@ class BlackboxSource:
         return [OpCost("step", "layer", 1, "tokens", ps, marks, self._label)]
 
     def notes(self) -> list[str]:
-        """Where its queueing term went."""
-        alpha_us = self._coefficients.queueing_ps / PS_PER_US
-        return [f"{self._label}: its alpha0, {alpha_us:g} us, is the time between arrival and queue"]
+        """Where its overheads went."""
+        known = self._coefficients
+        alpha_us = [ps / PS_PER_US for ps in (known.queueing_ps, known.queueing_per_token_ps, known.output_ps)]
+        notes = [f"{self._label}: its alpha0, {alpha_us[0]:g} us, is the time between arrival and queue"]
+        if alpha_us[1]:
+            notes[0] += f", and its alpha1, {alpha_us[1]:g} us, more of it for each prompt token"
+        if alpha_us[2]:
+            notes.append(
+                f"{self._label}: its alpha2, {alpha_us[2]:g} us, delays every output token for its client, not for the"
+                " engine; sessions and clients in a closed loop go on when the engine is done"
+            )
+        return notes

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,13 +15,14 @@ from llmsim.core import Provenance
 from llmsim.costs import cache
 from llmsim.costs.bundle import BundleSource
 from llmsim.costs.bundle_files import BundleFiles, find_bundle
+from llmsim.costs.context import context_attention
 from llmsim.costs.database import Database, find_database
 from llmsim.costs.expert_loads import curve_price, drawn_table
 from llmsim.costs.external import ExternalTable, read_external
 from llmsim.costs.light import bandwidth_differs, floor_of, light_of, own_light_of
 from llmsim.costs.older_bundle import OlderBundleSource
 from llmsim.costs.roofline import RooflineSource
-from llmsim.costs.source import AttentionCost, CompiledCosts, CostRequest, CostSource, Curve, OpCost
+from llmsim.costs.source import AttentionCost, CompiledCosts, CostRequest, CostSource, Curve, OpCost, TableFeature
 from llmsim.costs.tables import read_content
 from llmsim.model.hardware import LOCATION, hardware_names, hardware_spellings
 
@@ -170,9 +171,14 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
 
 def _among(op: Operator) -> str:
     """Which ranks a collective is among."""
-    if op.collective == "send":
-        return "pipeline stages"
-    return "data-parallel ranks" if op.feature == "gathered" else "the ranks of a group"
+    return {
+        "stages": "pipeline stages",
+        "members": "data-parallel ranks",
+        "everyone": "data-parallel ranks",
+        "dcp": "context-parallel ranks",
+        "pcp": "context-parallel ranks",
+        "tp": "the ranks of a group",
+    }[op.among]
 
 
 def _unused_links(ranks: str, example: OpCost) -> str:
@@ -218,13 +224,23 @@ def _first_answer(
     op: Operator, sources: list[CostSource], request: CostRequest, notes: list[str]
 ) -> tuple[Curve, CostSource]:
     for index, source in enumerate(sources):
-        curve = source.operator(op, request.counts(op.feature))
+        curve = source.operator(op, op.units_of(request.counts(op.feature)))
         if curve is not None:
+            curve = _by_feature(op, curve, request.counts(op.feature))
             if index:
                 notes.append(f"{op.name} is not in the {sources[0].name} source; its time is from {curve.source}")
             return curve, source
     names = " and ".join(source.name for source in sources)
     raise InputError(f'no time is known for the operator "{op.name}" on "{request.hardware_name}" in {names}')
+
+
+def _by_feature(op: Operator, curve: Curve, last: int) -> Curve:
+    """Times by what the rank works on -> times by the feature."""
+    if op.units == (1, 1):
+        return curve
+    units = op.units_of(np.arange(last + 1))
+    power_uw = None if curve.power_uw is None else curve.power_uw[units]
+    return replace(curve, ps=curve.ps[units], provenance=curve.provenance[units], power_uw=power_uw)
 
 
 def _loaded(op: Operator, curve: Curve, source: CostSource, request: CostRequest, notes: list[str]) -> OpCost:
@@ -251,7 +267,7 @@ def _loaded(op: Operator, curve: Curve, source: CostSource, request: CostRequest
 def _attention(op: Operator, sources: list[CostSource], request: CostRequest, notes: list[str]) -> AttentionCost:
     """Of the first source that has it; as these layers see their batch."""
     for index, source in enumerate(sources):
-        cost = source.attention(op)
+        cost = source.attention(op) if op.context_ranks == 1 else context_attention(op, source, request)
         if cost is None:
             continue
         if index:
@@ -262,10 +278,10 @@ def _attention(op: Operator, sources: list[CostSource], request: CostRequest, no
 
 
 def _op_cost(op: Operator, curve: Curve) -> OpCost:
-    feature: Literal["tokens", "sequences", "gathered"] = "tokens"
-    if op.feature in ("sequences", "gathered"):
-        feature = op.feature
-    return OpCost(op.name, op.part, op.repeat, feature, curve.ps, curve.provenance, curve.source)
+    feature: TableFeature = "tokens" if op.feature == "attention" else op.feature
+    return OpCost(
+        op.name, op.part, op.repeat, feature, curve.ps, curve.provenance, curve.source, curve.power_uw
+    )  # fmt: skip
 
 
 def _extra_ops(source: CostSource, request: CostRequest) -> list[OpCost]:
@@ -304,9 +320,11 @@ def _collective_pricer(request: CostRequest, available: Available) -> Callable[[
         if among == "pipeline stages" or (among == "data-parallel ranks" and request.spans_nodes):
             return None
         own = available.bundle is not None or available.tables or request.plugin
-        if wanted == "auto" and own and among == "the ranks of a group":
+        if wanted == "auto" and own and among in ("the ranks of a group", "context-parallel ranks"):
             return None
-        ranks = request.layout.dp if among == "data-parallel ranks" else request.layout.tp
+        if op.collective in ("all_to_all", "broadcast"):  # no table knows these kernels
+            return None
+        ranks = request.layout.ranks(op.among)
         curve = pricer.operator(op, request.counts(op.feature), ranks) if pricer is not None else None
         if curve is None and wanted == "measured":
             raise InputError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -169,21 +169,15 @@ def curve_price(op: Operator, ps: Int64, light: Light | None) -> Price:
     return price
 
 
-def drawn_table(
-    routing: ExpertRouting, layers: int, experts: int, topk: int, last: int, placement: Placement, price: Price,
-    provenance: int,
-) -> tuple[DrawnTable, float]:  # fmt: skip
-    """The table of a model's MoE layers, and how far the fullest rank is above the mean at 1,024 tokens or `last`."""
+def each_draw(
+    routing: ExpertRouting, layers: int, experts: int, topk: int, last: int, placement: Placement
+) -> Iterator[tuple[int, int, int, Ints, tuple[Ints, Ints]]]:
+    """(layer, index on the axis of tokens, tokens, counts (draws, experts), slots): the same in every call."""
     popularity = routing.popularity(layers, experts)
-    axis = token_axis(last)
-    draws = 1 if routing.name == "RR" else max(DRAWS, len(popularity))
-    ps = np.empty((layers, draws, len(axis)), dtype=np.int64)
-    fullest = np.zeros(layers)
-    shown = min(1024, last)
+    draws = number_of_draws(routing, len(popularity))
     for layer in range(layers):
-        mean = popularity[:, layer].mean(axis=0)
-        slots = place(mean, placement)
-        for index, tokens in enumerate(axis.tolist()):
+        slots = place(popularity[:, layer].mean(axis=0), placement)
+        for index, tokens in enumerate(token_axis(last).tolist()):
             rng = np.random.default_rng([routing.seed, layer, index])
             if routing.name == "RR":
                 counts = in_turn(experts, topk, tokens)
@@ -191,8 +185,30 @@ def drawn_table(
                 share = -(-draws // len(popularity))
                 parts = [draw_counts(row, topk, tokens, share, rng) for row in popularity[:, layer]]
                 counts = np.concatenate(parts)[:draws]
-            pairs, touched = rank_loads(counts, slots, placement.ranks)
-            ps[layer, :, index] = np.floor(price(pairs, touched).max(axis=-1) * 1e6 + 0.5)
-            if tokens <= shown:
-                fullest[layer] = float((pairs.max(axis=-1) / pairs.mean(axis=-1)).mean())
-    return DrawnTable(axis, ps, routing.seed, provenance), float(fullest.mean())
+            yield layer, index, tokens, counts, slots
+
+
+def number_of_draws(routing: ExpertRouting, snapshots: int) -> int:
+    """Samples for each layer and token count."""
+    return 1 if routing.name == "RR" else max(DRAWS, snapshots)
+
+
+def empty_table(routing: ExpertRouting, layers: int, experts: int, last: int) -> Ints:
+    """Room for the times of all draws: [layer, draw, token count]."""
+    draws = number_of_draws(routing, len(routing.popularity(layers, experts)))
+    return np.empty((layers, draws, len(token_axis(last))), dtype=np.int64)
+
+
+def drawn_table(
+    routing: ExpertRouting, layers: int, experts: int, topk: int, last: int, placement: Placement, price: Price,
+    provenance: int,
+) -> tuple[DrawnTable, float]:  # fmt: skip
+    """The table of a model's MoE layers, and how far the fullest rank is above the mean at 1,024 tokens or `last`."""
+    ps = empty_table(routing, layers, experts, last)
+    fullest = np.zeros(layers)
+    for layer, index, tokens, counts, slots in each_draw(routing, layers, experts, topk, last, placement):
+        pairs, touched = rank_loads(counts, slots, placement.ranks)
+        ps[layer, :, index] = np.floor(price(pairs, touched).max(axis=-1) * 1e6 + 0.5)
+        if tokens <= min(1024, last):
+            fullest[layer] = float((pairs.max(axis=-1) / pairs.mean(axis=-1)).mean())
+    return DrawnTable(token_axis(last), ps, routing.seed, provenance), float(fullest.mean())

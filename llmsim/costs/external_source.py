@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,8 +50,6 @@ class ExternalSource:
         for table in tables:
             if table.ignored:
                 self._notes.append(f"{table.path}: columns that the contract does not know: {', '.join(table.ignored)}")
-        if any(point.energy_uj is not None for point in self._points):
-            self._notes.append(f"{self._label}: energies are kept by the table; runs do not use them")
 
     def _is_ours(self, point: Point) -> bool:
         if point.device and not same_device(point.device, self._request.hardware_name):
@@ -87,7 +86,7 @@ class ExternalSource:
         used, marks = interpolate(np.array(shapes, dtype=np.float64), light / measured, at)
         ps = to_ps(np.array([self._light_us(op, count) for count in counts]) / used)
         ps[0] = 0
-        return Curve(ps, self._marks(points, marks), self._source(points) + how)
+        return Curve(ps, self._marks(points, marks), self._source(points) + how, _power_uw(points, shapes, at))
 
     def _light_us(self, op: Operator, count: float) -> float:
         """What the data sheet allows at a count; never 0, so that utilisation has a meaning."""
@@ -128,7 +127,8 @@ class ExternalSource:
             decode_ps, decode_marks = spare.decode_ps, spare.decode_provenance
         split = SplitGrid(q_axis, k_axis, prefill_ps, prefill_marks, n_axis, kv_axis, decode_ps, decode_marks, 0)
         source = self._source([*rows["prefill"], *rows["decode"]])
-        return AttentionCost(op.repeat, None, split, 0, source, "none: the cost table does not say")
+        cost = AttentionCost(op.repeat, None, split, 0, source, "none: the cost table does not say")
+        return replace(cost, power_uw=_mean_power_uw([*rows["prefill"], *rows["decode"]]))
 
     def _grid(
         self,
@@ -185,6 +185,29 @@ class ExternalSource:
 
 
 PHASES = ("prefill", "decode")
+UW_PER_W = 1_000_000
+
+
+def _power_uw(points: list[Point], shapes: list[list[int]], at: Floats) -> NDArray[np.int64] | None:
+    """Microwatts at each count, between the rows as their times are; None unless all rows have an energy."""
+    if any(point.energy_uj is None for point in points):
+        return None
+    watts = np.array([_watts(point) for point in points])
+    between, _ = interpolate(np.array(shapes, dtype=np.float64), watts, at)
+    return np.floor(between * UW_PER_W + 0.5).astype(np.int64)
+
+
+def _mean_power_uw(points: list[Point]) -> int:
+    """Of all rows, by their time; 0 unless all have an energy."""
+    if any(point.energy_uj is None for point in points):
+        return 0
+    energy_uj = sum(point.energy_uj or 0.0 for point in points)
+    return round(energy_uj / max(sum(point.latency_us for point in points), 1e-6) * UW_PER_W)
+
+
+def _watts(point: Point) -> float:
+    """Mean power of a row: microjoules over microseconds. Never 0, which could not be interpolated."""
+    return max((point.energy_uj or 0.0) / max(point.latency_us, 1e-6), 1e-6)
 
 
 def same_matrix(point: Point, op: Operator) -> bool:

@@ -30,6 +30,8 @@ def find_modules(tables: list[TablePath], op: Operator, request: CostRequest) ->
     """
     model = request.model
     gemm = GEMM_TYPES.get(short_dtype(request.dtypes.of(model, "attention")))
+    if request.layout.decode_context > 1:  # its attention has other heads than its projections
+        return None
     if model.latent is None or (model.hidden_size, model.latent) != MEASURED_SHAPE or gemm is None:
         return None
     wanted_kv = KV_DTYPES[short_dtype(request.dtypes.kv)]

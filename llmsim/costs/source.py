@@ -15,6 +15,7 @@ from llmsim.costs.expert_routing import ExpertRouting
 if TYPE_CHECKING:
     from llmsim.model import Dtypes, Hardware, Layout, ModelConfig, Operator
 
+TableFeature = Literal["tokens", "sequences", "gathered", "decodes", "prefills"]
 SourceName = Literal["auto", "bundle", "external", "silicon", "roofline"]
 CollectiveSource = Literal["auto", "measured", "links"]
 
@@ -60,7 +61,13 @@ class CostRequest:
     @property
     def table_tokens(self) -> int:
         """Largest token count that a step can have, padding included."""
-        return max(self.max_tokens, *self.cuda_graph_sizes, 1)
+        most = max(self.max_tokens, *self.cuda_graph_sizes, 1)
+        return -(-most // self.token_multiple) * self.token_multiple
+
+    @property
+    def token_multiple(self) -> int:
+        """Steps are padded to a multiple of this: sequence parallelism gives every rank as many tokens (vLLM)."""
+        return self.layout.tp if self.layout.sequence_parallel else 1
 
     @property
     def table_sequences(self) -> int:
@@ -68,10 +75,10 @@ class CostRequest:
         return max(self.max_seqs, 1)
 
     def counts(self, feature: str) -> int:
-        """Last index of a table over `feature` ("tokens", "sequences", or "gathered" from all data-parallel ranks)."""
+        """Last index of a table over a feature of `llmsim.model.Operator`."""
         if feature == "gathered":
             return self.table_tokens * self.layout.dp
-        return self.table_tokens if feature == "tokens" else self.table_sequences
+        return self.table_sequences if feature == "sequences" else self.table_tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,10 +91,12 @@ class OpCost:
     name: str
     part: str
     repeat: int
-    feature: Literal["tokens", "sequences", "gathered"]
+    feature: TableFeature
     ps: Int64
     provenance: UInt8
     source: str
+    power_uw: Int64 | None = None
+    """What one device draws while it runs, by the same index; None: nobody says, as its power in the cluster file."""
     drawn: DrawnTable | None = None
     """Where tokens load experts unevenly: the slowest rank's times, drawn for every layer; `ps` is of even loads."""
 
@@ -145,6 +154,8 @@ class AttentionCost:
     """Tokens that these layers see, of the last ones or (`chunked`) of their own chunk; 0: all. The grids are those of
     layers that see everything: what a batch sees through the window is looked up in them."""
     chunked: bool = False
+    power_uw: int = 0
+    """What one device draws meanwhile, on average over a table's rows; 0: nobody says."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +213,7 @@ class Curve:
     ps: Int64
     provenance: UInt8
     source: str
+    power_uw: Int64 | None = None
 
 
 class CostSource(Protocol):

@@ -1,7 +1,9 @@
 """Writes an iteration's graph as Chakra execution traces, one per rank, with the files that ASTRA-sim wants beside.
 
-Compute and measured collectives are COMP nodes whose duration is rounded to whole microseconds, Chakra's unit;
-collectives that links price are COMM_COLL nodes with their bytes, so that the network of the simulator prices them.
+Compute and collectives of known duration are COMP nodes whose duration is rounded to whole microseconds, Chakra's unit;
+collectives and messages that links price are COMM nodes with their bytes, so that the network of the simulator prices
+them. Data-parallel ranks start what they do together when the slowest is there: what the others wait, in whole
+microseconds of the rounded times, is a node of its own.
 """
 
 from __future__ import annotations
@@ -9,9 +11,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from llmsim.config import LinkSpec
-from llmsim.export.chakra import COLLECTIVES, TraceNode, Value, write_trace
+from llmsim.config.errors import NotYetError
+from llmsim.export.chakra import COLLECTIVES, NodeType, TraceNode, Value, write_trace
 from llmsim.export.step_graph import PS_PER_US, GraphNode, IterationGraph
+
+Groups = dict[tuple[int, ...], int]
+"""Ranks of a group that is not all -> its number."""
 
 
 def rounded_us(node: GraphNode) -> int:
@@ -19,53 +24,105 @@ def rounded_us(node: GraphNode) -> int:
     return (node.duration_ps + PS_PER_US // 2) // PS_PER_US
 
 
-def trace_of(graph: IterationGraph, rank: int) -> list[TraceNode]:
-    """The nodes of one rank, numbered from 0."""
-    nodes = graph.of_rank(rank)
-    place = {node.node: index for index, node in enumerate(nodes)}
-    trace = []
-    for node in nodes:
-        links = node.kind == "collective" and node.on_links
-        attributes: dict[str, Value] = {"is_cpu_op": False}
-        if links:
-            attributes |= {"comm_type": COLLECTIVES.index(node.collective.upper()), "comm_size": node.bytes_moved}
-            attributes |= {"involved_dim": (True,)}
-        else:
-            attributes |= {"num_ops": node.flops, "tensor_size": node.bytes_moved}
-        trace.append(
-            TraceNode(
-                place[node.node], f"{node.name} {node.layer}", "COMM_COLL" if links else "COMP",
-                0 if links else rounded_us(node), [place[before] for before in node.depends_on], [], attributes,
-            )
-        )  # fmt: skip
+def groups_of(graph: IterationGraph) -> Groups:
+    """The groups of ranks that are named in a file of their own, by first use."""
+    everyone = tuple(range(graph.ranks))
+    found = dict.fromkeys(
+        node.group for node in graph.nodes if node.kind == "collective" and node.on_links and node.group != everyone
+    )
+    return {group: number for number, group in enumerate(found, start=1)}
+
+
+def rounded_ends_ps(graph: IterationGraph) -> dict[int, int]:
+    """When each node ends if what is not on links takes whole microseconds."""
+    ends: dict[int, int] = {}
+    for node in graph.nodes:
+        start = max((ends[before] for before in node.depends_on), default=0)
+        duration = node.duration_ps if node.on_links else rounded_us(node) * PS_PER_US
+        ends[node.node] = start + duration
+    return ends
+
+
+def trace_of(graph: IterationGraph, rank: int, groups: Groups, ends_ps: dict[int, int]) -> list[TraceNode]:
+    """The nodes of one rank, numbered from 0, and what it waits for other members before they go on together."""
+    place: dict[int, int] = {}
+    trace: list[TraceNode] = []
+
+    def append(name: str, kind: NodeType, us: int, after: list[int], attributes: dict[str, Value]) -> None:
+        trace.append(TraceNode(len(trace), name, kind, us, after, [], {"is_cpu_op": False, **attributes}))
+
+    for node in graph.of_rank(rank):
+        mine = [before for before in node.depends_on if before in place]
+        after = [place[before] for before in mine]
+        waited_us = _waited_us(node, mine, ends_ps)
+        if waited_us:
+            append(f"wait {node.layer}", "COMP", waited_us, after, {"num_ops": 0, "tensor_size": 0})
+            after = [trace[-1].id]
+        kind, us, attributes = _form(node, groups)
+        append(f"{node.name} {node.layer}", kind, us, after, attributes)
+        place[node.node] = trace[-1].id
     return trace
 
 
-def write_chakra(graph: IterationGraph, ranks: list[int], folder: Path, link: LinkSpec) -> list[Path]:
-    """`workload.<rank>.et` for each rank, and system, network and memory files of the group; the paths.
+def _waited_us(node: GraphNode, mine: list[int], ends_ps: dict[int, int]) -> int:
+    """Whole microseconds by which others are later, never more, so that the slowest one's time is exact."""
+    if len(node.depends_on) == len(mine) or not mine:
+        return 0
+    latest = max(ends_ps[before] for before in node.depends_on)
+    return (latest - max(ends_ps[before] for before in mine)) // PS_PER_US
 
-    The network is the group's own full mesh; ring collectives, as the program prices them.
+
+def _form(node: GraphNode, groups: Groups) -> tuple[NodeType, int, dict[str, Value]]:
+    """(type, microseconds, attributes) of a node."""
+    if node.kind in ("send", "receive"):
+        sends = node.kind == "send"
+        end: dict[str, Value] = {"comm_dst": node.group[1]} if sends else {"comm_src": node.group[0]}
+        return "COMM_SEND" if sends else "COMM_RECV", 0, {**end, "comm_size": node.bytes_moved, "comm_tag": 0}
+    if node.kind == "collective" and node.on_links:
+        # Of an all-gather Chakra has one rank's input, where we have the whole tensor.
+        gathers = node.collective == "all_gather"
+        size = -(-node.bytes_moved // len(node.group)) if gathers else node.bytes_moved
+        number = groups.get(node.group)
+        whole: dict[str, Value] = {"involved_dim": (True,)} if number is None else {"pg_name": str(number)}
+        return "COMM_COLL", 0, {"comm_type": COLLECTIVES.index(node.collective.upper()), "comm_size": size, **whole}
+    return "COMP", rounded_us(node), {"num_ops": node.flops, "tensor_size": node.bytes_moved}
+
+
+def write_chakra(graph: IterationGraph, ranks: list[int], folder: Path) -> list[Path]:
+    """`workload.<rank>.et` for each rank, and system, network, memory and group files of the domain; the paths.
+
+    The network is the domain's own full meshes; ring collectives, as the program prices them. NotYetError on others.
     """
+    if not graph.dimensions:
+        raise NotYetError(
+            "traces come with a network of full meshes, and this group is on a topology; write .json, .dot or .graphml"
+            ", or run without the topology"
+        )
     folder.mkdir(parents=True, exist_ok=True)
+    groups, ends_ps = groups_of(graph), rounded_ends_ps(graph)
     written = []
     for rank in ranks:
         written.append(folder / f"workload.{rank}.et")
-        write_trace(written[-1], trace_of(graph, rank))
+        write_trace(written[-1], trace_of(graph, rank, groups, ends_ps))
+    dimensions = [one for one in graph.dimensions if one[0] > 1] or [(2, *graph.dimensions[0][1:])]
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
     system = {
         "scheduling-policy": "LIFO", "endpoint-delay": 0, "active-chunks-per-dimension": 1,
         "preferred-dataset-splits": 1, "collective-optimization": "baseline", "local-mem-bw": 1600,
-        **{f"{kind}-implementation": ["ring"] for kind in kinds},
+        **{f"{kind}-implementation": ["ring"] * len(dimensions) for kind in kinds},
     }  # fmt: skip
     network = {
-        "topology": ["FullyConnected"], "npus_count": [max(graph.ranks, 2)],
-        "bandwidth": [link.bandwidth_bytes_per_s[0] / 1e9], "latency": [link.latency_ps[0] / 1000],
+        "topology": ["FullyConnected"] * len(dimensions), "npus_count": [size for size, _, _ in dimensions],
+        "bandwidth": [rate / 1e9 for _, rate, _ in dimensions], "latency": [ps / 1000 for _, _, ps in dimensions],
     }  # fmt: skip
-    for name, text in (
-        ("system.json", json.dumps(system, indent=2) + "\n"),
-        ("network.yml", "".join(f"{key}: {json.dumps(value)}\n" for key, value in network.items())),
-        ("memory.json", json.dumps({"memory-type": "NO_MEMORY_EXPANSION"}) + "\n"),
-    ):
+    texts = {
+        "system.json": json.dumps(system, indent=2) + "\n",
+        "network.yml": "".join(f"{key}: {json.dumps(value)}\n" for key, value in network.items()),
+        "memory.json": json.dumps({"memory-type": "NO_MEMORY_EXPANSION"}) + "\n",
+    }
+    if groups:
+        texts["comm_group.json"] = json.dumps({str(number): list(group) for group, number in groups.items()}) + "\n"
+    for name, text in texts.items():
         written.append(folder / name)
         written[-1].write_text(text)
     return written

@@ -10,20 +10,29 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from llmsim.export.step_graph import PS_PER_US, GraphNode, IterationGraph
+from llmsim.export.step_rows import Item
 
 ATTRIBUTES = {
-    "rank": "int", "name": "string", "kind": "string", "layer": "int", "duration_us": "double", "flops": "long",
-    "bytes": "long", "power_class": "string", "collective": "string", "provenance": "string", "source": "string",
+    "rank": "int", "name": "string", "kind": "string", "layer": "int", "start_us": "double", "duration_us": "double",
+    "flops": "long", "bytes": "long", "power_class": "string", "collective": "string", "provenance": "string",
+    "source": "string",
 }  # fmt: skip
 """Of a node in GraphML and networkx -> its type."""
-COLORS = {"compute": "#dbe9f6", "attention": "#fde8c8", "collective": "#e3d7f0"}
+COLORS = {
+    "compute": "#dbe9f6", "attention": "#fde8c8", "collective": "#e3d7f0", "send": "#d9ead3", "receive": "#d9ead3",
+}  # fmt: skip
 
 
 def as_json(graph: IterationGraph, nodes: Sequence[GraphNode]) -> str:
     """One object: the iteration, its batch, and a list of nodes; times in ps."""
-    about = {name: value for name, value in vars(graph).items() if name not in ("nodes", "items")}
-    items = [{"tokens": tokens, "computed_before": before} for tokens, before in graph.items]
-    return json.dumps({**about, "items": items, "nodes": [asdict(node) for node in nodes]}, indent=1) + "\n"
+    about = {name: value for name, value in vars(graph).items() if name not in ("nodes", "items", "batches")}
+
+    def shown(items: Sequence[Item]) -> list[dict[str, int]]:
+        return [{"tokens": tokens, "computed_before": before} for tokens, before in items]
+
+    batches = [shown(items) for items in graph.batches]
+    about |= {"duration_ps": graph.duration_ps, "items": shown(graph.items), "batches": batches}
+    return json.dumps({**about, "nodes": [asdict(node) for node in nodes]}, indent=1) + "\n"
 
 
 def as_dot(graph: IterationGraph, nodes: Sequence[GraphNode], *, every_layer: bool = False) -> str:
@@ -61,23 +70,29 @@ def _repeats(nodes: Sequence[GraphNode]) -> dict[int, int]:
 
 
 def _meetings(nodes: Sequence[GraphNode]) -> list[tuple[GraphNode, GraphNode]]:
-    """Neighbouring ranks of each collective."""
-    by_turn: dict[tuple[int, int], GraphNode] = {}
-    turns: dict[int, int] = {}
+    """Neighbouring ranks of each collective, and the ends of each message."""
+    by_turn: dict[tuple[int, tuple[int, ...], int], GraphNode] = {}
+    turns: dict[tuple[int, tuple[int, ...]], int] = {}
     pairs = []
     for node in nodes:
-        if node.kind != "collective":
+        if len(node.group) < 2:
             continue
-        turn = turns[node.rank] = turns.get(node.rank, 0) + 1
-        by_turn[node.rank, turn] = node
-        if (node.rank - 1, turn) in by_turn:
-            pairs.append((by_turn[node.rank - 1, turn], node))
+        place = (node.rank, node.group)
+        turn = turns[place] = turns.get(place, 0) + 1
+        by_turn[node.rank, node.group, turn] = node
+        before = node.group[node.group.index(node.rank) - 1]
+        if (before, node.group, turn) in by_turn and before != node.rank:
+            pairs.append((by_turn[before, node.group, turn], node))
     return pairs
 
 
 def attributes(node: GraphNode) -> dict[str, Any]:
     """A node's attributes, by the names of `ATTRIBUTES`."""
-    own = {"duration_us": node.duration_ps / PS_PER_US, "bytes": node.bytes_moved}
+    own = {
+        "start_us": node.start_ps / PS_PER_US,
+        "duration_us": node.duration_ps / PS_PER_US,
+        "bytes": node.bytes_moved,
+    }
     return {name: own[name] if name in own else getattr(node, name) for name in ATTRIBUTES}
 
 

@@ -1,20 +1,34 @@
-"""One iteration made concrete: every operator of every rank as a node, with what it depends on."""
+"""One iteration made concrete: every operator of every rank as a node, with when it runs and what it depends on.
+
+Of a group with pipeline stages or data-parallel ranks in lock-step it is the iteration of all of them: device t + R
+(s + S m) is rank t of R in stage s of S of member m, as in the core. Nothing runs before it, and links are free.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from llmsim import _native
 from llmsim.config.errors import NotYetError
-from llmsim.core import Provenance
-from llmsim.costs import AttentionCost
+from llmsim.export.step_rows import Item, Row, in_order, rows_of
 from llmsim.lowering import LoweredGroup
-from llmsim.lowering.program import PARTS
-from llmsim.model import Operator
+from llmsim.model import Layout
 
-Item = tuple[int, int]
-"""(tokens, computed before) of one sequence of a batch."""
 PS_PER_US = 1_000_000
+
+
+@dataclass(frozen=True)
+class Round:
+    """The batches that run together in one iteration."""
+
+    iteration: int
+    step: int
+    """Steps of these groups so far, this one included: dummies count, too."""
+    members: tuple[int, ...]
+    """Groups, in the order of their devices."""
+    items: tuple[tuple[Item, ...], ...]
+    """Of each member; none: it joins with a dummy of one token."""
 
 
 @dataclass(frozen=True)
@@ -26,26 +40,35 @@ class GraphNode:
     rank: int
     name: str
     kind: str
-    """"compute", "attention" or "collective"."""
+    """"compute", "attention", "collective", "send" or "receive"."""
     layer: int
     """From 0 within its part; 0 in the prologue and the head."""
     part: int
+    start_ps: int
+    """After the start of the iteration."""
     duration_ps: int
     flops: int
     bytes_moved: int
-    """Read and written, weights included; of a collective the tensor's size."""
+    """Read and written, weights included; of a collective the tensor's size, of a message its own."""
     power_class: str
     collective: str
     on_links: bool
-    """A collective that the links price: its duration here is that of the engine's default rules."""
+    """A collective or message that the links price: its duration here is that of the engine's default rules."""
     provenance: str
     source: str
     depends_on: tuple[int, ...]
+    group: tuple[int, ...] = ()
+    """Ranks of a collective; sender and receiver of a message."""
+
+    @property
+    def end_ps(self) -> int:
+        """After the start of the iteration."""
+        return self.start_ps + self.duration_ps
 
 
 @dataclass(frozen=True)
 class IterationGraph:
-    """The nodes of one iteration of one group, rank by rank in execution order."""
+    """The nodes of one iteration of one domain, each rank's in execution order."""
 
     group: int
     model: str
@@ -53,8 +76,14 @@ class IterationGraph:
     ranks: int
     iteration: int
     items: tuple[Item, ...]
+    """The batch of `group`."""
     padded_tokens: int
     nodes: tuple[GraphNode, ...] = field(repr=False)
+    members: tuple[int, ...] = ()
+    batches: tuple[tuple[Item, ...], ...] = ()
+    """Of each member."""
+    dimensions: tuple[tuple[int, int, int], ...] = ()
+    """Of the network: (devices, bytes/s, ps), the first varying fastest."""
 
     def of_rank(self, rank: int) -> tuple[GraphNode, ...]:
         """The nodes of one rank."""
@@ -62,119 +91,143 @@ class IterationGraph:
 
     @property
     def duration_ps(self) -> int:
-        """Of one rank's chain, which is the iteration's: ranks do the same at the same time."""
-        return sum(node.duration_ps for node in self.of_rank(0))
+        """From the first node to the last one's end."""
+        return max((node.end_ps for node in self.nodes), default=0)
 
-
-@dataclass(frozen=True)
-class _Row:
-    """An operator of the program at this batch."""
-
-    name: str
-    kind: str
-    part: int
-    repeat: int
-    duration_ps: int
-    flops: int
-    bytes_moved: int
-    power_class: str
-    collective: str
-    on_links: bool
-    provenance: str
-    source: str
-
-
-def iteration_graph(lowered: LoweredGroup, iteration: int, items: Sequence[Item]) -> IterationGraph:
-    """The graph of a batch on a group. Raises NotYetError for groups of several stages or members."""
-    layout = lowered.layout
-    if layout.pp > 1 or layout.dp > 1:
-        raise NotYetError(
-            f"group {lowered.info.index} has {layout.pp} pipeline stages and {layout.dp} data-parallel ranks; graphs of"
-            " steps that overlap or wait for others are not exported by this version"
+    def member_ends_ps(self) -> tuple[int, ...]:
+        """When each member's last stage is done."""
+        share = self.ranks // len(self.members)
+        return tuple(
+            max(node.end_ps for node in self.nodes if node.rank // share == member)
+            for member in range(len(self.members))
         )
-    rows = _rows(lowered, items)
-    nodes: list[GraphNode] = []
-    ranks, previous = lowered.layout.tp, [-1] * lowered.layout.tp
-    for row, layer in _in_order(rows):
-        for rank in range(ranks):
-            node = len(nodes)
-            nodes.append(
-                GraphNode(
-                    node, rank, row.name, row.kind, layer, row.part, row.duration_ps, row.flops, row.bytes_moved,
-                    row.power_class, row.collective, row.on_links, row.provenance, row.source,
-                    () if previous[rank] < 0 else (previous[rank],),
-                )
-            )  # fmt: skip
-            previous[rank] = node
-    info = lowered.info
-    tokens = sum(item[0] for item in items)
+
+
+def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) -> IterationGraph:
+    """The graph of the iteration that `group` is part of. NotYetError where weights or attention are elsewhere."""
+    domain = [groups[index] for index in batch.members]
+    first = domain[0]
+    if first.offload is not None:
+        raise NotYetError(
+            f"group {group} keeps weights or attention outside of its devices; graphs of steps whose copies run ahead"
+            " of their operators are not exported by this version"
+        )
+    padded = padded_tokens(first, batch.items)
+    rows = [
+        rows_of(lowered, items, tokens, sum(padded), batch.step)
+        for lowered, items, tokens in zip(domain, batch.items, padded, strict=True)
+    ]
+    maker = _Maker(first.layout, len(domain), rows)
+    info = groups[group].info
+    place = batch.members.index(group)
     return IterationGraph(
         info.index,
         info.model_name,
         info.hardware,
-        ranks,
-        iteration,
-        tuple(items),
-        _padded(lowered, tokens),
-        tuple(nodes),
+        maker.ranks,
+        batch.iteration,
+        batch.items[place],
+        padded[place],
+        tuple(maker.nodes()),
+        batch.members,
+        batch.items,
+        first.links.dimensions,
     )
 
 
-def _in_order(rows: Sequence[_Row]) -> list[tuple[_Row, int]]:
-    """Operators of one part repeat together, layer by layer; a row stops after its own number of layers."""
-    ordered = []
-    for part in sorted({row.part for row in rows}):
-        mine = [row for row in rows if row.part == part]
-        ordered += [(row, layer) for layer in range(max(r.repeat for r in mine)) for row in mine if layer < row.repeat]
-    return ordered
+def padded_tokens(lowered: LoweredGroup, batches: Sequence[Sequence[Item]]) -> list[int]:
+    """What each member computes: alone the next captured graph's size; together all that of the largest, if all have
+    one, else nobody pads (as the core combines them)."""
+    graphs = [lowered.program.rank_graph(list(items)) for items in batches]
+    if len(graphs) == 1:
+        return [graphs[0][2]]
+    mode = min((graph[0] for graph in graphs), key=lambda one: one.value)
+    most = max(graph[1] for graph in graphs)
+    if mode == _native.GraphMode.NONE:
+        return [tokens for _, tokens, _ in graphs]
+    return [lowered.program.padded(most, mode)] * len(graphs)
 
 
-def _padded(lowered: LoweredGroup, tokens: int) -> int:
-    """As the program pads: to the next captured graph."""
-    return next((size for size in sorted(lowered.engine.cuda_graph_sizes) if size >= tokens), tokens)
+class _Maker:
+    """Makes the nodes of a domain in the order of time, rank by rank within an operator."""
 
+    def __init__(self, layout: Layout, members: int, rows: Sequence[Sequence[Row]]) -> None:
+        self._layout, self._members, self._rows = layout, members, rows
+        self._each, self._stages = layout.stage_ranks, layout.pp
+        self.ranks = self._each * self._stages * members
+        self._count = 0
+        self._before: list[tuple[int, ...]] = [()] * self.ranks
+        self._at = [0] * members
 
-def _rows(lowered: LoweredGroup, items: Sequence[Item]) -> list[_Row]:
-    """The program's operators in order, each matched with the model's operator of the same name and turn."""
-    sequences, computed = len(items), _padded(lowered, sum(item[0] for item in items))
-    turns: dict[str, int] = {}
-    attention_ps = lowered.program.attention_ps(list(items))
-    rows = []
-    for cost in lowered.program_costs:
-        if isinstance(cost, AttentionCost):
-            kind, index = cost, [one.name for one in lowered.costs.attentions].index(cost.name)
-            shape = next(op for op in lowered.operators if op.name == kind.name)
-            pairs = sum(q * k + q * (q + 1) // 2 for q, k in items)
-            kv = sum(k + q for q, k in items)
-            moved = shape.kv_bytes_per_context_token * kv + shape.write_bytes_per_token * sum(q for q, _ in items)
-            rows.append(
-                _Row(kind.name, "attention", PARTS["layer"], kind.repeat, attention_ps[index],
-                     shape.flops_per_context_token * pairs, moved, shape.power_class, "", False, "", kind.source)
-            )  # fmt: skip
-            continue
-        turn = turns.get(cost.name, 0)
-        turns[cost.name] = turn + 1
-        named = [op for op in lowered.operators if op.name == cost.name]
-        count = min(sequences, len(cost.ps) - 1) if cost.feature == "sequences" else computed
-        duration_ps, mark = int(cost.ps[count]), Provenance(int(cost.provenance[count])).name.lower()
-        if not named:  # a cost of the source as a whole, such as a gap between kernels
-            rows.append(
-                _Row(cost.name, "compute", PARTS[cost.part], cost.repeat, duration_ps, 0, 0, "compute", "", False, mark,
-                     cost.source)
-            )  # fmt: skip
-            continue
-        op = named[min(turn, len(named) - 1)]
-        together = op.kind == "collective"
-        moved = op.collective_bytes_per_token * count if together else _moved(op, count)
-        rows.append(
-            _Row(cost.name, "collective" if together else "compute", PARTS[cost.part], cost.repeat, duration_ps,
-                 op.flops_per_token * count, moved, op.power_class, op.collective,
-                 together and cost.name in lowered.costs.link_collectives, mark, cost.source)
+    def nodes(self) -> Iterator[GraphNode]:
+        """All of them."""
+        for stage in range(self._stages):
+            yield from self._stage(stage)
+
+    def _rank(self, member: int, stage: int, device: int) -> int:
+        return device + self._each * (stage + self._stages * member)
+
+    def _stage(self, stage: int) -> Iterator[GraphNode]:
+        """Members run alike; those that lack what an operator works on, such as sequences, leave it out."""
+        together = False
+        for step in zip(*(in_order([row for row in rows if row.stage == stage]) for rows in self._rows), strict=True):
+            row, layer = step[0]
+            if row.together and not together:
+                self._meet(stage)
+            together = row.together
+            if row.kind == "send":
+                yield from self._hand_over(stage, step)
+                continue
+            for member, (mine, _) in enumerate(step):
+                if mine.absent:
+                    continue
+                for device in range(self._each):
+                    yield self._node(self._rank(member, stage, device), mine, layer, self._at[member])
+                self._at[member] += mine.duration_ps(layer)
+
+    def _meet(self, stage: int) -> None:
+        """All members wait for the slowest."""
+        self._at = [max(self._at)] * self._members
+        for device in range(self._each):
+            ranks = [self._rank(member, stage, device) for member in range(self._members)]
+            everyone = tuple(node for rank in ranks for node in self._before[rank])
+            for rank in ranks:
+                mine = self._before[rank]
+                self._before[rank] = (*mine, *(node for node in everyone if node not in mine))
+
+    def _hand_over(self, stage: int, step: Sequence[tuple[Row, int]]) -> Iterator[GraphNode]:
+        for member, (row, layer) in enumerate(step):
+            for device in range(self._each):
+                rank, next_rank = (self._rank(member, at, device) for at in (stage, stage + 1))
+                sent = self._node(rank, row, layer, self._at[member], group=(rank, next_rank))
+                self._before[next_rank] = (sent.node,)
+                yield sent
+                end = sent.end_ps
+                yield self._node(next_rank, row.received(), layer, end, group=(rank, next_rank))
+            self._at[member] += row.duration_ps(layer)
+
+    def _node(self, rank: int, row: Row, layer: int, start_ps: int, group: tuple[int, ...] | None = None) -> GraphNode:
+        node = GraphNode(
+            self._count, rank, row.name, row.kind, layer, row.part, start_ps, row.duration_ps(layer), row.flops,
+            row.bytes_moved, row.power_class, row.collective, row.on_links, row.provenance, row.source,
+            self._before[rank], self._group(rank, row) if group is None else group,
         )  # fmt: skip
-    return rows
+        self._before[rank] = (self._count,)
+        self._count += 1
+        return node
 
-
-def _moved(op: Operator, count: int) -> int:
-    """Bytes of one execution; weights once, but of a table only the rows that are looked up."""
-    weights = 0 if op.kind == "embedding" else op.weight_bytes
-    return weights + count * (op.read_bytes_per_token + op.write_bytes_per_token)
+    def _group(self, rank: int, row: Row) -> tuple[int, ...]:
+        """The ranks that do a collective together."""
+        if row.kind != "collective":
+            return ()
+        member, stage, device = (
+            rank // (self._each * self._stages),
+            rank // self._each % self._stages,
+            rank % self._each,
+        )
+        if row.among in ("members", "everyone"):
+            devices = range(self._each) if row.among == "everyone" else (device,)
+            return tuple(self._rank(m, stage, d) for m in range(self._members) for d in devices)
+        size, stride = self._layout.ranks(row.among), self._layout.stride(row.among)
+        first = device // (size * stride) * size * stride + device % stride
+        return tuple(self._rank(member, stage, first + i * stride) for i in range(size))

@@ -12,7 +12,8 @@ import numpy as np
 from llmsim import _native
 from llmsim.config import Deployment, Node
 from llmsim.config.power import NodePowerSpec
-from llmsim.core import Energy, Int64, RequestColumns
+from llmsim.core import FEATURES, Energy, Int64, RequestColumns
+from llmsim.costs import OpCost
 from llmsim.power import CostPlan, GroupUse, PowerPlan, Price, TrafficTable, account, traffic_table
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Accounting:
         if self.power is None:
             return None
         handed, through_nics = self._handed_over(simulation.handovers(), requests)
+        busy = simulation.busy_time()
         activities = [simulation.activity(index) for index in range(len(self.traffic))]
         uses = [
             GroupUse(
@@ -47,6 +49,7 @@ class Accounting:
                 share_ps=activity["share_ps"],
                 traffic=table.traffic(activity).plus(link_bytes=handed[index], nic_bytes=through_nics[index]),
                 computing_aj=_computing_aj(group, activity),
+                **_known_energy(group, activity, [row for row in busy if row[0] == index]),
             )
             for index, (group, activity, table) in enumerate(zip(self.groups, activities, self.traffic, strict=True))
         ]
@@ -83,7 +86,12 @@ def accounting(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> Acco
         for group, place in zip(groups, deployment.groups, strict=True):
             if id(group.program) not in tables:
                 tables[id(group.program)] = traffic_table(
-                    group.operators, group.layout.tp, _copies(group), members=place.dp, stages=place.pp
+                    group.operators,
+                    group.layout.tp,
+                    _copies(group),
+                    members=place.dp,
+                    stages=place.pp,
+                    layout=group.layout,
                 )
         without = [str(index) for index, spec in enumerate(power.nodes) if spec is None]
         if without:
@@ -129,6 +137,30 @@ def _computing_aj(group: "LoweredGroup", activity: dict[str, Any]) -> int:
     above_uw = round((part.peak_w - part.idle_w) * UW_PER_W)
     busy_ps = int(activity["offload"]["channel_busy_ps"])
     return busy_ps * group.offload.channels_per_set * group.layout.tp * above_uw
+
+
+def _known_energy(
+    group: "LoweredGroup", activity: dict[str, Any], busy: Sequence[tuple[int, int, tuple[int, ...]]]
+) -> dict[str, int]:
+    """Energy and device time of the operators whose energy their cost source states, as keywords of `GroupUse`."""
+    times_ps = {op: sum(parts) for _, op, parts in busy}
+    energy_aj = device_ps = 0
+    for number, placed in enumerate(group.placed):
+        cost, took_ps = placed.cost, times_ps.get(number, 0)
+        if isinstance(cost, OpCost):
+            if cost.power_uw is None or cost.drawn is not None:
+                continue
+            rows = np.asarray(activity["rows"][FEATURES.index(cost.feature)])
+            used = np.flatnonzero(rows)
+            each = [int(rows[row]) * int(cost.ps[row]) * int(cost.power_uw[row]) for row in used.tolist()]
+            energy_aj += sum(each) * placed.repeat
+        elif cost.power_uw:
+            energy_aj += took_ps * cost.power_uw
+        else:
+            continue
+        device_ps += took_ps
+    ranks = group.layout.stage_ranks
+    return {"known_aj": energy_aj * ranks, "known_device_ps": device_ps * ranks}
 
 
 def _copies(group: "LoweredGroup") -> dict[str, tuple[int, Int64]]:

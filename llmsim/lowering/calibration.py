@@ -14,7 +14,7 @@ from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_NS, Int64
 from llmsim.costs import CompiledCosts, OpCost
 from llmsim.costs.source import AttentionCost
-from llmsim.lowering.program import COLLECTIVES
+from llmsim.model.rank import COLLECTIVES
 
 KIND = "llmsim calibration"
 SCHEMA_VERSION = 1

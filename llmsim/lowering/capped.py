@@ -15,8 +15,8 @@ from llmsim.config.power import AcceleratorPower
 from llmsim.costs import CompiledCosts, OpCost
 from llmsim.costs.light import Light
 from llmsim.costs.source import AttentionCost
-from llmsim.lowering.program import COLLECTIVES
 from llmsim.model import Dtypes, Operator
+from llmsim.model.rank import COLLECTIVES
 from llmsim.power.traffic import weight_bytes
 
 Floats = NDArray[np.float64]
@@ -45,7 +45,7 @@ def costs_at_clock(
         op = by_name.get(cost.name)
         if cost.name in COLLECTIVES or op is None:
             return cost
-        counts = np.arange(len(cost.ps))
+        counts = op.units_of(np.arange(len(cost.ps)))
         moved = counts * (op.read_bytes_per_token + op.write_bytes_per_token) + weight_bytes(op, counts)
         flops = counts.astype(np.float64) * op.flops_per_token
         factor = _stretch(flops, moved, op.weight_dtype or dtypes.activation, light, phi)

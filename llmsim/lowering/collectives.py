@@ -11,6 +11,7 @@ from llmsim._native import engine
 from llmsim.config import Deployment, Group, LinkSpec
 from llmsim.core import Int64, Provenance
 from llmsim.costs import AttentionCost, CostRequest, OpCost
+from llmsim.lowering.exchange import Ports, broadcasts_ps, exchange_cost, ports_of
 from llmsim.lowering.routed import Priced, RoutedLinks, Routes
 from llmsim.model import Layout, Operator
 
@@ -19,8 +20,10 @@ KINDS = {
     "all_gather": engine.CollectiveKind.ALL_GATHER,
     "reduce_scatter": engine.CollectiveKind.REDUCE_SCATTER,
     "send": engine.CollectiveKind.ALL_GATHER,
+    "all_to_all": engine.CollectiveKind.ALL_TO_ALL,
+    "broadcast": engine.CollectiveKind.ALL_GATHER,
 }
-"""A send needs no kind of its own; the engine runs it as a transfer."""
+"""A send needs no kind of its own, the engine runs it as a transfer; nor do broadcasts, which have a duration."""
 NETWORKS = {
     "congestion-unaware": engine.NetworkKind.CONGESTION_UNAWARE,
     "congestion-aware": engine.NetworkKind.CONGESTION_AWARE,
@@ -43,45 +46,59 @@ class DomainLinks:
     members: int
     spec: LinkSpec
     network: str
-    spans_nodes: bool = False
-
-    def ranks(self, op: Operator) -> int:
-        """How many devices a collective is among."""
-        if op.collective == "send":
-            return 2
-        return self.members if op.feature == "gathered" else self.layout.tp
+    nodes: int = 1
+    """On how many the members are, evenly."""
 
     def link(self, op: Operator) -> tuple[int, int]:
-        """(bytes/s, latency in ps) of the links that it crosses."""
-        if op.collective == "send":
+        """(bytes/s, latency in ps) of the links that it crosses; of the farther ones where there are two kinds."""
+        if op.among == "stages":
             return self._entry(1)
-        return self._entry(self._members_dimension) if op.feature == "gathered" else self._entry(0)
+        return self._entry(self._members_dimension) if op.among in ("members", "everyone") else self._entry(0)
 
-    def mesh(self) -> "engine.Topology":
-        """All devices of the domain; those of one member's stage come first, then its other stages."""
-        dimensions = [(self.layout.tp, *self._entry(0))]
+    @property
+    def inside(self) -> tuple[int, int]:
+        """(bytes/s, latency in ps) of the links between data-parallel ranks on one node."""
+        return self._entry(0 if self.nodes > 1 else self._members_dimension)
+
+    @property
+    def dimensions(self) -> tuple[tuple[int, int, int], ...]:
+        """(devices, bytes/s, ps) of each: all devices of the domain, one member's stage first, then its others."""
+        dimensions = [(self.layout.stage_ranks, *self._entry(0))]
         if self.layout.pp > 1:
             dimensions.append((self.layout.pp, *self._entry(1)))
         if self.members > 1:
             dimensions.append((self.members, *self._entry(self._members_dimension)))
-        return _native.mesh([dimension for dimension in dimensions if dimension[0] > 1] or dimensions[:1])
+        return tuple(dimension for dimension in dimensions if dimension[0] > 1) or tuple(dimensions[:1])
 
     def price(self, op: Operator, sizes: Int64, stage: int) -> Priced:
         """For each size (bytes > 0): ring algorithm, alone on the links, all ranks starting together, in any stage."""
-        ranks, link = self.ranks(op), self.link(op)
-        topology = engine.Topology.fully_connected(ranks, *link)
+        where = f"on links of {self.link(op)[0] / 1e9:g} GB/s"
+        if op.collective == "broadcast":
+            return Priced(broadcasts_ps(op, sizes, self), f"engine, broadcasts in turn {where}")
         if op.collective == "send":  # one message, as each rank of an all-gather of two halves sends
             sizes = sizes * 2
-        site = engine.CollectiveSite(
-            topology, list(range(ranks)), KINDS[op.collective], engine.Algorithm.RING, network=NETWORKS[self.network]
-        )
         how = "message" if op.collective == "send" else f"ring {op.collective}"
-        ps = np.asarray(engine.isolated_durations(site, sizes), np.int64)
-        return Priced(ps, f"engine, {how} on links of {link[0] / 1e9:g} GB/s")
+        return Priced(
+            self._ring(op.collective, self.layout.ranks(op.among), self.link(op), sizes), f"engine, {how} {where}"
+        )
+
+    def context_gather(self, ranks: int, sizes: Int64) -> Int64:
+        """ps of a ring that gathers so many bytes from ranks of one stage."""
+        return self._ring("all_gather", ranks, self._entry(0), sizes)
+
+    def exchange(self, op: Operator) -> Ports:
+        """The ports of an exchange of tokens."""
+        return ports_of(self.layout, op, self.nodes, self.inside, self.link(op))
+
+    def _ring(self, collective: str, ranks: int, link: tuple[int, int], sizes: Int64) -> Int64:
+        topology, kind = engine.Topology.fully_connected(ranks, *link), KINDS[collective]
+        how = {"network": NETWORKS[self.network]}
+        site = engine.CollectiveSite(topology, list(range(ranks)), kind, engine.Algorithm.RING, **how)
+        return np.asarray(engine.isolated_durations(site, sizes), np.int64)
 
     def config(self, specs: Sequence["_native.CollectiveSpec"]) -> "_native.ExpandedConfig":
         """How the engine runs the domain's nodes."""
-        return _native.ExpandedConfig(self.mesh(), NETWORKS[self.network], specs, self.members)
+        return _native.ExpandedConfig(_native.mesh(list(self.dimensions)), NETWORKS[self.network], specs, self.members)
 
     @property
     def must_expand(self) -> str:
@@ -95,7 +112,7 @@ class DomainLinks:
 
     @property
     def _members_dimension(self) -> int:
-        return len(self.spec.bandwidth_bytes_per_s) - 1 if self.spans_nodes else 1 + (self.layout.pp > 1)
+        return len(self.spec.bandwidth_bytes_per_s) - 1 if self.nodes > 1 else 1 + (self.layout.pp > 1)
 
     def _entry(self, dimension: int) -> tuple[int, int]:
         index = min(dimension, len(self.spec.bandwidth_bytes_per_s) - 1)
@@ -108,7 +125,7 @@ def links_of(
     """What the collectives of a group, or of its data-parallel domain, run on."""
     if routes is None:
         nominal = "congestion-unaware" if network == "analytical" else network
-        return DomainLinks(layout, members, deployment.link, nominal, group.dp_spans_nodes)
+        return DomainLinks(layout, members, deployment.link, nominal, group.dp_nodes)
     kind = NETWORKS["fair-share" if network == "analytical" else network]
     domain = routes.domain(deployment, group) if members > 1 else routes.placed.devices[group.index]
     return RoutedLinks(layout, members, routes, domain, kind, KINDS)
@@ -124,11 +141,30 @@ def expanded_config(
     of_name = {op.name: op for op in operators if op.kind == "collective"}
     specs = []
     for index, cost in enumerate(costs):
-        if cost.name in of_name:
-            op = of_name[cost.name]
-            size = op.collective_bytes_per_token if cost.name in linked else 0
-            specs.append(_native.CollectiveSpec(index, KINDS[op.collective], size))
+        if cost.name not in of_name:
+            continue
+        op = of_name[cost.name]
+        inside = op.among in ("tp", "dcp", "pcp")
+        specs.append(
+            _native.CollectiveSpec(
+                index,
+                KINDS[op.collective],
+                op.collective_bytes_per_token if runs_as_messages(op, linked) else 0,
+                ranks=links.layout.ranks(op.among) if inside else 0,
+                stride=links.layout.stride(op.among),
+                everyone=op.among == "everyone",
+            )
+        )
     return links.config(specs)
+
+
+def runs_as_messages(op: Operator, linked: Sequence[str]) -> bool:
+    """Whether the engine runs a collective's messages; else it lasts as long as its table says.
+
+    All ranks of all members form one ring, whose slowest hop paces it; on the mesh it would be uneven.
+    """
+    known = op.collective in ("all_to_all", "broadcast") or op.among == "everyone"
+    return op.kind == "collective" and op.name in linked and not known
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +193,9 @@ def link_collective_costs(
                 continue
             if op.collective == "send" and stage + 1 == links.layout.pp > 1:
                 continue  # the last stage hands nothing on
+            if op.collective == "all_to_all":
+                costs.append(exchange_cost(op, request, links.exchange(op)))
+                continue
             last = request.counts(op.feature)
             sizes = np.arange(1, last + 1, dtype=np.int64) * op.collective_bytes_per_token
             priced = links.price(op, sizes, stage)
@@ -167,7 +206,7 @@ def link_collective_costs(
                     name=op.name,
                     part=op.part,
                     repeat=op.repeat,
-                    feature=op.feature if op.feature in ("sequences", "gathered") else "tokens",
+                    feature="tokens" if op.feature == "attention" else op.feature,
                     ps=np.concatenate([np.zeros(1, np.int64), priced.ps]),
                     provenance=np.full(last + 1, Provenance.ANALYTIC, np.uint8),
                     source=priced.source,

@@ -13,7 +13,7 @@ from llmsim.config.errors import InputError, LlmsimError, NotYetError
 from llmsim.core import GroupInfo
 from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost, compile_costs
 from llmsim.costs.blackbox import PREFIX as BLACKBOX
-from llmsim.costs.blackbox import read_coefficients
+from llmsim.costs.blackbox import Coefficients, read_coefficients
 from llmsim.costs.expert_routing import ExpertRouting
 from llmsim.costs.light import own_light_of
 from llmsim.costs.source import CollectiveSource, SourceName
@@ -21,7 +21,8 @@ from llmsim.lowering.accounting import Accounting, accounting
 from llmsim.lowering.adjusted import adjusted, adjusted_costs, adjustment_notes
 from llmsim.lowering.calibration import Calibration
 from llmsim.lowering.capped import clock_ppm, costs_at_clock
-from llmsim.lowering.collectives import Network, expanded_config, link_collective_costs, links_of
+from llmsim.lowering.collectives import DomainLinks, Network, expanded_config, link_collective_costs, links_of
+from llmsim.lowering.context import with_gathered_context
 from llmsim.lowering.drafter import DraftPlan, Linked, busy_names, draft_plan, refuse_what_does_not_run_yet
 from llmsim.lowering.graphs import graph_rules, padded_mixed
 from llmsim.lowering.handover import ROLES, handover_config, transfer_notes
@@ -35,11 +36,12 @@ from llmsim.lowering.layouts import (
     members_of,
     stage_operators,
     tightest,
+    with_even_graphs,
 )
 from llmsim.lowering.network import ClusterNetwork, cluster_network
 from llmsim.lowering.offload import OffloadPlan, evicted_notes, local_reads, offload_plan, place_copies
-from llmsim.lowering.program import build_program
-from llmsim.lowering.routed import Routes, routes_of
+from llmsim.lowering.program import Placed, build_program
+from llmsim.lowering.routed import RoutedLinks, Routes, routes_of
 from llmsim.lowering.scheduler import scheduler_config
 from llmsim.lowering.shared_links import SharedLinks, shared_links
 from llmsim.lowering.terms import COLD_KV
@@ -97,10 +99,11 @@ class LoweredGroup:
     ledger: MemoryLedger
     costs: CompiledCosts
     program: "_native.Program"
-    program_costs: tuple[OpCost | AttentionCost, ...]
-    """The cost of each operator of the program, in its order."""
+    placed: tuple[Placed, ...]
+    """The operators of the program, in its order."""
     busy_names: tuple[tuple[str, str], ...]
     """(name, source) of everything that the group's devices are busy with, as the core numbers it."""
+    links: DomainLinks | RoutedLinks
     expanded: "_native.ExpandedConfig | None"
     """How to run every rank's nodes in the engine; None: the folded program."""
     scheduler: "_native.VllmV1Config | _native.BatchingConfig"
@@ -113,6 +116,11 @@ class LoweredGroup:
     network_notes: tuple[str, ...] = ()
     draft: DraftPlan | None = None
     """Who proposes drafts on its devices; None: nobody."""
+
+    @property
+    def program_costs(self) -> tuple[OpCost | AttentionCost, ...]:
+        """The cost of each operator of the program."""
+        return tuple(one.cost for one in self.placed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +137,8 @@ class LoweredDeployment:
     waves: tuple[LoweredWave, ...] = ()
     shared: tuple[SharedLinks, ...] = ()
     """Domains whose collectives or hand-overs are flows on the network."""
+    output_processing_ps: int = 0
+    """What each token of an answer takes beside the engine, before its client has it."""
 
     def operator(self, group: int, index: int) -> tuple[str, str]:
         """(name, source) of an operator of a group's program."""
@@ -160,7 +170,7 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     done: dict[tuple[object, ...], LoweredGroup] = {}
     groups = []
     for group in deployment.groups:
-        layout = (group.tp, group.ep, group.pp, group.pp_layers, group.dp, group.dp_spans_nodes)
+        layout = (group.tp, group.ep, group.ffn_tp, group.pp, group.pcp, group.pp_layers, group.dp, group.dp_nodes)
         kind = (
             *(group.pd_type, group.model_name, group.hardware, layout, group.memory, _engine_key(group.engine)),
             clock_ppm(deployment.accelerator_power(group)),
@@ -200,8 +210,9 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
         shared = shared_links(deployment, groups, waves, network, tiers=options.tiers)
     how = transfer_notes(deployment, groups)
     return LoweredDeployment(
-        tuple(groups), models, account, network, handovers, (*changes, *notes, *account.notes, *how), waves, shared
-    )
+        tuple(groups), models, account, network, handovers, (*changes, *notes, *account.notes, *how), waves, shared,
+        overheads.output_ps if (overheads := overheads_of(options.cost_plugin)) is not None else 0,
+    )  # fmt: skip
 
 
 def _lower_in_place(
@@ -232,6 +243,7 @@ def _placed(lowered: LoweredGroup, group: Group) -> LoweredGroup:
     """The same group at another place."""
     group = replace(group, engine=lowered.engine)
     native = _native_group(group, lowered.native.model, lowered.offload, lowered.draft)
+    native.api_latency_per_token_ps = lowered.native.api_latency_per_token_ps
     return replace(lowered, native=native, info=replace(lowered.info, index=group.index))
 
 
@@ -239,12 +251,14 @@ def _lower_group(
     group: Group, deployment: Deployment, options: LoweringOptions, model_index: int, routes: Routes | None
 ) -> LoweredGroup:
     model = load_model(_located(group.model_name, deployment.cluster_path))
-    if options.cost_plugin.startswith(BLACKBOX):
-        group = replace(group, engine=with_queueing(group.engine, options.cost_plugin))
+    overheads = overheads_of(options.cost_plugin)
+    if overheads is not None:
+        group = replace(group, engine=with_queueing(group.engine, options.cost_plugin, overheads))
     group = replace(group, engine=with_model_limits(group.engine, model.max_position_embeddings, "the engine"))
     engine = group.engine
     hardware = load_hardware(_located(group.hardware, deployment.cluster_path))
     layout, dtypes = layout_of(group, model), resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
+    group, engine = with_even_graphs(group, layout), with_even_graphs(group, layout).engine
     stages = stage_operators(model, layout, dtypes)
     ops = distinct_operators(stages, model, layout, dtypes)
     request = _cost_request(group, options, model, hardware, layout, dtypes, ops, routes is not None)
@@ -253,15 +267,18 @@ def _lower_group(
     ledger = _ledger(group, model, layout, dtypes, hardware, offload, draft)
     costs = _costs(deployment, group, options, request, offload)
     links = links_of(deployment, routes, group, layout, members_of(group, model), options.network)
+    costs = with_gathered_context(costs, request, links)
     linked = link_collective_costs(ops, request, costs.link_collectives, links)
-    program, program_costs = build_program(
+    program, placed = build_program(
         stages,
         costs,
         linked.of_stage,
-        padded_mixed(engine, request.max_tokens),
+        padded_mixed(engine, request.max_tokens, request.token_multiple),
         engine.host_gap_ps,
-        graph_rules(engine, stages, request.max_tokens),
+        graph_rules(engine, stages, request.max_tokens, request.token_multiple),
+        group.pcp,
     )
+    program_costs = tuple(one.cost for one in placed)
     expanded = None
     if options.exact or links.must_expand:
         expanded = expanded_config(ops, program_costs, linked.as_messages, links)
@@ -273,6 +290,8 @@ def _lower_group(
             )
         place_copies(offload, ops, program_costs)
         offload.native.expanded = options.exact
+    native = _native_group(group, model_index, offload, draft)
+    native.api_latency_per_token_ps = 0 if overheads is None else overheads.queueing_per_token_ps
     return LoweredGroup(
         info=GroupInfo(
             index=group.index,
@@ -281,7 +300,7 @@ def _lower_group(
             num_devices=group.num_devices,
             tp=group.tp,
             num_blocks=ledger.num_blocks,
-            block_size=engine.block_size,
+            block_size=engine.block_size * layout.context_ranks,
         ),
         model=model,
         layout=layout,
@@ -290,11 +309,14 @@ def _lower_group(
         ledger=ledger,
         costs=costs,
         program=program,
-        program_costs=program_costs,
+        placed=placed,
         busy_names=busy_names(program_costs, engine, draft),
+        links=links,
         expanded=expanded,
-        scheduler=scheduler_config(engine, ledger.num_blocks, request.max_model_len, program, group.pd_type),
-        native=_native_group(group, model_index, offload, draft),
+        scheduler=scheduler_config(
+            engine, ledger.num_blocks, request.max_model_len, program, group.pd_type, layout.context_ranks
+        ),
+        native=native,
         draft=draft,
         engine=engine,
         offload=offload,
@@ -335,7 +357,7 @@ def _cost_request(
         collectives="links" if on_routes and options.collectives == "auto" else options.collectives,
         expert_routing=options.expert_routing.with_array(model.num_moe_layers, model.num_experts),
         expert_placement=expert_placement(layout, engine),
-        spans_nodes=group.dp_spans_nodes,
+        spans_nodes=group.dp_nodes > 1,
         cold_kv=COLD_KV not in options.disabled_terms,
     )
 
@@ -418,11 +440,15 @@ def _costs(
     return costs
 
 
-def with_queueing(engine: EngineArgs, plugin: str) -> EngineArgs:
+def overheads_of(plugin: str) -> Coefficients | None:
+    """What a blackbox adds beside the steps; None for other sources."""
+    return read_coefficients(Path(plugin.removeprefix(BLACKBOX))) if plugin.startswith(BLACKBOX) else None
+
+
+def with_queueing(engine: EngineArgs, plugin: str, overheads: Coefficients) -> EngineArgs:
     """The engine with a blackbox's queueing term as the time between a request's arrival and its queue."""
-    path = plugin.removeprefix(BLACKBOX)
-    origin = MappingProxyType({**engine.origin, "api_latency_ps": path})
-    return replace(engine, api_latency_ps=read_coefficients(Path(path)).queueing_ps, origin=origin)
+    origin = MappingProxyType({**engine.origin, "api_latency_ps": plugin.removeprefix(BLACKBOX)})
+    return replace(engine, api_latency_ps=overheads.queueing_ps, origin=origin)
 
 
 def _native_group(

@@ -118,7 +118,8 @@ def _program(
     if not any(op.name == FC for op in part):
         costs = replace(costs, ops=tuple(cost for cost in costs.ops if cost.name != FC))
     rules = graph_rules(engine, (part,), own.max_tokens)
-    return build_program((part,), costs, linked, padded_mixed(engine, own.max_tokens), 0, rules)
+    program, placed = build_program((part,), costs, linked, padded_mixed(engine, own.max_tokens), 0, rules)
+    return program, tuple(one.cost for one in placed)
 
 
 def _layout(speculation: Speculation, request: CostRequest) -> Layout:

@@ -31,7 +31,9 @@ def query_tokens(engine: EngineArgs) -> int:
     return 1 if engine.speculation is None else 1 + engine.speculation.tokens
 
 
-def graph_rules(engine: EngineArgs, stages: Sequence[Sequence[Operator]], max_tokens: int) -> "_native.GraphRules":
+def graph_rules(
+    engine: EngineArgs, stages: Sequence[Sequence[Operator]], max_tokens: int, multiple: int = 1
+) -> "_native.GraphRules":
     """The rules for the core.
 
     A step that replays no graph cannot be faster than the host launches its operators, one kernel each; with piecewise
@@ -44,7 +46,7 @@ def graph_rules(engine: EngineArgs, stages: Sequence[Sequence[Operator]], max_to
     rules.mixed = _native.GraphMode.FULL if engine.cudagraph_mode == "FULL" else _native.GraphMode.PIECEWISE
     rules.largest_decode = max(decode_sizes(engine), default=0)
     if engine.cudagraph_mode == "FULL_DECODE_ONLY":
-        rules.padded_decode = padded_counts(decode_sizes(engine), max_tokens).tolist()
+        rules.padded_decode = padded_counts(decode_sizes(engine), max_tokens, multiple).tolist()
     if engine.cudagraph_mode == "NONE" or engine.cuda_graph_sizes:
         kernels = sum(op.repeat for ops in stages for op in ops)
         layers = sum(op.repeat for ops in stages for op in ops if op.kind in ("attention", "linear_attention"))
@@ -52,6 +54,6 @@ def graph_rules(engine: EngineArgs, stages: Sequence[Sequence[Operator]], max_to
     return rules
 
 
-def padded_mixed(engine: EngineArgs, max_tokens: int) -> Int32:
+def padded_mixed(engine: EngineArgs, max_tokens: int, multiple: int = 1) -> Int32:
     """For each token count 0..max_tokens, what a step with prompts runs at; shape (max_tokens + 1,)."""
-    return padded_counts(mixed_sizes(engine), max_tokens)
+    return padded_counts(mixed_sizes(engine), max_tokens, multiple)

@@ -189,6 +189,10 @@ def _placed(place: int | None) -> int:
 
 def _check(deployment: Deployment, group: Group, engine: EngineArgs, options: KvTierOptions) -> None:
     where = f"{deployment.cluster_path}: {group.field_path}"
+    if group.pcp * engine.decode_context_parallel_size > 1:
+        raise NotYetError(
+            f"{where}: KV tiers together with context parallelism do not run in this version; remove one of them"
+        )
     if RECALL[options.recall] and engine.scheduler != "vllm_v1":
         raise NotYetError(
             f"{where}: with --kv-tier-recall async requests are parked, which scheduler {engine.scheduler} does not do "

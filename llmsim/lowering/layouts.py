@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
-from llmsim.config.errors import InputError
+from llmsim.config.deployment import Offloading
+from llmsim.config.errors import InputError, NotYetError
 from llmsim.costs.expert_loads import Placement
 from llmsim.model import Dtypes, Layout, MemoryLedger, ModelConfig, Operator, operators
 from llmsim.model.parallel import split_layers
@@ -24,7 +25,20 @@ class LoweredWave:
 def members_of(group: Group, model: ModelConfig) -> int:
     """Groups that move in lock-step with this one, itself included: the data-parallel ranks of a mixture of experts,
     which share the experts. Dense ranks are engines of their own unless `lockstep_dense_dp` says otherwise."""
+    if group.ffn_tp is not None and not model.num_experts:
+        return _replicas_of_a_dense_ffn(group, model)
     return group.dp if model.num_experts or group.engine.lockstep_dense_dp else 1
+
+
+def _replicas_of_a_dense_ffn(group: Group, model: ModelConfig) -> int:
+    """Attention's data-parallel ranks that share one FFN; InputError where the FFN is cut in fewer than attention."""
+    assert group.ffn_tp is not None, "the caller looked"
+    if group.ffn_tp % group.tp:
+        raise InputError(
+            f"ffn_tp_size is {group.ffn_tp}; {model.name} is dense, and a token passes the FFN of its own ranks, so "
+            f"it must be a multiple of attn_tp_size, which is {group.tp}"
+        )
+    return group.ffn_tp // group.tp
 
 
 def layout_of(group: Group, model: ModelConfig) -> Layout:
@@ -32,8 +46,11 @@ def layout_of(group: Group, model: ModelConfig) -> Layout:
 
     Raises InputError where the layers do not fit the stages.
     """
-    dp = group.dp if model.num_experts else 1
-    ranks = group.tp * dp if model.num_experts else 1
+    shares = bool(model.num_experts) or group.ffn_tp is not None
+    dp = members_of(group, model) if shares else 1
+    ranks = group.tp * group.pcp * dp if model.num_experts else 1
+    given = group.ep if model.num_experts or group.ffn_tp is None else None  # of a dense FFN: copies
+    engine = group.engine
     stages: tuple[int, ...] = ()
     if group.pp > 1:
         stages = group.pp_layers or split_layers(model.num_layers, group.pp)
@@ -41,12 +58,52 @@ def layout_of(group: Group, model: ModelConfig) -> Layout:
             raise InputError(f"pp_layers adds up to {sum(stages)} layers, but {model.name} has {model.num_layers}")
         if min(stages) < 1:
             raise InputError(f"pp_size is {group.pp}, more than the {model.num_layers} layers of {model.name}")
-    redundant = group.engine.num_redundant_experts if model.num_experts else 0
-    if redundant and not group.engine.enable_eplb:
+    redundant = engine.num_redundant_experts if model.num_experts else 0
+    if redundant and not engine.enable_eplb:
         raise InputError(
             f"num_redundant_experts is {redundant}, but enable_eplb is false, which places them; set it true"
         )
-    return Layout(group.tp, ranks if group.ep is None else group.ep, dp, stages, redundant_experts=redundant)
+    layout = Layout(
+        group.tp,
+        ranks if given is None else given,
+        dp,
+        stages,
+        redundant_experts=redundant,
+        sequence_parallel=engine.enable_sequence_parallelism,
+        prefill_context=group.pcp,
+        decode_context=engine.decode_context_parallel_size,
+        exchange=engine.all2all_backend,
+        shared_ffn=dp > 1 and group.ffn_tp is not None and (not model.num_experts or group.ep == 1),
+    )
+    _refuse_what_does_not_run_yet(group, layout, model)
+    return layout
+
+
+def with_even_graphs(group: Group, layout: Layout) -> Group:
+    """The group without graphs whose tokens sequence parallelism cannot share out evenly, as in vLLM."""
+    if not layout.sequence_parallel:
+        return group
+    sizes = tuple(size for size in group.engine.cuda_graph_sizes if size % layout.tp == 0)
+    return replace(group, engine=replace(group.engine, cuda_graph_sizes=sizes))
+
+
+def _refuse_what_does_not_run_yet(group: Group, layout: Layout, model: ModelConfig) -> None:
+    """Combinations of context parallelism with what knows nothing of it."""
+    if layout.context_ranks == 1:
+        return
+    name = "prefill" if layout.prefill_context > 1 else "decode"
+    what = ""
+    if group.pd_type is not None:
+        what = f'the role pd_type "{group.pd_type}"'
+    elif group.offloading != Offloading():
+        what = "weights or attention outside of the devices"
+    elif layout.dp > 1 and layout.prefill_context > 1:
+        what = "experts that data-parallel ranks share"
+    if what:
+        size = layout.prefill_context if name == "prefill" else layout.decode_context
+        raise NotYetError(
+            f"{name}_context_parallel_size is {size}; together with {what} it does not run in this version; set it to 1"
+        )
 
 
 def expert_placement(layout: Layout, engine: EngineArgs) -> Placement:
@@ -104,11 +161,13 @@ def lockstep_waves(
 
 def _wave_members(deployment: Deployment, in_step: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Indices of the groups of each wave; `in_step` says of every group how many move with it."""
-    waves: dict[str, list[int]] = {}
+    waves: dict[tuple[str, int], list[int]] = {}
+    seen: dict[str, int] = {}
     for group, count in zip(deployment.groups, in_step, strict=True):
         if count > 1 and group.dp_group is not None:
-            waves.setdefault(group.dp_group, []).append(group.index)
-    for name, members in waves.items():
+            before = seen[group.dp_group] = seen.get(group.dp_group, -1) + 1
+            waves.setdefault((group.dp_group, before // count), []).append(group.index)
+    for (name, _), members in waves.items():
         first = deployment.groups[members[0]]
         for index in members[1:]:
             other = deployment.groups[index]

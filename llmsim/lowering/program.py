@@ -15,19 +15,20 @@ FEATURES = {
     "tokens": _native.Feature.TOKENS,
     "sequences": _native.Feature.SEQUENCES,
     "gathered": _native.Feature.GATHERED,
+    "decodes": _native.Feature.DECODES,
+    "prefills": _native.Feature.PREFILLS,
 }
 PARTS = {"prologue": 0, "layer": 1, "head": 2}
-COLLECTIVES = ("all_reduce", "logits_gather", "dispatch", "combine", "stage_gather")
-HANDOVER = "stage_send"
 
 
-def padded_counts(graph_sizes: Sequence[int], max_tokens: int) -> Int32:
-    """For each token count 0..max_tokens, what the step runs at: the next captured graph size, or the exact count.
+def padded_counts(graph_sizes: Sequence[int], max_tokens: int, multiple: int = 1) -> Int32:
+    """For each token count 0..max_tokens, what the step runs at: the next captured graph size, or the exact count,
+    rounded up to a multiple (sequence parallelism).
 
     Shape (max_tokens + 1,). Source: vLLM's CUDA-graph dispatch (spec of fidelity terms, padding).
     """
     sizes = sorted(graph_sizes)
-    counts = range(max_tokens + 1)
+    counts = [-(-count // multiple) * multiple for count in range(max_tokens + 1)]
     padded = [
         count if count == 0 or (place := bisect_left(sizes, count)) == len(sizes) else sizes[place] for count in counts
     ]
@@ -44,6 +45,16 @@ class Placed:
     stage: int
     first_layer: int = 0
     """How often earlier stages run it."""
+    operator: Operator | None = None
+    """None: a cost of the source as a whole."""
+
+    @property
+    def kind(self) -> "_native.NodeKind":
+        """What the core does with it."""
+        if self.operator is None or self.operator.kind != "collective":
+            return _native.NodeKind.COMPUTE
+        sends = self.operator.collective == "send"
+        return _native.NodeKind.HANDOVER if sends else _native.NodeKind.COLLECTIVE
 
 
 def build_program(
@@ -53,8 +64,9 @@ def build_program(
     padded: Int32,
     host_gap_ps: int,
     graphs: "_native.GraphRules",
-) -> tuple["_native.Program", tuple[OpCost | AttentionCost, ...]]:
-    """The program and the cost of each of its operators, in order.
+    context_ranks: int = 1,
+) -> tuple["_native.Program", tuple[Placed, ...]]:
+    """The program and its operators, in order.
 
     `stages` are the operators of each pipeline stage, `linked` its collectives priced on links. Costs that no operator
     of the model stands for (the launch gap of a source) come last in the first stage.
@@ -76,10 +88,11 @@ def build_program(
         _light_floor(costs),
         host_gap_ps,
         other_attentions=others,
+        context_ranks=context_ranks,
     )
     program.set_graphs(graphs)
     program.give_drafts_rows()
-    return program, tuple(one.cost for one in placed)
+    return program, tuple(placed)
 
 
 def _with_first_layers(placed: Sequence[Placed]) -> list[Placed]:
@@ -99,10 +112,13 @@ def _in_execution_order(
     for cost in costs:
         by_name.setdefault(cost.name, []).append(cost)
     of_layers = {cost.name: cost for cost in attentions}
-    return [
-        Placed(of_layers[op.name] if op.kind == "attention" else by_name[op.name].pop(0), op.part, op.repeat, stage)
-        for op in operators
-    ]
+    return [Placed(_cost_of(op, by_name, of_layers), op.part, op.repeat, stage, operator=op) for op in operators]
+
+
+def _cost_of(
+    op: Operator, by_name: dict[str, list[OpCost]], of_layers: dict[str, AttentionCost]
+) -> OpCost | AttentionCost:
+    return of_layers[op.name] if op.kind == "attention" else by_name[op.name].pop(0)
 
 
 def _light_floor(costs: CompiledCosts) -> "_native.LightFloor":
@@ -124,9 +140,6 @@ def _operator(placed: Placed, attentions: Sequence[AttentionCost]) -> "_native.O
         return _native.Operator(
             cost.name, kind, FEATURES["tokens"], part, placed.repeat, *nothing, placed.stage, attention=which
         )
-    kind = _native.NodeKind.COLLECTIVE if cost.name in COLLECTIVES else _native.NodeKind.COMPUTE
-    if cost.name == HANDOVER:
-        kind = _native.NodeKind.HANDOVER
     drawn = None
     if cost.drawn is not None:
         table = cost.drawn
@@ -134,7 +147,7 @@ def _operator(placed: Placed, attentions: Sequence[AttentionCost]) -> "_native.O
         ps = np.ascontiguousarray(table.ps).ravel()
         drawn = _native.Drawn(table.tokens, layers, draws, ps, table.seed, table.provenance, placed.first_layer)
     return _native.Operator(
-        *(cost.name, kind, FEATURES[cost.feature], part, placed.repeat, cost.ps, cost.provenance, placed.stage),
+        *(cost.name, placed.kind, FEATURES[cost.feature], part, placed.repeat, cost.ps, cost.provenance, placed.stage),
         drawn=drawn,
     )
 

@@ -9,9 +9,12 @@ import numpy as np
 from llmsim import _native
 from llmsim._native import engine
 from llmsim.config import Deployment, Group
+from llmsim.config.errors import NotYetError
 from llmsim.config.placed_topology import PlacedTopology
 from llmsim.core import Int64
+from llmsim.lowering.exchange import Ports
 from llmsim.model import Layout, Operator
+from llmsim.model.rank import collective
 
 PS_PER_S = 10**12
 MAX_SIMULATED_MESSAGES = 3_000_000
@@ -92,6 +95,8 @@ class RoutedLinks:
 
     def price(self, op: Operator, sizes: Int64, stage: int) -> Priced:
         """For each size (bytes > 0), nothing else on the network; of the slowest member where they differ."""
+        if op.collective == "broadcast":
+            self.exchange(op)
         runs = self._runs(op, stage)
         ps = np.maximum.reduce([self._run_durations(op, run, sizes) for run in runs])
         sampled = any(self._is_sampled(op, run, len(sizes)) for run in runs)
@@ -100,6 +105,23 @@ class RoutedLinks:
         slowest = min(bandwidth for flow in flows for bandwidth, _ in self._hops(*flow))
         source = f"engine, {how} on routes of {self.routes.placed.spec.name}, slowest link {slowest / 1e9:g} GB/s"
         return Priced(ps, source + (", interpolated between simulated sizes" if sampled else ""), sampled)
+
+    def context_gather(self, ranks: int, sizes: Int64) -> Int64:
+        """ps of a ring that gathers so many bytes from the first ranks of a stage."""
+        gather = collective("context_gather", "all_gather", "tp", 1, part="layer", repeat=1)
+        return self._run_durations(gather, [[self._device(rank, 0, 0) for rank in range(ranks)]], sizes)
+
+    def exchange(self, op: Operator) -> Ports:
+        """Not on routes: NotYetError."""
+        raise NotYetError(
+            f"all2all_backend {self.layout.exchange} exchanges rows over ports of nominal links; with a topology it"
+            " does not run in this version: take allgather_reducescatter, or link_bw without the topology"
+        )
+
+    @property
+    def dimensions(self) -> tuple[tuple[int, int, int], ...]:
+        """None: the network is no grid."""
+        return ()
 
     def config(self, specs: Sequence["_native.CollectiveSpec"]) -> "_native.ExpandedConfig":
         """How the engine runs the domain's nodes."""
@@ -135,14 +157,14 @@ class RoutedLinks:
         return (said,)
 
     def _device(self, rank: int, stage: int, member: int) -> int:
-        return self.domain[rank + self.layout.tp * (stage + self.layout.pp * member)]
+        return self.domain[rank + self.layout.stage_ranks * (stage + self.layout.pp * member)]
 
     def _devices_of(self, member: int) -> tuple[int, ...]:
-        each = self.layout.tp * self.layout.pp
+        each = self.layout.stage_ranks * self.layout.pp
         return self.domain[member * each : (member + 1) * each]
 
     def _flows_of_member(self, member: int) -> Iterable[tuple[int, int]]:
-        tp = self.layout.tp
+        tp = self.layout.stage_ranks
         for stage in range(self.layout.pp):
             at = [self._device(rank, stage, member) for rank in range(tp)]
             yield from ((a, b) for a, b in zip(at, at[1:] + at[:1], strict=True) if a != b)
@@ -151,13 +173,25 @@ class RoutedLinks:
 
     def _runs(self, op: Operator, stage: int) -> list[list[list[int]]]:
         """What runs at once, for each member: lists of devices, each a collective (a send: sender and receiver)."""
-        tp, members = range(self.layout.tp), range(self.members)
-        if op.feature == "gathered":
+        tp, members = range(self.layout.stage_ranks), range(self.members)
+        if op.among == "everyone":
+            # To and fro, so that a hop of the ring stays in a member or goes to the same rank of the next one.
+            return [[[self._device(rank, stage, member) for member in members for rank in tp[:: 1 - 2 * (member % 2)]]]]
+        if op.among == "members":
             return [[[self._device(rank, stage, member) for member in members] for rank in tp]]
         if op.collective == "send":
             ends = [[[self._device(t, s, member) for s in (stage, stage + 1)] for t in tp] for member in members]
             return self._distinct(ends)
-        return self._distinct([[[self._device(rank, stage, member) for rank in tp]] for member in members])
+        groups = self._groups(op)
+        return self._distinct(
+            [[[self._device(rank, stage, member) for rank in group] for group in groups] for member in members]
+        )
+
+    def _groups(self, op: Operator) -> list[list[int]]:
+        """The ranks of a stage that do a collective together, group by group."""
+        size, stride = self.layout.ranks(op.among), self.layout.stride(op.among)
+        firsts = [rank for rank in range(self.layout.stage_ranks) if rank // stride % size == 0]
+        return [[first + i * stride for i in range(size)] for first in firsts]
 
     def _distinct(self, runs: list[list[list[int]]]) -> list[list[list[int]]]:
         """Without members whose routes are those of another."""

@@ -18,9 +18,17 @@ ORDERS = {
 
 
 def scheduler_config(
-    engine: EngineArgs, num_blocks: int, max_model_len: int, program: "_native.Program", pd_type: str | None
+    engine: EngineArgs,
+    num_blocks: int,
+    max_model_len: int,
+    program: "_native.Program",
+    pd_type: str | None,
+    context_ranks: int = 1,
 ) -> "_native.VllmV1Config | _native.BatchingConfig":
-    """What the group's scheduler runs with; `program` prices a prompt where the queue's order needs it."""
+    """What the group's scheduler runs with; `program` prices a prompt where the queue's order needs it.
+
+    A block of ranks that share sequences by tokens holds `block_size` tokens on each of `context_ranks` (vLLM).
+    """
     scheduler: _native.VllmV1Config | _native.BatchingConfig
     if engine.scheduler in ("vllm_v1", "vllm"):
         scheduler = _native.VllmV1Config()
@@ -40,7 +48,7 @@ def scheduler_config(
     scheduler.watermark_blocks = int(engine.watermark * num_blocks)
     scheduler.decode_only = engine.skip_prefill
     scheduler.queue = _queue(engine, max_model_len, program)
-    scheduler.kv = _kv_cache(engine, num_blocks, max_model_len)
+    scheduler.kv = _kv_cache(engine, num_blocks, max_model_len, context_ranks)
     return scheduler
 
 
@@ -85,10 +93,10 @@ def _queue(engine: EngineArgs, max_model_len: int, program: "_native.Program") -
     return queue
 
 
-def _kv_cache(engine: EngineArgs, num_blocks: int, max_model_len: int) -> "_native.KvCacheConfig":
+def _kv_cache(engine: EngineArgs, num_blocks: int, max_model_len: int, context_ranks: int) -> "_native.KvCacheConfig":
     kv = _native.KvCacheConfig()
     kv.num_blocks = num_blocks
-    kv.block_size = engine.block_size
+    kv.block_size = engine.block_size * context_ranks
     kv.max_model_len = max_model_len
     kv.prefix_caching = engine.enable_prefix_caching
     kv.drops_last_hit = engine.speculation is not None and engine.speculation.reads_hidden_states

@@ -55,10 +55,15 @@ def shared_links(
 
 
 def _moved(group: "LoweredGroup") -> "tuple[_native.CollectiveSpec, ...]":
-    """Collectives between members and hand-overs between stages, with their bytes, however they are priced."""
+    """Collectives between members and hand-overs between stages, with their bytes, however they are priced.
+
+    Rings of all ranks of all members, and exchanges of rows, are no flows: they take their own times.
+    """
     ops = {op.name: op for op in group.operators if op.kind == "collective"}
     return tuple(
         _native.CollectiveSpec(index, KINDS.get(op.collective, KINDS["all_gather"]), op.collective_bytes_per_token)
         for index, cost in enumerate(group.program_costs)
-        if (op := ops.get(cost.name)) is not None and (op.feature == "gathered" or op.collective == "send")
+        if (op := ops.get(cost.name)) is not None
+        and op.among in ("members", "stages")
+        and op.collective not in ("all_to_all", "broadcast")
     )

@@ -8,6 +8,7 @@ from llmsim.model.memory import Elsewhere, MemoryLedger, memory_ledger
 from llmsim.model.operators import operators
 from llmsim.model.presets import load_model, model_names
 from llmsim.model.profile_run import DEFAULT_NUM_SMS
+from llmsim.model.rank import Layout, Operator
 from llmsim.model.sizes import (  # fmt: skip
     KvGroup,
     kv_bytes_per_token,
@@ -21,10 +22,8 @@ from llmsim.model.types import (
     Hardware,
     LatentAttention,
     LayerKind,
-    Layout,
     LinearAttention,
     ModelConfig,
-    Operator,
     resolve_dtypes,
 )
 

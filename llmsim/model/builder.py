@@ -2,7 +2,8 @@
 
 from llmsim.model.dtypes import dtype_bytes, short_dtype
 from llmsim.model.layout import RankShape, padded_vocab_size, rank_shape
-from llmsim.model.types import Dtypes, LayerKind, Layout, ModelConfig, Operator
+from llmsim.model.rank import Layout, Operator
+from llmsim.model.types import Dtypes, LayerKind, ModelConfig
 
 TOKEN_ID_BYTES = 4
 STATE_DTYPE = "fp32"
@@ -132,7 +133,8 @@ class Builder:
         repeat = model.layers_of(kind)
         if not repeat:
             return []
-        dim, latent = model.head_dim, model.latent
+        dim, latent, dealt = model.head_dim, model.latent, self.layout.context_ranks
+        parts = self.layout.prefill_context  # of a prompt's tokens, and of a decode's context: of the pairs, then
         sinks = shape.heads * model.attention_sinks
         if latent is None:
             new, cached = 2 * shape.kv_heads * dim, 2 * shape.kv_heads * dim * self.kv_size
@@ -160,10 +162,12 @@ class Builder:
                 weight_dtype=self.wide_dtype if sinks else "",
                 weight_bytes=sinks * self.wide_size,
                 read_bytes_per_token=reads * self.wide_size,
-                write_bytes_per_token=shape.attention_width * self.wide_size + cached,
-                kv_bytes_per_context_token=cached,
-                flops_per_context_token=prefill,
-                decode_flops_per_context_token=decode,
+                write_bytes_per_token=shape.attention_width * self.wide_size + -(-cached // dealt),
+                kv_bytes_per_context_token=-(-cached // dealt),
+                flops_per_context_token=-(-prefill // parts),
+                decode_flops_per_context_token=-(-decode // parts),
+                context_ranks=dealt,
+                query_ranks=self.layout.decode_context,
             )
         ]
 

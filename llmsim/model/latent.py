@@ -6,7 +6,7 @@ outputs, which for one token is as many flops, and the same weights, as kv_b_pro
 """
 
 from llmsim.model.builder import Builder
-from llmsim.model.types import Operator
+from llmsim.model.rank import Operator
 
 
 def latent_projections(make: Builder) -> list[Operator]:

@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 
 from llmsim.config.errors import InputError
-from llmsim.model.types import Layout, ModelConfig
+from llmsim.model.context import context_problem
+from llmsim.model.exchange import exchange_problem
+from llmsim.model.rank import Layout
+from llmsim.model.types import ModelConfig
 
 VOCAB_PADDING = 64
 """vLLM pads the vocabulary to this multiple before it splits it over ranks (VocabParallelEmbedding)."""
@@ -52,12 +55,12 @@ def rank_shape(model: ModelConfig, layout: Layout) -> RankShape:
         kv_heads=kv_heads,
         qkv_width=(heads + 2 * kv_heads) * model.head_dim,
         attention_width=heads * (model.latent.v_dim if model.latent is not None else model.head_dim),
-        intermediate=model.intermediate_size // tp,
+        intermediate=model.intermediate_size // layout.ffn_ranks,
         vocab=padded_vocab_size(model) // tp,
         experts=model.num_experts // ep,
         # ep of the ranks share out the experts; the ranks that hold the same experts split their width.
         moe_intermediate=model.moe_intermediate_size * ep // layout.expert_ranks,
-        shared_intermediate=model.shared_expert_intermediate_size // tp,
+        shared_intermediate=model.shared_expert_intermediate_size // _shared_expert_ranks(layout),
     )
 
 
@@ -74,16 +77,17 @@ def layout_problem(model: ModelConfig, layout: Layout) -> str:
         (padded_vocab_size(model) % tp == 0, f"tp must divide the padded vocabulary {padded_vocab_size(model)}"),
     ]
     if model.num_moe_layers < model.num_layers:
-        rules.append((model.intermediate_size % tp == 0, f"tp must divide intermediate_size {model.intermediate_size}"))
+        width, cut = model.intermediate_size, "tp x dp" if layout.shared_ffn else "tp"
+        rules.append((width % layout.ffn_ranks == 0, f"{cut} must divide intermediate_size {width}"))
     if model.linear is not None:
         heads = model.linear.key_heads
         rules.append((heads % tp == 0, f"tp must divide the {heads} key heads of its linear-attention layers"))
     if model.num_experts == 0:
         rules.append((ep == 1, "the model has no experts, so ep must be 1"))
     else:
-        width = model.moe_intermediate_size
+        width, shared = model.moe_intermediate_size, model.shared_expert_intermediate_size
         rules += [
-            (layout.expert_ranks % ep == 0, "ep must divide tp" + f" x dp {layout.dp}" * (layout.dp > 1)),
+            (layout.expert_ranks % ep == 0, f"ep must divide {_devices(layout)}"),
             (model.num_experts % ep == 0, f"ep must divide the number of experts {model.num_experts}"),
             (
                 layout.redundant_experts % ep == 0,
@@ -91,15 +95,26 @@ def layout_problem(model: ModelConfig, layout: Layout) -> str:
             ),
             (
                 width * ep % layout.expert_ranks == 0,
-                f"tp{' x dp' * (layout.dp > 1)} / ep must divide the experts' intermediate size {width}",
+                f"{_devices(layout)} / ep must divide the experts' intermediate size {width}",
             ),
             (
-                model.shared_expert_intermediate_size % tp == 0,
-                f"tp must divide the shared experts' intermediate size {model.shared_expert_intermediate_size}",
+                shared % _shared_expert_ranks(layout) == 0,
+                f"tp{' x dp' * layout.shared_ffn} must divide the shared experts' intermediate size {shared}",
             ),
         ]
     broken = next((rule for holds, rule in rules if not holds), "")
-    return broken or _block_problem(model, layout)
+    return broken or context_problem(model, layout) or exchange_problem(model, layout) or _block_problem(model, layout)
+
+
+def _shared_expert_ranks(layout: Layout) -> int:
+    """Over how many ranks shared experts are cut; where tokens are shared out, every rank has them whole (vLLM)."""
+    return 1 if layout.shares_tokens_out else layout.ffn_ranks
+
+
+def _devices(layout: Layout) -> str:
+    """The product of what experts are spread over."""
+    pcp, dp = layout.prefill_context, layout.dp
+    return "tp" + f" x prefill_context_parallel_size {pcp}" * (pcp > 1) + f" x dp {dp}" * (dp > 1)
 
 
 def _block_problem(model: ModelConfig, layout: Layout) -> str:
@@ -113,7 +128,7 @@ def _block_problem(model: ModelConfig, layout: Layout) -> str:
     if model.num_moe_layers:
         widths.append(("experts' intermediate size", model.moe_intermediate_size * layout.ep // layout.expert_ranks))
     if model.num_moe_layers < model.num_layers:
-        widths.append(("intermediate size", model.intermediate_size // layout.tp))
+        widths.append(("intermediate size", model.intermediate_size // layout.ffn_ranks))
     for what, width in widths:
         if width % rows or width % columns:
             return f"its quantisation blocks of {rows} x {columns} must divide the {what} per rank, {width}"

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from llmsim.model.builder import STATE_DTYPE, Builder
 from llmsim.model.dtypes import dtype_bytes
-from llmsim.model.types import LinearAttention, Operator
+from llmsim.model.rank import Operator
+from llmsim.model.types import LinearAttention
 
 
 def rank_linear(linear: LinearAttention, tp: int) -> LinearAttention:

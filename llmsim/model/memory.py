@@ -6,10 +6,12 @@ from functools import cached_property
 
 from llmsim.config.engine_profile import DEFAULT_PROFILE, MemoryRules, load_profile
 from llmsim.config.errors import InfeasibleError
+from llmsim.model.exchange import buffer_bytes
 from llmsim.model.layout import layout_problem
 from llmsim.model.profile_run import DEFAULT_NUM_SMS, ProfileRun
+from llmsim.model.rank import Layout
 from llmsim.model.sizes import kv_bytes_per_token, kv_groups, state_bytes_per_sequence, weight_bytes
-from llmsim.model.types import Dtypes, Layout, ModelConfig
+from llmsim.model.types import Dtypes, ModelConfig
 
 GIB = 1 << 30
 
@@ -189,6 +191,11 @@ class _Demand:
                 f"{self.model.name}: the state of its linear-attention layers is set aside for max_num_seqs sequences;"
                 " prefix hits are counted as if the state of every block were kept"
             )
+        if self.layout.context_ranks > 1:
+            notes.append(
+                f"{self.model.name}: a block holds {self.block_size * self.layout.context_ranks} tokens, "
+                f"{self.block_size} on each of {self.layout.context_ranks} context-parallel ranks"
+            )
         return tuple(notes)
 
     @property
@@ -232,6 +239,9 @@ class _Demand:
         if self.apart:
             window = self.model.window
             lines.append((f"KV of layers that see {window} tokens, {seqs} sequences", self.window_bytes))
+        exchange = buffer_bytes(self.model, self.layout, self.dtypes)
+        if exchange:
+            lines.append((f"buffers of all2all_backend {self.layout.exchange}", exchange))
         if self.layout.tp > 1:
             size = NCCL_BYTES.get(self.layout.tp, NCCL_BYTES_LARGER)
             lines.append((f"NCCL buffers, {self.layout.tp} ranks", size))

@@ -28,7 +28,8 @@ from llmsim.model.builder import Builder
 from llmsim.model.latent import latent_projections
 from llmsim.model.linear_attention import linear_layer
 from llmsim.model.parallel import laid_out
-from llmsim.model.types import Dtypes, Layout, ModelConfig, Operator
+from llmsim.model.rank import Layout, Operator
+from llmsim.model.types import Dtypes, ModelConfig
 
 
 @laid_out

@@ -1,8 +1,6 @@
-"""What a layout over several replicas or stages changes in a rank's operators: expert traffic, pipeline stages.
+"""What a layout changes in a rank's operators: context and sequence parallelism, shared FFNs, pipeline stages.
 
-Experts that `dp` replicas share (vLLM's allgather_reducescatter): the tokens of all replicas, and their router logits,
-are gathered before the experts, a rank computes its experts for all of them, and a reduce-scatter gives each replica
-its own tokens back. A pipeline stage sends hidden states and residual on, each tensor-parallel rank its share; the next
+A pipeline stage sends hidden states and residual on, each tensor-parallel rank its share; the next
 stage's ranks gather the shares.
 """
 
@@ -11,8 +9,12 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any
 
+from llmsim.model.context import with_context
 from llmsim.model.dtypes import dtype_bytes
-from llmsim.model.types import Dtypes, Layout, ModelConfig, Operator
+from llmsim.model.exchange import with_exchange
+from llmsim.model.rank import Layout, Operator, collective
+from llmsim.model.sequence import with_sequence_parallelism
+from llmsim.model.types import Dtypes, ModelConfig
 
 Operators = Callable[[ModelConfig, Layout, Dtypes], tuple[Operator, ...]]
 
@@ -49,37 +51,15 @@ def laid_out(whole: Operators) -> Operators:
     def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Operator, ...]:
         program = whole(stage_model(model, layout), layout, dtypes)
         size = int(dtype_bytes(dtypes.activation))
+        if layout.context_ranks > 1:
+            program = with_context(program, model, layout, dtypes)
         if layout.dp > 1:
-            program = _with_expert_traffic(program, model, size)
+            program = with_exchange(program, model, layout, dtypes)
+        if layout.sequence_parallel and layout.tp > 1:
+            program = with_sequence_parallelism(program, layout)
         return _one_stage(program, model, layout, size) if layout.pp > 1 else program
 
     return operators
-
-
-def _with_expert_traffic(program: tuple[Operator, ...], model: ModelConfig, size: int) -> tuple[Operator, ...]:
-    hidden, out = model.hidden_size, []
-    for op in program:
-        if op.kind != "moe":
-            out.append(op)
-            continue
-        out.append(_traffic("dispatch", "all_gather", op, (hidden + model.num_experts) * size))
-        out.append(replace(op, feature="gathered"))
-        out.append(_traffic("combine", "reduce_scatter", op, hidden * size))
-    return tuple(out)
-
-
-def _traffic(name: str, collective: str, experts: Operator, size: int) -> Operator:
-    return Operator(
-        name=name,
-        kind="collective",
-        feature="gathered",
-        part=experts.part,
-        repeat=experts.repeat,
-        power_class="link",
-        hidden=experts.hidden,
-        collective=collective,  # type: ignore[arg-type]
-        collective_bytes_per_token=size,
-    )
 
 
 def _one_stage(program: tuple[Operator, ...], model: ModelConfig, layout: Layout, size: int) -> tuple[Operator, ...]:
@@ -90,21 +70,9 @@ def _one_stage(program: tuple[Operator, ...], model: ModelConfig, layout: Layout
         if not (op.part == "prologue" and layout.stage > 0) and not (op.part == "head" and layout.stage < last)
     ]
     sent = STAGE_TENSORS * model.hidden_size * size
-    if layout.stage > 0 and layout.tp > 1:
-        kept.insert(0, _between_stages("stage_gather", "all_gather", "prologue", sent))
+    if layout.stage > 0 and layout.tp > 1 and not layout.sequence_parallel:
+        kept.insert(0, collective("stage_gather", "all_gather", "tp", sent, part="prologue", repeat=1))
     if layout.stage < last:
-        kept.append(_between_stages("stage_send", "send", "head", -(-sent // layout.tp)))
+        each = -(-sent // layout.tp)
+        kept.append(collective("stage_send", "send", "stages", each, part="head", repeat=1))
     return tuple(kept)
-
-
-def _between_stages(name: str, collective: str, part: str, size: int) -> Operator:
-    return Operator(
-        name=name,
-        kind="collective",
-        feature="tokens",
-        part=part,  # type: ignore[arg-type]
-        repeat=1,
-        power_class="link",
-        collective=collective,  # type: ignore[arg-type]
-        collective_bytes_per_token=size,
-    )

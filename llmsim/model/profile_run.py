@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from llmsim.config.engine_profile import MemoryRules
 from llmsim.model.dtypes import dtype_bytes
-from llmsim.model.types import Dtypes, Layout, ModelConfig
+from llmsim.model.rank import Layout
+from llmsim.model.types import Dtypes, ModelConfig
 
 SAMPLER_BYTES_PER_LOGIT = 4 + 4 + 4
 """vLLM's profile run samples max_num_seqs rows at once: their logits in fp32, the probabilities, and the exponential

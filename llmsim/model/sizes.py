@@ -8,7 +8,8 @@ from llmsim.model.layout import kv_heads_per_rank, rank_shape
 from llmsim.model.linear_attention import rank_linear
 from llmsim.model.operators import operators
 from llmsim.model.parallel import stage_model
-from llmsim.model.types import Dtypes, LayerKind, Layout, ModelConfig
+from llmsim.model.rank import Layout
+from llmsim.model.types import Dtypes, LayerKind, ModelConfig
 
 
 def parameter_count(model: ModelConfig) -> int:

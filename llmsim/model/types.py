@@ -6,11 +6,6 @@ from typing import Literal
 
 from llmsim.model.dtypes import short_dtype
 
-Kind = Literal["gemm", "attention", "linear_attention", "elementwise", "moe", "embedding", "sampler", "collective"]
-Feature = Literal["tokens", "sequences", "attention", "gathered"]
-Part = Literal["prologue", "layer", "head"]
-PowerClass = Literal["compute", "memory", "link"]
-Collective = Literal["", "all_reduce", "all_gather", "reduce_scatter", "send"]
 LayerKind = Literal["full", "sliding", "chunked", "linear"]
 """What a layer attends to: everything before, the last `window` tokens, its own `window`-aligned chunk, or a state."""
 LAYER_KINDS: tuple[LayerKind, ...] = ("full", "sliding", "chunked", "linear")
@@ -141,34 +136,6 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How one model replica is split: `tp` ranks, of which the experts are spread over `ep` (1: every rank has all).
-
-    With `dp` > 1 that many replicas share one set of experts: `ep` counts over all of their tp x dp ranks, and tokens
-    travel to the experts and back. `stage_layers` are the layers of each pipeline stage (empty: one stage), `stage` the
-    one whose share is meant.
-    """
-
-    tp: int = 1
-    ep: int = 1
-    dp: int = 1
-    stage_layers: tuple[int, ...] = ()
-    stage: int = 0
-    redundant_experts: int = 0
-    """Second copies of experts, spread over the ranks like the experts themselves."""
-
-    @property
-    def pp(self) -> int:
-        """Pipeline stages."""
-        return max(1, len(self.stage_layers))
-
-    @property
-    def expert_ranks(self) -> int:
-        """Ranks of one stage that share the experts: each holds 1 / ep of them, cut in expert_ranks / ep."""
-        return self.tp * self.dp
-
-
-@dataclass(frozen=True)
 class Dtypes:
     """Element types of one deployment (short or long names): linear weights, activations, KV cache."""
 
@@ -180,57 +147,6 @@ class Dtypes:
         """The weights of one part of a block: as `weight`, unless the checkpoint leaves that part alone."""
         left = part in model.plain_parts and self.weight == model.weight_dtype
         return self.activation if left else self.weight
-
-
-@dataclass(frozen=True)
-class Operator:
-    """One kernel of an iteration on one tensor-parallel rank; executed `repeat` times per step.
-
-    All sizes are per rank. "per token" means per unit of `feature`: a scheduled token for "tokens" and "attention", a
-    scheduled sequence for "sequences". Bytes are what an ideal cache would move: inputs once, outputs once; weights are
-    in `weight_bytes` (per execution) and never in `read_bytes_per_token`.
-    """
-
-    name: str
-    kind: Kind
-    feature: Feature
-    part: Part
-    repeat: int
-    power_class: PowerClass
-    gemm_n: int = 0
-    """Output width; the GEMM is (tokens or sequences) x gemm_k by gemm_k x gemm_n; 0 where the operator is no GEMM."""
-    gemm_k: int = 0
-    heads: int = 0
-    kv_heads: int = 0
-    """Replicated: at least 1, also when tp exceeds the model's KV heads."""
-    head_dim: int = 0
-    window: int = 0
-    """Attention only: sees the last `window` tokens (or, `chunked`, its own window-aligned chunk); 0: all."""
-    chunked: bool = False
-    experts_total: int = 0
-    experts_local: int = 0
-    topk: int = 0
-    moe_inter: int = 0
-    """Width of one expert on this rank."""
-    hidden: int = 0
-    weight_dtype: str = ""
-    """Of this operator's weights ("" if it has none): router and lm_head stay 16 bit in a quantised model."""
-    weight_bytes: int = 0
-    read_bytes_per_token: int = 0
-    write_bytes_per_token: int = 0
-    flops_per_token: int = 0
-    """2 per multiply-add. Attention: 0, see `flops_per_context_token`."""
-    collective: Collective = ""
-    collective_bytes_per_token: int = 0
-    """Size of the full tensor that is reduced or gathered, per token or sequence; of a send, what each rank sends."""
-    kv_bytes_per_context_token: int = 0
-    """Attention only: K and V bytes read for every cached token that a sequence attends to."""
-    flops_per_context_token: int = 0
-    """Attention only: for each (new token, attended token) pair; of prefills, where decodes differ."""
-    decode_flops_per_context_token: int = 0
-    """The same for decodes: latent attention computes them on the compressed cache."""
-    state_bytes_per_sequence: int = 0
-    """Linear attention only: the state that a step reads and writes for every sequence."""
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,20 @@ Config with_policies(const Config& config, const Policies& policies) {
   return changed;
 }
 
+// (tokens, computed before) of each sequence.
+using Items = std::vector<std::pair<std::int64_t, std::int64_t>>;
+
+// Without items: what a rank without work runs.
+Batch batch_of(const Items& items) {
+  Batch batch;
+  for (const auto& [q, k] : items) {
+    batch.items.push_back({0, static_cast<std::int32_t>(q), static_cast<std::int32_t>(k), 0, 0, true});
+    batch.features.add(q, k);
+  }
+  if (items.empty()) batch.make_dummy();
+  return batch;
+}
+
 // Handed to Program, which takes it over: usable once.
 struct AttentionHandle {
   std::unique_ptr<AttentionCost> cost;
@@ -109,7 +123,9 @@ void bind_program(nb::module_& m) {
   nb::enum_<Feature>(m, "Feature")
       .value("TOKENS", Feature::kTokens)
       .value("SEQUENCES", Feature::kSequences)
-      .value("GATHERED", Feature::kGathered);
+      .value("GATHERED", Feature::kGathered)
+      .value("DECODES", Feature::kDecodes)
+      .value("PREFILLS", Feature::kPrefills);
   nb::enum_<NodeKind>(m, "NodeKind")
       .value("COMPUTE", NodeKind::kCompute)
       .value("ATTENTION", NodeKind::kAttention)
@@ -167,7 +183,7 @@ void bind_program(nb::module_& m) {
           "__init__",
           [](Program* p, std::vector<Operator> operators, AttentionHandle& attention,
              const In<std::int32_t>& padded_tokens, const LightFloor& floor, Ps host_gap_ps, std::int64_t largest_graph,
-             const std::vector<AttentionHandle*>& others) {
+             const std::vector<AttentionHandle*>& others, std::int32_t context_ranks) {
             std::vector<std::unique_ptr<AttentionCost>> attentions;
             const auto take = [&](AttentionHandle& handle) {
               if (!handle.cost) throw std::invalid_argument("this attention already belongs to a program");
@@ -176,10 +192,10 @@ void bind_program(nb::module_& m) {
             take(attention);
             for (AttentionHandle* other : others) take(*other);
             new (p) Program(std::move(operators), std::move(attentions), to_vector(padded_tokens), floor, host_gap_ps,
-                            largest_graph);
+                            largest_graph, context_ranks);
           },
           "operators"_a, "attention"_a, "padded_tokens"_a, "floor"_a, "host_gap_ps"_a, "largest_graph"_a = 0,
-          "other_attentions"_a = std::vector<AttentionHandle*>{})
+          "other_attentions"_a = std::vector<AttentionHandle*>{}, "context_ranks"_a = 1)
       .def("set_graphs", &Program::set_graphs, "rules"_a)
       .def(
           "graph",
@@ -192,31 +208,48 @@ void bind_program(nb::module_& m) {
       .def("give_drafts_rows", &Program::give_drafts_rows, "Verified drafts count as sequences in the tables.")
       .def(
           "step_ps",
-          [](const Program& p, const std::vector<std::pair<std::int64_t, std::int64_t>>& items) {
-            Batch batch;
-            for (const auto& [q, k] : items) {
-              batch.items.push_back({0, static_cast<std::int32_t>(q), static_cast<std::int32_t>(k), 0, 0, true});
-              batch.features.add(q, k);
-            }
+          [](const Program& p, const Items& items) {
+            const Batch batch = batch_of(items);
             auto usage = p.new_usage();
-            const std::int64_t tokens = p.padded(batch.features);
-            const auto place = p.place(batch.features, tokens, tokens);
+            const std::int64_t tokens = p.padded(p.rank_features(batch));
+            const auto place = p.place(batch, tokens, tokens);
             return std::max<Ps>(1, p.evaluate(batch, place, p.attention_layer(batch), usage, {}).ps + p.host_gap());
           },
           "items"_a, "Duration of a step of (tokens, computed before) items, ps.")
       .def(
           "attention_ps",
-          [](const Program& p, const std::vector<std::pair<std::int64_t, std::int64_t>>& items) {
-            Batch batch;
-            for (const auto& [q, k] : items) {
-              batch.items.push_back({0, static_cast<std::int32_t>(q), static_cast<std::int32_t>(k), 0, 0, true});
-              batch.features.add(q, k);
-            }
+          [](const Program& p, const Items& items) {
+            const Batch batch = batch_of(items);
             std::vector<Ps> layers;
             for (const AttentionPrice& price : p.attention_layer(batch)) layers.push_back(price.ps);
             return layers;
           },
-          "items"_a, "One layer of each kind of attention, ps; 0 for kinds that the program does not have.");
+          "items"_a, "One layer of each kind of attention, ps; 0 for kinds that the program does not have.")
+      .def(
+          "rank_graph",
+          [](const Program& p, const Items& items) {
+            const Features mine = p.rank_features(batch_of(items));
+            return std::tuple(p.graph_mode(mine), mine.tokens, p.padded(mine));
+          },
+          "items"_a, "What a rank replays of a batch, its tokens, and the tokens that it computes, if it is alone.")
+      .def(
+          "padded", [](const Program& p, std::int64_t tokens, GraphMode mode) { return p.padded(tokens, mode); },
+          "tokens"_a, "mode"_a, "What members of a domain compute whose largest batch has so many tokens.")
+      .def(
+          "place",
+          [](const Program& p, const Items& items, std::int64_t padded, std::int64_t gathered) {
+            const Program::Place at = p.place(batch_of(items), padded, gathered);
+            return std::make_tuple(at.tokens, at.sequences, at.gathered, at.decodes, at.prefills);
+          },
+          "items"_a, "padded"_a, "gathered"_a, "Of each feature, what a step of this batch has, padding included.")
+      .def(
+          "node_times",
+          [](const Program& p, const Items& items, std::int64_t padded, std::int64_t gathered, std::int64_t step) {
+            const Batch batch = batch_of(items);
+            return p.node_times(batch, p.place(batch, padded, gathered), step);
+          },
+          "items"_a, "padded"_a, "gathered"_a, "step"_a,
+          "ps of each operator in the run's step of that number, from 1: one for all its layers, or one for each.");
 }
 
 void bind_configs(nb::module_& m) {
@@ -323,7 +356,8 @@ void bind_configs(nb::module_& m) {
       .def_rw("drafter", &GroupConfig::drafter, nb::arg().none())
       .def_rw("max_queued_requests", &GroupConfig::max_queued_requests)
       .def_rw("max_queued_tokens", &GroupConfig::max_queued_tokens)
-      .def_rw("api_latency_ps", &GroupConfig::api_latency);
+      .def_rw("api_latency_ps", &GroupConfig::api_latency)
+      .def_rw("api_latency_per_token_ps", &GroupConfig::api_latency_per_token);
 }
 
 void bind_expanded(nb::module_& m) {
@@ -340,8 +374,12 @@ void bind_expanded(nb::module_& m) {
       .def(
           "__init__",
           [](CollectiveSpec* spec, std::int32_t op, astra_sim::model::CollectiveKind kind, std::int64_t bytes_per_unit,
-             astra_sim::model::Algorithm algorithm) { new (spec) CollectiveSpec{op, kind, bytes_per_unit, algorithm}; },
-          "op"_a, "kind"_a, "bytes_per_unit"_a, "algorithm"_a = astra_sim::model::Algorithm::ring);
+             astra_sim::model::Algorithm algorithm, std::int32_t ranks, std::int32_t stride, bool everyone) {
+            if (ranks < 0 || stride < 1) throw std::invalid_argument("a collective is among a number of ranks");
+            new (spec) CollectiveSpec{op, kind, bytes_per_unit, algorithm, ranks, stride, everyone};
+          },
+          "op"_a, "kind"_a, "bytes_per_unit"_a, "algorithm"_a = astra_sim::model::Algorithm::ring, "ranks"_a = 0,
+          "stride"_a = 1, "everyone"_a = false);
   nb::class_<ExpandedConfig>(m, "ExpandedConfig", "A group's own links and the collectives that run on them.")
       .def(
           "__init__",

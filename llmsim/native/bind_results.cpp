@@ -289,11 +289,18 @@ nb::dict blame_columns(const Simulation& s) {
 }
 
 // Per group: how often each row of its tables over tokens, sequences and gathered tokens was read.
+// How often each row of each feature's table was read, in the order of Feature.
+nb::tuple rows_of(const Program::Usage& usage) {
+  nb::list rows;
+  for (const auto& counts : usage.rows) rows.append(to_array(counts));
+  return nb::tuple(rows);
+}
+
 nb::list table_rows(const Simulation& s) {
   nb::list groups;
   for (const auto& group : s.groups()) {
     const Program::Usage& usage = group->evaluator().usage();
-    groups.append(nb::make_tuple(to_array(usage.rows[0]), to_array(usage.rows[1]), to_array(usage.rows[2])));
+    groups.append(rows_of(usage));
   }
   return groups;
 }
@@ -304,7 +311,7 @@ nb::dict group_activity(const Group& group) {
   nb::dict d;
   d["start_ps"] = to_array(group.output_starts());
   d["end_ps"] = to_array(group.output_times());
-  d["rows"] = nb::make_tuple(to_array(usage.rows[0]), to_array(usage.rows[1]), to_array(usage.rows[2]));
+  d["rows"] = rows_of(usage);
   d["kv_read_tokens"] = usage.kv_read_tokens;
   d["sequences"] = usage.sequences;
   d["offload"] = offload_counters(group.evaluator());

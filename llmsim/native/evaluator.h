@@ -59,7 +59,7 @@ class FoldedEvaluator final : public Evaluator {
     }
     const Ps start = std::max(now, free_);
     free_ = start + std::max<Ps>(1, price.ps + program_->host_gap());
-    return {start, free_, price.communication_ps, 0, program_->padded(batch.features)};
+    return {start, free_, price.communication_ps, 0, program_->padded(program_->rank_features(batch))};
   }
 
  private:

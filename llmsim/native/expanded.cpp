@@ -22,7 +22,8 @@ class ExpandedJoint::Layout {
         tp_(static_cast<std::uint32_t>(owner.num_ranks()) / (stages_ * members_)),
         builder_(owner.config_.topology->num_devices()),
         front_(stages_ * members_ * tp_),
-        plans_(program_.operators().size()) {
+        plans_(program_.operators().size()),
+        group_of_(program_.operators().size()) {
     for (const CollectiveSpec& spec : owner.config_.collectives) add_plans(spec);
   }
 
@@ -43,7 +44,7 @@ class ExpandedJoint::Layout {
       }
   }
 
-  void add(std::size_t index, std::int32_t layer, bool meet, const std::vector<bool>& without_sequences) {
+  void add(std::size_t index, std::int32_t layer, bool meet, const Lacking& lacking) {
     const Operator& op = program_.operators()[index];
     const auto stage = static_cast<std::uint32_t>(op.stage);
     if (meet) wait_for_all(stage);
@@ -51,12 +52,12 @@ class ExpandedJoint::Layout {
     const bool together = op.feature == Feature::kGathered;
     const std::uint64_t first = next_;
     for (std::uint32_t m = 0; m < members_; ++m) {
-      if (op.feature == Feature::kSequences && without_sequences[m]) continue;
+      if ((lacking[m] >> static_cast<unsigned>(op.feature) & 1U) != 0) continue;
       graph_.last[place(m, stage)] = {next_, tp_};
       for (std::uint32_t t = 0; t < tp_; ++t) {
         const std::uint32_t rank = at(m, stage, t);
         if (op.kind == NodeKind::kCollective) {
-          const std::uint32_t which = together ? t : m;
+          const std::uint32_t which = group_of_[index][place_in_stages(m, t)];
           builder_.collective(device(rank), plans_[index][which], calls_ + which, 1, front_[rank]);
         } else {
           builder_.compute(device(rank), 0, front_[rank]);
@@ -66,7 +67,7 @@ class ExpandedJoint::Layout {
       if (op.kind == NodeKind::kCollective && !together) go_on_together(m, stage, graph_.last[place(m, stage)]);
     }
     if (op.kind != NodeKind::kCollective) return;
-    calls_ += std::max(tp_, members_);
+    calls_ += tp_ * members_;
     for (std::uint32_t m = 0; together && !devices_.empty() && m < members_; ++m) {
       graph_.last[place(m, stage)] = {first, next_ - first};
       go_on_together(m, stage, {first, next_ - first});
@@ -85,25 +86,42 @@ class ExpandedJoint::Layout {
     return next_++;
   }
 
-  // Operators between the members have a plan for each tensor-parallel rank, those inside a stage one for each member.
+  std::uint32_t place_in_stages(std::uint32_t m, std::uint32_t t) const { return m * tp_ + t; }
+
+  // The first of the ranks that rank t of member m does this collective with: what its group is known by.
+  std::uint32_t leader(const CollectiveSpec& spec, bool together, std::uint32_t m, std::uint32_t t) const {
+    if (spec.everyone) return 0;
+    if (together) return t;
+    const auto ranks = spec.ranks > 0 ? static_cast<std::uint32_t>(spec.ranks) : tp_;
+    const auto stride = static_cast<std::uint32_t>(spec.stride);
+    const std::uint32_t block = ranks * stride;
+    return place_in_stages(m, t / block * block + t % stride);
+  }
+
+  // Each group has a plan: operators between the members one for each rank of a stage, those inside a stage one for
+  // each set of its ranks that work together.
   void add_plans(const CollectiveSpec& spec) {
     const auto index = static_cast<std::size_t>(spec.op);
     const Operator& op = program_.operators()[index];
     if (op.kind == NodeKind::kHandover) return;
     if (op.kind != NodeKind::kCollective) throw std::invalid_argument(op.name + " is not a collective");
-    const bool together = op.feature == Feature::kGathered;
     // A measured collective is keyed by its own duration: the table is the identity.
     const auto table = spec.bytes_per_unit > 0 ? nullptr
                                                : std::make_shared<const model::MeasuredTable>(
                                                      std::vector<model::Bytes>{0, 1}, std::vector<model::Ps>{0, 1});
     const auto algorithm = spec.bytes_per_unit > 0 ? spec.algorithm : model::Algorithm::measured;
-    for (std::uint32_t outer = 0; outer < (together ? tp_ : members_); ++outer) {
-      std::vector<model::DeviceId> devices;
-      for (std::uint32_t rank = 0; rank < (together ? members_ : tp_); ++rank)
-        devices.push_back(device(together ? at(rank, static_cast<std::uint32_t>(op.stage), outer)
-                                          : at(outer, static_cast<std::uint32_t>(op.stage), rank)));
+    std::map<std::uint32_t, std::vector<model::DeviceId>> groups;
+    const bool together = op.feature == Feature::kGathered;
+    for (std::uint32_t m = 0; m < members_; ++m)
+      for (std::uint32_t t = 0; t < tp_; ++t)
+        groups[leader(spec, together, m, t)].push_back(device(at(m, static_cast<std::uint32_t>(op.stage), t)));
+    std::map<std::uint32_t, std::uint32_t> number;
+    for (const auto& [first, devices] : groups) {
+      number[first] = static_cast<std::uint32_t>(plans_[index].size());
       plans_[index].push_back(builder_.add_plan({spec.kind, algorithm, builder_.add_group(devices), table}));
     }
+    for (std::uint32_t m = 0; m < members_; ++m)
+      for (std::uint32_t t = 0; t < tp_; ++t) group_of_[index].push_back(number[leader(spec, together, m, t)]);
   }
 
   // The ranks' next operators wait for all of these nodes.
@@ -144,8 +162,9 @@ class ExpandedJoint::Layout {
   const std::vector<model::DeviceId>& devices_;
   std::uint32_t tp_;
   model::GraphBuilder builder_;
-  std::vector<std::vector<std::uint64_t>> front_;  // by device: what its next operator waits for
-  std::vector<std::vector<model::PlanId>> plans_;  // by operator
+  std::vector<std::vector<std::uint64_t>> front_;     // by device: what its next operator waits for
+  std::vector<std::vector<model::PlanId>> plans_;     // by operator
+  std::vector<std::vector<std::uint32_t>> group_of_;  // by operator and rank: which of its plans
   std::uint64_t next_ = 0;
   model::CallId calls_ = 0;
 };
@@ -166,16 +185,21 @@ std::size_t ExpandedJoint::num_ranks() const {
 }
 
 ExpandedJoint::Graph& ExpandedJoint::graph_of(std::span<const MemberStep> members) {
-  without_sequences_.clear();
-  for (const MemberStep& member : members) without_sequences_.push_back(member.place.sequences == 0);
-  Graph& graph = graphs_[without_sequences_];
-  if (!graph.graph) build(graph, without_sequences_);
+  lacking_.clear();
+  for (const MemberStep& member : members) {
+    unsigned bits = 0;
+    for (const Feature feature : {Feature::kSequences, Feature::kDecodes, Feature::kPrefills})
+      if (program_->reads(feature) && member.place.at(feature) == 0) bits |= 1U << static_cast<unsigned>(feature);
+    lacking_.push_back(static_cast<std::uint8_t>(bits));
+  }
+  Graph& graph = graphs_[lacking_];
+  if (!graph.graph) build(graph, lacking_);
   return graph;
 }
 
-void ExpandedJoint::build(Graph& graph, const std::vector<bool>& without_sequences) const {
+void ExpandedJoint::build(Graph& graph, const Lacking& lacking) const {
   const auto& operators = program_->operators();
-  const auto places = without_sequences.size() * static_cast<std::size_t>(program_->num_stages());
+  const auto places = lacking.size() * static_cast<std::size_t>(program_->num_stages());
   graph.handed.assign(places, {});
   Layout layout(*this, graph);
   layout.hold();
@@ -192,7 +216,7 @@ void ExpandedJoint::build(Graph& graph, const std::vector<bool>& without_sequenc
       for (std::size_t i = first; i < last; ++i) {
         if (layer >= operators[i].repeat) continue;
         const bool together = operators[i].feature == Feature::kGathered;
-        layout.add(i, layer, together && apart, without_sequences);
+        layout.add(i, layer, together && apart, lacking);
         apart = !together;
       }
     }

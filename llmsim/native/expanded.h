@@ -18,6 +18,10 @@ struct CollectiveSpec {
   // Per token or sequence, of the whole vector (a hand-over: of each rank); 0: measured, its table is its duration.
   std::int64_t bytes_per_unit = 0;
   astra_sim::model::Algorithm algorithm = astra_sim::model::Algorithm::ring;
+  // Among how many ranks of a stage, `stride` apart; 0: all of them, of operators over gathered tokens one of each
+  // member, or with `everyone` all of all members.
+  std::int32_t ranks = 0, stride = 1;
+  bool everyone = false;
 };
 
 // The domain's links and what runs on them. Rank t + tp * (stage + stages * member) is tensor-parallel rank t of a
@@ -47,8 +51,9 @@ class ExpandedJoint final : public JointTiming {
     std::int32_t op, member, place, layer;
     bool link;
   };
-  // A member without sequences (a dummy) does not run what works on sequences, so that each set of such members has a
-  // graph of its own.
+  // A member without sequences (a dummy) does not run what works on sequences, nor one without prompts or decodes what
+  // works on those, so that each combination has a graph of its own: by member, a bit for each feature that it lacks.
+  using Lacking = std::vector<std::uint8_t>;
   struct Graph {
     std::shared_ptr<const astra_sim::model::ExecutionGraph> graph;
     // Nodes first, first + 1, ... : one operator on all ranks that it runs on together.
@@ -61,14 +66,14 @@ class ExpandedJoint final : public JointTiming {
   };
   std::size_t num_ranks() const;
   Graph& graph_of(std::span<const MemberStep> members);
-  void build(Graph& graph, const std::vector<bool>& without_sequences) const;
+  void build(Graph& graph, const Lacking& lacking) const;
   std::int64_t amount_of(const Origin& origin, std::span<const MemberStep> members, Ps now, const Carry& carry) const;
 
   std::shared_ptr<const Program> program_;
   ExpandedConfig config_;
   std::vector<CollectiveSpec> specs_;  // by operator
-  std::map<std::vector<bool>, Graph> graphs_;
-  std::vector<bool> without_sequences_;  // scratch
+  std::map<Lacking, Graph> graphs_;
+  Lacking lacking_;  // scratch
   astra_sim::engine::Engine engine_;
 };
 

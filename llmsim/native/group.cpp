@@ -40,14 +40,17 @@ bool Group::can_ever_run(RequestId request) const {
 
 void Group::receive(RequestId request, Ps now) {
   log_.group[request] = static_cast<std::int16_t>(config_.index);
-  log_.queued[request] = now + config_.api_latency;
+  const Ps seen = now + latency_of(request);
+  log_.queued[request] = seen;
   if (!can_ever_run(request)) {
     sequences_[request].status = static_cast<std::uint8_t>(Status::kRejected);
     rejected_.push_back(request);
     return;
   }
   sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
-  inbox_.push_back({now + config_.api_latency, request});
+  auto place = inbox_.end();
+  while (place != inbox_.begin() && std::prev(place)->seen > seen) --place;  // a long prompt is overtaken
+  inbox_.insert(place, {seen, request});
   received_tokens_ += sequences_[request].prompt_tokens;
   ++outstanding_;
 }
@@ -58,6 +61,10 @@ void Group::drain_inbox(Ps now) {
     inbox_.pop_front();
   }
   if (!aborts_.empty()) drop_aborted(now);
+}
+
+Ps Group::latency_of(RequestId request) const {
+  return config_.api_latency + config_.api_latency_per_token * sequences_[request].prompt_tokens;
 }
 
 void Group::abort(RequestId request, Ps now) { aborts_.push_back({now + config_.api_latency, request}); }

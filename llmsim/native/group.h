@@ -48,6 +48,7 @@ struct GroupConfig {
   Ps api_latency = 0;                              // from a request's arrival until the engine sees it
   std::int32_t max_queued_requests = 0;            // that wait; more are turned away; 0: no limit
   std::int64_t max_queued_tokens = 0;              // of prompts that wait, together; 0: no limit
+  Ps api_latency_per_token = 0;                    // and more of it for each token of its prompt
   std::shared_ptr<const OffloadConfig> offload{};  // null: weights and KV are on its devices
   std::shared_ptr<const Drafter> drafter{};        // who proposes drafts; null: nobody, or not on its devices
 };
@@ -67,6 +68,8 @@ class Group {
 
   // A request is on its way from the API server; the engine sees it api_latency later.
   void receive(RequestId request, Ps now);
+  // From its arrival until the engine sees it.
+  Ps latency_of(RequestId request) const;
   // Fills the free slots with batches; in a wave, those of all its members.
   void pump(Ps now);
   // The client of a request that was received has gone; the engine learns it api_latency later, and acts on it before

@@ -163,7 +163,7 @@ void Handovers::landed(TransferId, std::uint64_t token, Ps now) {
     } else if (config_.push && !handover.gave_up) {
       Group& prefill = *groups_[static_cast<std::size_t>(handover.prefill_group)];
       handover.at_prefill = true;
-      prefill.receive(request, std::max(sequences_[request].arrival, now - prefill.config().api_latency));
+      prefill.receive(request, std::max(sequences_[request].arrival, now - prefill.latency_of(request)));
       wake_(handover.prefill_group);
     }
   }

@@ -143,19 +143,23 @@ JointEvaluator::JointEvaluator(std::vector<Evaluator*> members, std::unique_ptr<
 
 std::span<const MemberStep> JointEvaluator::combine(std::span<const Batch* const> batches) {
   std::int64_t most = 0, gathered = 0;
-  for (const Batch* batch : batches) most = std::max(most, batch->features.tokens);
   GraphMode mode = GraphMode::kFull;
-  for (const Batch* batch : batches) mode = std::min(mode, members_.front()->program().graph_mode(batch->features));
+  std::vector<Features> mine;
+  for (std::size_t m = 0; m < batches.size(); ++m) {
+    mine.push_back(members_[m]->program().rank_features(*batches[m]));
+    most = std::max(most, mine.back().tokens);
+    mode = std::min(mode, members_[m]->program().graph_mode(mine.back()));
+  }
   const bool graphs = mode != GraphMode::kNone;
   const auto padded = [&](std::size_t m) {
-    if (batches.size() == 1) return members_[m]->program().padded(batches[m]->features);
-    return graphs ? members_[m]->program().padded(most, mode) : batches[m]->features.tokens;
+    const Program& program = members_[m]->program();
+    if (batches.size() == 1) return program.padded(mine[m]);
+    return graphs ? program.padded(most, mode) : mine[m].tokens;
   };
   for (std::size_t m = 0; m < batches.size(); ++m) gathered += padded(m);
   for (std::size_t m = 0; m < batches.size(); ++m) {
     const Program& program = members_[m]->program();
-    steps_[m] = {
-        batches[m], program.place(batches[m]->features, padded(m), gathered), program.attention_layer(*batches[m]), {}};
+    steps_[m] = {batches[m], program.place(*batches[m], padded(m), gathered), program.attention_layer(*batches[m]), {}};
     steps_[m].place.mode = mode;
   }
   const Program& program = members_.front()->program();

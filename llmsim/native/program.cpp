@@ -6,13 +6,16 @@
 namespace llmsim {
 
 Program::Program(std::vector<Operator> operators, std::vector<std::unique_ptr<AttentionCost>> attentions,
-                 std::vector<std::int32_t> padded_tokens, LightFloor floor, Ps host_gap, std::int64_t largest_graph)
+                 std::vector<std::int32_t> padded_tokens, LightFloor floor, Ps host_gap, std::int64_t largest_graph,
+                 std::int32_t context_ranks)
     : operators_(std::move(operators)),
       attentions_(std::move(attentions)),
       padded_tokens_(std::move(padded_tokens)),
       floor_(floor),
-      host_gap_(host_gap) {
+      host_gap_(host_gap),
+      context_ranks_(context_ranks) {
   graphs_.largest_mixed = largest_graph;
+  if (context_ranks < 1) throw std::invalid_argument("a program has at least one context rank");
   if (attentions_.empty() || attentions_.size() > kMaxAttentions)
     throw std::invalid_argument("a program has 1 to 3 kinds of attention");
   for (const Operator& op : operators_) {
@@ -61,7 +64,31 @@ Program::Usage Program::new_usage() const {
   return usage;
 }
 
-Ps Program::light_floor_ps(const Features& f) const {
+namespace {
+
+// A rank's part of a prompt of q tokens: two of 2 * ranks equal pieces, the first piece with the last and so on, which
+// sees as many pairs as every other rank's (vLLM's layout of prefill context parallelism; prompts are padded to it).
+std::int64_t part_of(std::int64_t q, std::int64_t ranks) { return 2 * ((q + 2 * ranks - 1) / (2 * ranks)); }
+
+}  // namespace
+
+// The batch as one of the context ranks sees it: fewer tokens after as many others that the pairs per token stay.
+Batch Program::share_of(const Batch& batch) const {
+  Batch mine;
+  mine.items = batch.items;
+  for (Item& item : mine.items) {
+    if (!item.decodes()) {
+      const std::int64_t part = part_of(item.tokens, context_ranks_);
+      item.computed_before += static_cast<std::int32_t>((item.tokens - part) / 2);
+      item.tokens = static_cast<std::int32_t>(part);
+    }
+    mine.features.add(item);
+  }
+  if (mine.items.empty()) mine.features = batch.features;
+  return mine;
+}
+
+Ps Program::light_floor_ps(const Features& f, std::int64_t tokens) const {
   Ps floor = 0;
   if (floor_.bytes_per_s > 0) {
     int128 bytes = static_cast<int128>(floor_.kv_bytes_per_token) * f.decode_context;
@@ -69,7 +96,7 @@ Ps Program::light_floor_ps(const Features& f) const {
     floor = static_cast<Ps>((bytes + floor_.weight_bytes) * kPsPerSecond / floor_.bytes_per_s);
   }
   if (floor_.flops_per_s > 0) {
-    const int128 flops = static_cast<int128>(floor_.flops_per_token) * f.tokens;
+    const int128 flops = static_cast<int128>(floor_.flops_per_token) * tokens;
     floor = std::max(floor, static_cast<Ps>(flops * kPsPerSecond / floor_.flops_per_s));
   }
   return floor;
@@ -101,7 +128,8 @@ Program::StepPrice Program::evaluate(const Batch& batch, const Place& place, con
     sum.beyond_permille = std::max(sum.beyond_permille, attention[i].beyond_permille);
     price.ps += attention[i].ps * attention_repeat_[i];
   }
-  const std::array<std::int64_t, kNumFeatures> rows{place.tokens, place.sequences, place.gathered};
+  const std::array<std::int64_t, kNumFeatures> rows{place.tokens, place.sequences, place.gathered, place.decodes,
+                                                    place.prefills};
   for (std::size_t i = 0; i < kNumFeatures; ++i) {
     if (fused_[i].empty()) continue;
     const auto row = static_cast<std::size_t>(rows[i]);
@@ -110,7 +138,7 @@ Program::StepPrice Program::evaluate(const Batch& batch, const Place& place, con
     if (!collective_[i].empty()) price.communication_ps += collective_[i][row];
   }
   if (num_draws_ > 0) add_draws(place, draws, usage, price);
-  if (price.ps < light_floor_ps(f)) ++usage.steps_below_light;
+  if (price.ps < light_floor_ps(f, rank_features(batch).tokens)) ++usage.steps_below_light;
   const auto mode = static_cast<std::size_t>(place.mode);
   ++usage.steps_by_mode[mode];
   if (price.ps < graphs_.host_ps[mode]) {
@@ -122,7 +150,7 @@ Program::StepPrice Program::evaluate(const Batch& batch, const Place& place, con
 
 void Program::attention_ends(const Batch& batch, std::int64_t step, std::vector<Ps>& out) const {
   out.clear();
-  const Place where = place(batch.features, padded(batch.features), 0);
+  const Place where = place(batch, padded(rank_features(batch)), 0);
   const AttentionPrices attention = attention_layer(batch);
   std::vector<Ps> draws;
   if (num_draws_ > 0) draw(where, step, draws);
@@ -145,6 +173,25 @@ void Program::attention_ends(const Batch& batch, std::int64_t step, std::vector<
     }
     first = last;
   }
+}
+
+std::vector<std::vector<Ps>> Program::node_times(const Batch& batch, const Place& place, std::int64_t step) const {
+  const AttentionPrices attention = attention_layer(batch);
+  std::vector<Ps> draws;
+  if (num_draws_ > 0) draw(place, step, draws);
+  std::vector<std::vector<Ps>> times;
+  for (std::size_t i = 0; i < operators_.size(); ++i) {
+    const Operator& op = operators_[i];
+    if (first_draw_[i] >= 0) {
+      const auto first = draws.begin() + first_draw_[i];
+      times.emplace_back(first, first + op.repeat);
+    } else if (op.kind == NodeKind::kAttention) {
+      times.push_back({attention[static_cast<std::size_t>(op.attention)].ps});
+    } else {
+      times.push_back({op.ps[static_cast<std::size_t>(place.at(op.feature))]});
+    }
+  }
+  return times;
 }
 
 void Program::add_draws(const Place& place, std::span<const Ps> draws, Usage& usage, StepPrice& price) const {

@@ -18,10 +18,11 @@ namespace llmsim {
 // Kinds of attention in one model: layers that see everything, a window, a chunk.
 inline constexpr std::size_t kMaxAttentions = 3;
 using AttentionPrices = std::array<AttentionPrice, kMaxAttentions>;
-inline constexpr std::size_t kNumFeatures = 3;
+inline constexpr std::size_t kNumFeatures = 5;
 
-// kGathered: the tokens of all members of a domain together, padding included.
-enum class Feature : std::uint8_t { kTokens, kSequences, kGathered };
+// kGathered: the tokens of all members of a domain together, padding included. kDecodes: tokens of decodes, with the
+// padding in a step of nothing else; kPrefills: tokens of prompts, of all ranks that share them.
+enum class Feature : std::uint8_t { kTokens, kSequences, kGathered, kDecodes, kPrefills };
 // kHandover: the hidden states go to the next pipeline stage, while this one may begin the next batch.
 enum class NodeKind : std::uint8_t { kCompute, kAttention, kCollective, kHandover };
 
@@ -60,7 +61,8 @@ struct OperatorTime {
 class Program {
  public:
   Program(std::vector<Operator> operators, std::vector<std::unique_ptr<AttentionCost>> attentions,
-          std::vector<std::int32_t> padded_tokens, LightFloor floor, Ps host_gap, std::int64_t largest_graph = 0);
+          std::vector<std::int32_t> padded_tokens, LightFloor floor, Ps host_gap, std::int64_t largest_graph = 0,
+          std::int32_t context_ranks = 1);
 
   Program(Program&&) = default;
   Program(const Program&) = delete;
@@ -83,32 +85,56 @@ class Program {
   std::int32_t num_stages() const { return operators_.empty() ? 1 : operators_.back().stage + 1; }
   // Which kind of graph a batch replays, if nobody else has a say.
   GraphMode graph_mode(const Features& f) const { return graphs_.mode(f); }
+  // What one of the ranks that share prompts sees of a batch: its part of each prompt, and every decode.
+  Features rank_features(const Batch& batch) const {
+    return context_ranks_ == 1 ? batch.features : share_of(batch).features;
+  }
   // Where a step reads the tables: `tokens` padded, `gathered` those of all members of its domain.
   struct Place {
-    std::int64_t tokens = 0, sequences = 0, gathered = 0;
+    std::int64_t tokens = 0, sequences = 0, gathered = 0, decodes = 0, prefills = 0;
     GraphMode mode = GraphMode::kNone;
     std::int64_t at(Feature feature) const {
-      return feature == Feature::kTokens ? tokens : feature == Feature::kSequences ? sequences : gathered;
+      switch (feature) {
+        case Feature::kTokens:
+          return tokens;
+        case Feature::kSequences:
+          return sequences;
+        case Feature::kGathered:
+          return gathered;
+        case Feature::kDecodes:
+          return decodes;
+        default:
+          return prefills;
+      }
     }
   };
   Place place(const Features& f, std::int64_t padded_tokens, std::int64_t gathered) const {
     const std::int64_t rows = f.sequences + (drafts_have_rows_ ? f.drafts : 0);
-    return {padded_tokens, std::min(rows, static_cast<std::int64_t>(fused_[1].size()) - 1), gathered, graphs_.mode(f)};
+    return {padded_tokens,    std::min(rows, static_cast<std::int64_t>(fused_[1].size()) - 1),
+            gathered,         f.prefill_sequences > 0 ? f.decode_sequences + f.drafts : padded_tokens,
+            f.prefill_tokens, graphs_.mode(f)};
+  }
+  // The same for a batch whose prompts ranks share.
+  Place place(const Batch& batch, std::int64_t padded_tokens, std::int64_t gathered) const {
+    Place at = place(batch.features, padded_tokens, gathered);
+    if (context_ranks_ > 1) at.mode = graphs_.mode(rank_features(batch));
+    return at;
   }
   // One layer of each kind of attention.
   AttentionPrices attention_layer(const Batch& batch) const {
-    AttentionPrices prices;
-    for (std::size_t i = 0; i < attentions_.size(); ++i) prices[i] = attentions_[i]->price(batch);
-    return prices;
+    return context_ranks_ == 1 ? attention_of(batch) : attention_of(share_of(batch));
   }
   // When each layer's attention has run, in order, after the start of the step that `evaluate` counted as number
   // `step`, for a group alone in one stage: replaces the contents of `out`.
   void attention_ends(const Batch& batch, std::int64_t step, std::vector<Ps>& out) const;
+  // The time of every operator in the step that `evaluate` counts as number `step`: one for all of its layers, or,
+  // where it is drawn, one for each.
+  std::vector<std::vector<Ps>> node_times(const Batch& batch, const Place& place, std::int64_t step) const;
   Ps host_gap() const { return host_gap_; }
   // From now on a verified draft counts as a sequence in the tables: its logits are computed, too.
   void give_drafts_rows() { drafts_have_rows_ = true; }
   // The least time that the step's reads of weights and KV, or its operations, take at the data sheet's peaks.
-  Ps light_floor_ps(const Features& features) const;
+  Ps light_floor_ps(const Features& features, std::int64_t tokens) const;
 
   struct Usage {
     std::array<std::vector<std::int64_t>, kNumFeatures> rows;  // by Feature: how often each table row was read
@@ -129,7 +155,7 @@ class Program {
   // Price of one iteration of a group alone: chains of operators that read the same feature were fused into one table
   // (A of execution.md proves this equal to evaluating every rank's nodes). Without the host gap.
   StepPrice evaluate(const Batch& batch, Usage& usage) const {
-    const Place at = place(batch.features, padded(batch.features), 0);
+    const Place at = place(batch, padded(rank_features(batch)), 0);
     return evaluate(batch, at, attention_layer(batch), usage, {});
   }
   // The same at another place of the tables: how long a member of a domain works, wherever it waits in between.
@@ -139,12 +165,20 @@ class Program {
   // The times of the drawn operators in one step, one operator's layers after the other.
   void draw(const Place& place, std::int64_t step, std::vector<Ps>& draws) const;
   bool draws() const { return num_draws_ > 0; }
+  // Whether any operator's time depends on a feature.
+  bool reads(Feature feature) const { return !fused_[static_cast<std::size_t>(feature)].empty(); }
   // Where an operator's draws begin; -1: it has none.
   std::int64_t first_draw(std::size_t op) const { return first_draw_[op]; }
   // One row per operator, in order, and one for what the host's launches added.
   std::vector<OperatorTime> busy_time(const Usage& usage) const;
 
  private:
+  AttentionPrices attention_of(const Batch& batch) const {
+    AttentionPrices prices;
+    for (std::size_t i = 0; i < attentions_.size(); ++i) prices[i] = attentions_[i]->price(batch);
+    return prices;
+  }
+  Batch share_of(const Batch& batch) const;
   void add_draws(const Place& place, std::span<const Ps> draws, Usage& usage, StepPrice& price) const;
 
   std::vector<Operator> operators_;
@@ -155,6 +189,7 @@ class Program {
   LightFloor floor_;
   Ps host_gap_;
   bool drafts_have_rows_ = false;
+  std::int32_t context_ranks_;            // ranks that share the tokens of prompts
   std::vector<std::int64_t> first_draw_;  // by operator
   std::int64_t num_draws_ = 0;
   std::array<std::vector<Ps>, kNumFeatures> fused_;       // by Feature; empty: no operator reads it

@@ -36,6 +36,10 @@ class GroupUse:
     traffic: Traffic
     computing_aj: int = 0
     """Of memory that computes, above its idle power."""
+    known_aj: int = 0
+    """Of operators whose energy a cost table states, on all devices."""
+    known_device_ps: int = 0
+    """How long devices ran them: they draw no active power beside it."""
 
 
 def account(
@@ -93,10 +97,11 @@ def _group(plan: PowerPlan, index: int, use: GroupUse, window_ps: tuple[int, int
     idle_ps = window_ps[1] - window_ps[0] - active.total_ps - standby.total_ps
     moved = _traffic_aj(spec, power, use.traffic)
     moved["dram"] += use.computing_aj
+    instead_aj = use.known_aj - use.known_device_ps * power.active_uw
     energy = GroupEnergy(
         group=index,
         node=node,
-        active_aj=devices * active.total_ps * power.active_uw,
+        active_aj=devices * active.total_ps * power.active_uw + instead_aj,
         standby_aj=devices * standby.total_ps * power.standby_uw,
         idle_aj=devices * idle_ps * power.idle_uw,
         traffic_aj=sum(moved.values()),
@@ -105,7 +110,8 @@ def _group(plan: PowerPlan, index: int, use: GroupUse, window_ps: tuple[int, int
         standby_ps=standby.total_ps,
         traffic=use.traffic,
     )
-    return _Account(energy, Load(active, standby, power, devices, moved), moved)
+    changed = {**moved, "accelerators": moved["accelerators"] + instead_aj}
+    return _Account(energy, Load(active, standby, power, devices, changed), moved)
 
 
 def _clipped(work: Intervals, window_ps: tuple[int, int]) -> Intervals:

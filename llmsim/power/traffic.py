@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmsim.core import Int64, Traffic
-from llmsim.model import Operator
+from llmsim.core import FEATURES, Int64, Traffic
+from llmsim.model import Layout, Operator
 
 Floats = NDArray[np.float64]
 RING_FACTOR = {"all_reduce": 2}
@@ -17,13 +17,15 @@ RING_FACTOR = {"all_reduce": 2}
 
 @dataclass(frozen=True, eq=False)
 class TrafficTable:
-    """What the operators of a group move: all layers, `ranks` tensor-parallel ranks in each of `stages`, and its part
+    """What the operators of a group move: all layers, `ranks` devices in each of `stages`, and its part
     of what it does together with `members` data-parallel groups (itself included)."""
 
     operators: tuple[Operator, ...]
     ranks: int
     members: int = 1
     stages: int = 1
+    layout: Layout | None = None
+    """None: tensor parallelism alone."""
     copies: Mapping[str, tuple[int, Int64]] = field(default_factory=dict)
     """Memory ("cpu", "cxl:<id>") -> bytes that one rank copies from it in every step, and by tokens."""
 
@@ -36,7 +38,7 @@ class TrafficTable:
         memory = link = 0
         for op in self.operators:
             rows = activity["rows"][_table(op)]
-            computed = int(rows @ np.arange(len(rows), dtype=np.int64))
+            computed = int(rows @ op.units_of(np.arange(len(rows), dtype=np.int64)))
             if op.kind == "collective":
                 link += op.collective_bytes_per_token * computed * op.repeat * self._sent(op) // self.members
                 continue
@@ -53,9 +55,15 @@ class TrafficTable:
         """How many times the size of its tensor a collective sends, all members together."""
         if op.collective == "send":
             return self.ranks * (self.stages - 1) * self.members
-        ranks = self.ranks * self.members if op.feature == "gathered" else self.ranks
-        groups = 1 if op.feature == "gathered" else self.members
-        return RING_FACTOR.get(op.collective, 1) * (ranks - 1) * groups
+        if op.collective == "all_to_all":  # its size is what leaves a rank for each token of all
+            return 1
+        layout = self.layout or Layout(self.ranks)
+        devices = self.ranks * self.members
+        if op.among in ("members", "everyone"):
+            size = self.members if op.among == "members" else devices
+        else:
+            size = layout.ranks(op.among)
+        return RING_FACTOR.get(op.collective, 1) * (size - 1) * (devices // size)
 
     def _copied(self, rows: Int64) -> tuple[int, int]:
         """Bytes from the host and from the pool."""
@@ -77,14 +85,16 @@ def traffic_table(
     *,
     members: int = 1,
     stages: int = 1,
+    layout: Layout | None = None,
 ) -> TrafficTable:
-    """The table of a group of `tp` ranks."""
-    return TrafficTable(tuple(operators), tp, members, stages, copies or {})
+    """The table of a group of `tp` ranks in each stage, or of a layout's."""
+    ranks = tp if layout is None else layout.stage_ranks
+    return TrafficTable(tuple(operators), ranks, members, stages, layout, copies or {})
 
 
 def _table(op: Operator) -> int:
     """Which of the core's tables counts its executions."""
-    return {"sequences": 1, "gathered": 2}.get(op.feature, 0)
+    return FEATURES.index("tokens" if op.feature == "attention" else op.feature)
 
 
 def _weights(op: Operator, rows: Int64) -> int:

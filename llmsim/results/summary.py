@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from llmsim.core import PS_PER_MS, PS_PER_S, Provenance, Results, Status, TimeShare
+from llmsim.core import FEATURES, PS_PER_MS, PS_PER_S, Provenance, Results, Status, TimeShare
 from llmsim.costs.confidence import Reach, expected_error, farthest
 from llmsim.results.energy import carbon_block, cost_block, energy_block
 from llmsim.results.metrics import PERCENTILES, Distribution, describe, finished_rows, latencies, makespan_ps
@@ -185,9 +185,6 @@ def _kv_transfer(results: Results) -> dict[str, Any] | None:
         "decode_cached_tokens": int(h.decode_cached_tokens[rows].sum()),
         **_statistics("transfer", times),
     }
-
-
-FEATURES = ("tokens", "sequences", "gathered")
 
 
 def _reaches(results: Results, info: Mapping[str, Any]) -> list[Reach]:

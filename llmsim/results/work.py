@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from llmsim.core import PS_PER_S, GroupInfo, Int64, Results
+from llmsim.core import FEATURES, PS_PER_S, GroupInfo, Int64, Results
 from llmsim.model import Hardware, Operator
 
 
@@ -28,12 +28,8 @@ from llmsim.model import Hardware, Operator
 class GroupUsage:
     """How often a group did what; from `Results.table_rows` and the counters."""
 
-    by_tokens: Int64
-    """Shape (max tokens + 1,): batches that computed n tokens, padding included."""
-    by_sequences: Int64
-    """Shape (max sequences + 1,): batches of n sequences."""
-    by_gathered: Int64
-    """As by_tokens, of the tokens that all ranks of a data-parallel domain compute together; empty without one."""
+    by_feature: Mapping[str, Int64]
+    """Shape (max + 1,): batches with n of each of `llmsim.core.FEATURES`, padding included; empty if nobody asks."""
     scheduled_tokens: int
     scheduled_sequences: int
     attended_tokens: int
@@ -42,9 +38,17 @@ class GroupUsage:
 
     def rows(self, op: Operator) -> Int64:
         """How often each row of the operator's table was read."""
-        if op.feature == "gathered":
-            return self.by_gathered
-        return self.by_sequences if op.feature == "sequences" else self.by_tokens
+        return self.by_feature["tokens" if op.feature == "attention" else op.feature]
+
+    @property
+    def shares_prompts(self) -> bool:
+        """Prefill context parallelism: a rank computes a part of the scheduled tokens, and gathers KV of the rest."""
+        return len(self.by_feature["prefills"]) > 0
+
+    @property
+    def by_tokens(self) -> Int64:
+        """Batches that computed n tokens."""
+        return self.by_feature["tokens"]
 
 
 @dataclass(frozen=True)
@@ -70,12 +74,9 @@ class Utilisation:
 
 def group_usage(results: Results, group: int) -> GroupUsage:
     """The usage of one group of a run."""
-    by_tokens, by_sequences, by_gathered = results.table_rows[group]
     counters: Mapping[str, Int64] = results.counters
     return GroupUsage(
-        by_tokens=by_tokens,
-        by_sequences=by_sequences,
-        by_gathered=by_gathered,
+        by_feature=dict(zip(FEATURES, results.table_rows[group], strict=True)),
         scheduled_tokens=int(counters["scheduled_tokens"][group]),
         scheduled_sequences=int(counters["scheduled_sequences"][group]),
         attended_tokens=int(counters["attended_tokens"][group]),
@@ -87,11 +88,11 @@ def group_usage(results: Results, group: int) -> GroupUsage:
 def operator_work(op: Operator, usage: GroupUsage) -> OperatorWork:
     """Flops and bytes of one operator on one rank; collectives move nothing here (see the link counters)."""
     rows = usage.rows(op)
-    computed = int(rows @ np.arange(len(rows), dtype=np.int64))
+    computed = int(rows @ op.units_of(np.arange(len(rows), dtype=np.int64)))
     useful = usage.scheduled_tokens
-    if op.feature in ("gathered", "sequences"):
-        # Gathered: padding included, other ranks' schedules are not this group's. Rows of logits are never padded, and
-        # a sequence that verifies drafts has several.
+    if op.feature in ("gathered", "sequences") or usage.shares_prompts or op.units != (1, 1):
+        # Padding included: what of it is useful was scheduled elsewhere, or is not counted by rank. Rows of logits are
+        # never padded, and a sequence that verifies drafts has several.
         useful = computed
     attended, kv_tokens = usage.attended_tokens, usage.kv_read_tokens
     if op.window:  # at most: sequences shorter than the window see less

@@ -50,7 +50,7 @@ def parsed(document: Any) -> Cluster:
 
 
 def full() -> Json:
-    """A valid cluster that gives every key of the schema, the older layout keys in a second instance."""
+    """A valid cluster that gives every key of the schema; older layout keys and those of two domains apart."""
     document = small()
     options = {
         "engine_profile": "vllm-0.24",
@@ -94,6 +94,9 @@ def full() -> Json:
         "enable_eplb": True,
         "num_redundant_experts": 2,
         "expert_placement_strategy": "linear",
+        "enable_sequence_parallelism": False,
+        "decode_context_parallel_size": 1,
+        "all2all_backend": "allgather_reducescatter",
     }
     drafts = {"num_speculative_tokens": 2}
     by_model = {
@@ -120,10 +123,13 @@ def full() -> Json:
     }
     where = {"weights": "cxl:1", "kv_loc": "npu", "kv_evict_loc": "cpu"}
     first = instance(document)
+    domains = {"attn_tp_size": 1, "attn_dp_size": 2, "ffn_tp_size": 1, "ffn_ep_size": 2}
+    apart = {**first, "npu_mem": dict(first["npu_mem"]), **domains}
     older = {**first, "npu_mem": dict(first["npu_mem"]), "npu_num": 4, "npu_group": 2, "speculative_config": by_head}
     first["npu_mem"]["mem_util"] = 0.9
     first.update(options, num_npus=2, tp_size=2, pp_size=1, ep_size=2, dp_group="a", pd_type="prefill")
     first["pp_layers"] = [32]
+    first["prefill_context_parallel_size"] = 1
     first["speculative_config"] = by_lookup
     first["placement"] = {
         "default": dict(where),
@@ -133,8 +139,8 @@ def full() -> Json:
     for switch in ("block_copy", "local_offloading", "attn_offloading", "sub_batch_interleaving"):
         first[f"enable_{switch}"] = False
     node = document["nodes"][0]
-    node["instances"].append(older)
-    node["num_instances"] = 2
+    node["instances"] += [older, apart]
+    node["num_instances"] = 3
     node["cpu_mem"]["pim_config"] = "DDR4_8GB_3200_pim"
     node["cpu_mem"]["pim_table"] = "pim.csv"
     node["power"] = {

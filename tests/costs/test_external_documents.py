@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmsim.cli import main
+from llmsim.cli.prepare import checked_options, trial
 from tests.costs.builders import needs_database
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -131,6 +132,33 @@ def test_a_linear_blackbox(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     summary = json.loads(capsys.readouterr().out)
     assert summary["mean_ttft_ms"] == pytest.approx(1 + 5 + 100 * 0.020)  # alpha0, then one step of the prompt
     assert summary["mean_tpot_ms"] == pytest.approx(5 + 0.010)
-    (folder / "blis.json").write_text(json.dumps({"beta": [5000, 20, 10], "alpha": [1000, 2, 0]}))
-    assert main([*arguments, "synthetic:n=1,rate=1,input=100,output=3,seed=1"]) == 2
-    assert "alpha1" in capsys.readouterr().err
+
+
+def test_overheads_of_a_blackbox_are_the_clients(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """alpha1 by the prompt's length before the queue; alpha2 for each token, which no step waits for."""
+    arguments = ["run", "--cluster-config", "cluster.json", "--json", "--cost-source", "blackbox:blis.json"]
+    arguments += ["--no-async-scheduling", "--dataset", "synthetic:n=4,rate=1,input=100,output=3,seed=1"]
+    found = []
+    for alpha in ([1000, 0, 0], [1000, 2, 0], [1000, 2, 300]):
+        (folder / "blis.json").write_text(json.dumps({"beta": [5000, 20, 10], "alpha": alpha}))
+        assert main(arguments) == 0
+        found.append(json.loads(capsys.readouterr().out))
+        assert set(found[-1]["invariants"].values()) == {"ok"}
+    assert found[0]["mean_ttft_ms"] == pytest.approx(1 + 5 + 100 * 0.020)
+    assert found[1]["mean_ttft_ms"] == pytest.approx(1 + 100 * 0.002 + 5 + 100 * 0.020)
+    assert found[2]["mean_ttft_ms"] == pytest.approx(1 + 100 * 0.002 + 5 + 100 * 0.020 + 0.3)
+    assert found[1]["mean_tpot_ms"] == pytest.approx(5.010)
+    assert found[2]["mean_tpot_ms"] == found[2]["mean_itl_ms"] == pytest.approx(5.310)
+    assert found[2]["mean_e2el_ms"] == pytest.approx(found[1]["mean_e2el_ms"] + 3 * 0.3)
+    assert any("alpha2" in note for note in found[2]["notes"])
+
+
+def test_a_short_prompt_overtakes_a_long_one_on_its_way_to_the_queue(folder: Path) -> None:
+    (folder / "blis.json").write_text(json.dumps({"beta": [5000, 0, 0], "alpha": [0, 1000, 0]}))
+    trace = folder / "two.jsonl"
+    rows = [{"input_toks": tokens, "output_toks": 1, "arrival_time_ns": at} for tokens, at in ((50, 0), (10, 1))]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ["--cluster-config", "cluster.json", "--dataset", str(trace), "--cost-source", "blackbox:blis.json"]
+    requests = trial(checked_options(options)).requests
+    assert requests.queued_ps.tolist() == [50 * 10**9, 10 * 10**9 + 1000]
+    assert requests.scheduled_ps[1] < requests.scheduled_ps[0]

@@ -2,18 +2,25 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from llmsim.cli import main
 from llmsim.cli.prepare import checked_options, prepare
-from llmsim.export.step_chakra import rounded_us, write_chakra
-from llmsim.export.step_formats import to_networkx
-from llmsim.export.step_graph import IterationGraph, iteration_graph
-from llmsim.lowering import LoweredGroup
-from llmsim.simulate import batch_of
+from llmsim.core import Workload
+from llmsim.export.step_chakra import rounded_ends_ps, rounded_us, write_chakra
+from llmsim.export.step_formats import as_dot, to_networkx
+from llmsim.export.step_graph import GraphNode, IterationGraph, iteration_graph
+from llmsim.lowering import LoweredDeployment, LoweredGroup
+from llmsim.routing import parse_router
+from llmsim.simulate import SimulationOptions, round_of, simulate
+from llmsim.workload import load_dataset
 from tests.engine.command import build_command, run_case
+from tests.lowering.clusters import cluster, lowered, model
 
 ROOT = Path(__file__).resolve().parents[2]
 LLAMA = "meta-llama/Llama-3.1-8B"
@@ -33,9 +40,9 @@ def exported(folder: Path, tp: int, iteration: int, model: str = LLAMA) -> tuple
     """The graph of an iteration, also written as Chakra to the folder `case`; and the group that it is of."""
     prepared = prepare(checked_options(arguments(folder, tp, model)))
     group = prepared.lowered.groups[0]
-    items = batch_of(prepared.lowered, prepared.workload, prepared.simulation, 0, iteration)
-    graph = iteration_graph(group, iteration, items)
-    write_chakra(graph, list(range(graph.ranks)), folder / "case", prepared.deployment.link)
+    batch = round_of(prepared.lowered, prepared.workload, prepared.simulation, 0, iteration)
+    graph = iteration_graph(prepared.lowered.groups, 0, batch)
+    write_chakra(graph, list(range(graph.ranks)), folder / "case")
     return graph, group
 
 
@@ -85,17 +92,119 @@ def test_the_strict_executor_takes_as_long_as_the_step_program(tmp_path: Path, t
             continue
         key = (node.collective, node.bytes_moved)
         if key not in alone:
-            single = IterationGraph(
-                0, graph.model, graph.hardware, tp, 0, (), 0,
-                tuple(n.__class__(**{**vars(n), "depends_on": ()}) for n in graph.nodes if n.layer == node.layer
-                      and n.name == node.name and n.part == node.part)[:tp],
-            )  # fmt: skip
-            prepared = prepare(checked_options(arguments(tmp_path, tp)))
-            write_chakra(single, list(range(tp)), tmp_path / f"one{len(alone)}", prepared.deployment.link)
+            alike = [n for n in graph.nodes if (n.layer, n.name, n.part) == (node.layer, node.name, node.part)][:tp]
+            single = replace(graph, nodes=tuple(replace(n, depends_on=()) for n in alike))
+            write_chakra(single, list(range(tp)), tmp_path / f"one{len(alone)}")
             alone[key] = strict_us(tmp_path / f"one{len(alone)}", executable, tmp_path)
         expected += alone[key]
     assert whole == pytest.approx(expected, abs=1e-6 * len(graph.nodes))
     assert len(alone) == (0 if tp == 1 else 2)
+
+
+DOMAINS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "tp2": ({}, {"tp_size": 2}),
+    "tp4_dcp2": ({"kv_heads": 2}, {"tp_size": 4, "decode_context_parallel_size": 2}),
+    "tp2_sp": ({}, {"tp_size": 2, "enable_sequence_parallelism": True}),
+    "pcp2": ({"kv_heads": 2}, {"prefill_context_parallel_size": 2}),
+    "pp2": ({}, {"pp_size": 2}),
+    "tp2_pp3": ({}, {"tp_size": 2, "pp_size": 3}),
+    "dp2": ({"experts": 8}, {"dp_group": "a"}),
+    "dp3_deepep": ({"experts": 9}, {"dp_group": "a", "all2all_backend": "deepep_low_latency"}),
+    "dp2_tp2_cut": ({"experts": 8}, {"dp_group": "a", "tp_size": 2, "ep_size": 2}),
+    "dp2_tp2": ({"experts": 8}, {"dp_group": "a", "tp_size": 2}),
+    "dp2_pp2": ({"experts": 8, "dense_first": 2}, {"dp_group": "a", "pp_size": 2}),
+    "attn1x2_ffn2": ({}, {"attn_dp_size": 2, "ffn_tp_size": 2}),
+}
+FEW = "synthetic:n=3,rate=100000,input=lognormal:80,output=6,seed=5"
+"""So few requests that no step starts before the one before has ended."""
+
+
+def domain(folder: Path, name: str, experts: str = "BALANCED") -> tuple[LoweredDeployment, Workload, SimulationOptions]:
+    shape, keys = DOMAINS[name]
+    members = int(name[2]) if "dp_group" in keys else 1
+    document = cluster(model(folder, **shape), members=members, async_scheduling=False, **keys)
+    deployment = lowered(document, experts=experts)
+    workload = load_dataset(FEW, known_models=deployment.models, granularity=deployment.granularity)
+    return deployment, workload, SimulationOptions(router=parse_router("RR"), record_steps=True)
+
+
+def domain_graph(folder: Path, name: str, iteration: int, experts: str = "BALANCED") -> IterationGraph:
+    deployment, workload, options = domain(folder, name, experts)
+    return iteration_graph(deployment.groups, 0, round_of(deployment, workload, options, 0, iteration))
+
+
+@pytest.mark.parametrize("experts", ["BALANCED", "ZIPF:s=1.2"])
+@pytest.mark.parametrize("name", DOMAINS)
+def test_the_graph_of_a_domain_lasts_as_long_as_its_steps(tmp_path: Path, name: str, experts: str) -> None:
+    """Of every member, with its waiting for the others."""
+    deployment, workload, options = domain(tmp_path, name, experts)
+    results = simulate(deployment, workload, options)
+    steps = {column: np.asarray(values) for column, values in results.steps.items()}
+    for iteration in (0, 2):
+        graph = domain_graph(tmp_path, name, iteration, experts)
+        working = steps["tokens"][steps["group"] == 0] > 0
+        place = int(np.flatnonzero(working)[iteration])
+        for member, end_ps in zip(graph.members, graph.member_ends_ps(), strict=True):
+            mine = steps["group"] == member
+            took = int(steps["end_ps"][mine][place] - steps["start_ps"][mine][place])
+            assert end_ps == took - deployment.groups[member].engine.host_gap_ps
+
+
+@pytest.mark.parametrize("name", [name for name in DOMAINS if name != "dp3_deepep"])
+def test_the_engine_takes_as_long_for_the_traces(tmp_path: Path, name: str) -> None:
+    """Default rules: to the picosecond, with what is not on links in whole microseconds. Strict rules: by their units,
+    but for 1 ns of rounding for each hop and 10 ns of endpoint in groups that are not all ranks."""
+    executable = build_command()
+    graph = domain_graph(tmp_path, name, 1)
+    case = tmp_path / "case"
+    write_chakra(graph, list(range(graph.ranks)), case)
+    longest = max(rounded_ends_ps(graph).values())
+    default = run_case(executable, case, tmp_path, rules="default")
+    assert default.exit_code == 0, default.errors
+    ends = [end or 0 for end in default.finish_ps()]
+    meetings = sum(len(node.depends_on) > 1 for node in graph.of_rank(0))  # others wait whole microseconds
+    assert abs(max(ends) - longest) <= meetings * 10**6
+    found = run_case(executable, case, tmp_path)
+    assert found.exit_code == 0, found.errors
+    found_ns = max(end or 0 for end in found.finish_ns())
+    alone: dict[tuple[object, ...], int] = {}
+    expected = replace(graph, nodes=tuple(strict(node, graph, alone, executable, tmp_path) for node in graph.nodes))
+    spare_ns = 2 * len(graph.of_rank(0)) + 1 + meetings * 1000
+    assert found_ns * 1000 == pytest.approx(max(rounded_ends_ps(expected).values()), abs=spare_ns * 1000)
+
+
+def strict(
+    node: GraphNode, graph: IterationGraph, alone: dict[tuple[object, ...], int], executable: Path, folder: Path
+) -> GraphNode:
+    """The node with the time that strict rules give it alone; a message by hand: 50 GB/s (of 2^30 bytes) and 2 us."""
+    if node.kind == "send":
+        return replace(node, duration_ps=int(2000 + node.bytes_moved / (50 * 2**30 / 1e9)) * 1000)
+    if node.kind != "collective" or not node.on_links:
+        return node
+    key = (node.collective, node.bytes_moved, len(node.group))
+    if key not in alone:
+        nothing = replace(graph.nodes[0], kind="compute", on_links=False, duration_ps=0, depends_on=(), group=())
+        turns = {rank: replace(nothing, rank=rank) for rank in range(graph.ranks)}
+        alike = [replace(n, depends_on=()) for n in graph.nodes if (n.name, n.group) == (node.name, node.group)]
+        turns |= {n.rank: n for n in reversed(alike)}
+        case = folder / f"alone{len(alone)}"
+        write_chakra(replace(graph, nodes=tuple(turns.values())), list(range(graph.ranks)), case)
+        found = run_case(executable, case, folder)
+        assert found.exit_code == 0, found.errors
+        alone[key] = max(end or 0 for end in found.finish_ns()) * 1000
+    return replace(node, duration_ps=alone[key])
+
+
+def test_a_message_joins_two_stages(tmp_path: Path) -> None:
+    graph = domain_graph(tmp_path, "tp2_pp3", 0)
+    sent = [node for node in graph.nodes if node.kind == "send"]
+    received = {node.group: node for node in graph.nodes if node.kind == "receive"}
+    assert len(sent) == len(received) == 2 * 2
+    for node in sent:
+        assert node.group == (node.rank, node.rank + 2)
+        assert node.node in received[node.group].depends_on
+    text = as_dot(graph, graph.nodes)
+    assert text.count("style=dashed") >= 4
 
 
 def test_dot_has_one_box_per_operator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,20 +15,36 @@ from llmsim.workload import load_dataset
 TRACE = "synthetic:n=40,rate=200,input=lognormal:120,output=lognormal:12,seed=5"
 
 
-def model(folder: Path, *, experts: int = 0, layers: int = 5, dense_first: int = 0) -> str:
+def model(
+    folder: Path,
+    *,
+    experts: int = 0,
+    layers: int = 5,
+    dense_first: int = 0,
+    kv_heads: int = 8,
+    latent: bool = False,
+    shared: int = 0,
+    width: int = 1024,
+) -> str:
     """A config.json of a few layers with eight heads; the path of it."""
     shape: dict[str, Any] = {
         "model_type": "llama", "hidden_size": 512, "num_hidden_layers": layers, "num_attention_heads": 8,
-        "num_key_value_heads": 8, "intermediate_size": 1024, "vocab_size": 1024, "max_position_embeddings": 4096,
-        "torch_dtype": "bfloat16",
+        "num_key_value_heads": kv_heads, "intermediate_size": width, "vocab_size": 1024,
+        "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
     }  # fmt: skip
     if experts:
         shape |= {
             "model_type": "qwen3_moe", "num_experts": experts, "num_experts_per_tok": 2, "moe_intermediate_size": 256,
             "head_dim": 64, "decoder_sparse_step": 1, "mlp_only_layers": list(range(dense_first)),
         }  # fmt: skip
+    if latent or shared:
+        shape |= {
+            "model_type": "deepseek_v2", "q_lora_rank": None, "kv_lora_rank": 128, "qk_nope_head_dim": 64,
+            "qk_rope_head_dim": 32, "v_head_dim": 64, "n_routed_experts": experts or None, "n_shared_experts": shared,
+            "num_experts_per_tok": 2, "moe_intermediate_size": 256, "first_k_dense_replace": dense_first,
+        }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"config-{experts}-{layers}-{dense_first}.json"
+    path = folder / f"config-{experts}-{layers}-{dense_first}-{kv_heads}-{latent}-{shared}-{width}.json"
     path.write_text(json.dumps(shape), encoding="utf-8")
     return str(path)
 
