@@ -154,7 +154,14 @@ def test_nothing_is_lost_under_pressure(
         blocks=blocks, block_size=16, max_seqs=seqs, budget=64, max_model_len=100_000, depth=depth, caching=caching,
         per_token_ms=0.1, extra=drafting(tokens, [rate] * tokens),
     )  # fmt: skip
-    check(requests, options, drafts=True)
+    check(requests, options, drafts=tokens)
+
+
+def test_with_two_batches_in_flight_a_verification_runs_behind_the_one_that_ends_the_answer() -> None:
+    """The first verification gives all that is left; the second was scheduled before that was known."""
+    sim = run([(0, 1, 3)], Options(depth=2, extra=drafting(1, [1.0])))
+    assert schedule(sim) == [[(0, 1, 0)], [(0, 2, 1)], [(0, 2, 3)]]
+    assert sim.requests()["emitted_tokens"].tolist() == [3] and sim.counters()["drafted_tokens"][0] == 1
 
 
 def config(**fields: Any) -> SpeculativeConfig:
