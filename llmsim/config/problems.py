@@ -119,6 +119,7 @@ def _known_keys(location: Location, schema: dict[str, Any]) -> str:
     return "; remove it, or look it up in the JSON Schema of the cluster file"
 
 
+_SHOWN_FIELDS = 20
 _TYPE_NAMES = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "a string"}
 
 
@@ -133,7 +134,8 @@ def expectation(node: dict[str, Any]) -> str:
         words = f"a list of {node.get('minItems', 0)} to {node['maxItems']} entries" if "maxItems" in node else "a list"
     elif kind == "object":
         required = node.get("required", list(node.get("properties", {})))
-        words = f"an object with {', '.join(required)}" if required else "an object"
+        more = f", ... ({len(required) - _SHOWN_FIELDS} more)" if len(required) > _SHOWN_FIELDS else ""
+        words = f"an object with {', '.join(required[:_SHOWN_FIELDS])}{more}" if required else "an object"
     else:
         words = _TYPE_NAMES.get(kind, kind) + _range(node)
     if "unit" in node:

@@ -122,7 +122,8 @@ FEW = "synthetic:n=3,rate=100000,input=lognormal:80,output=6,seed=5"
 def domain(folder: Path, name: str, experts: str = "BALANCED") -> tuple[LoweredDeployment, Workload, SimulationOptions]:
     shape, keys = DOMAINS[name]
     members = int(name[2]) if "dp_group" in keys else 1
-    document = cluster(model(folder, **shape), members=members, async_scheduling=False, **keys)
+    # Graphs hold what devices do, not how long a step waits for the host's launches.
+    document = cluster(model(folder, **shape), members=members, async_scheduling=False, launch_ns=0, **keys)
     deployment = lowered(document, experts=experts)
     workload = load_dataset(FEW, known_models=deployment.models, granularity=deployment.granularity)
     return deployment, workload, SimulationOptions(router=parse_router("RR"), record_steps=True)
