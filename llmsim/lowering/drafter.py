@@ -63,6 +63,8 @@ def refuse_what_does_not_run_yet(group: Group, members: int, *, exact: bool, off
         (drafts and members > 1, "data-parallel ranks in lock-step"),
         (drafts and exact, "--exact"),
         (drafts and powered, "the power section of a node"),
+        (group.pcp * group.engine.decode_context_parallel_size > 1, "context parallelism"),
+        (group.engine.enable_sequence_parallelism and group.tp > 1, "sequence parallelism"),
     ):
         if is_so:
             raise NotYetError(

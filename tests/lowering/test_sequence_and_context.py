@@ -236,6 +236,16 @@ def test_illegal_layouts_name_the_rule(tmp_path: Path, shape: str, instance: dic
         lowered(cluster(model(tmp_path, **SHAPES[shape]), members=members, **instance))
 
 
+def test_drafts_of_shared_out_sequences_are_refused(tmp_path: Path) -> None:
+    drafts = {"method": "ngram", "num_speculative_tokens": 2, "acceptance_rate": [0.5, 0.5]}
+    for keys, words in (
+        ({"tp_size": 4, "decode_context_parallel_size": 2}, "context parallelism"),
+        ({"tp_size": 2, "enable_sequence_parallelism": True}, "sequence parallelism"),
+    ):
+        with pytest.raises(NotYetError, match=words):
+            lowered(cluster(model(tmp_path, kv_heads=2), speculative_config=drafts, **keys))
+
+
 def test_what_does_not_run_together_is_refused(tmp_path: Path) -> None:
     keys = {"prefill_context_parallel_size": 2, "dp_group": "a"}
     with pytest.raises(NotYetError, match="experts that data-parallel ranks share"):
