@@ -1,4 +1,5 @@
 // Measures the fair-share network on fat trees: all-to-all of equal and of skewed sizes. One line per figure.
+// fair_bench [NAME [ARITY [DEVICES]]]
 #include <sys/resource.h>
 
 #include <cstdio>
@@ -103,7 +104,11 @@ int main(int argc, char** argv) {
     const auto wanted = [&](const char* name) { return std::strcmp(what, "all") == 0 || std::strcmp(what, name) == 0; };
     if (wanted("spread")) equal(arity, true);
     if (wanted("hashed")) equal(arity, false);
-    if (wanted("skewed")) skewed(8, 256, {});
-    if (wanted("quantum")) skewed(8, 512, {10'000, 65'536});
+    const auto devices = [&](int standard) {  // of the 512 of an 8-ary tree, or 4,096 of a 16-ary one
+        return static_cast<std::uint32_t>(argc > 3 ? std::atoi(argv[3]) : standard);
+    };
+    const auto tree = [&](std::uint32_t standard) { return argc > 2 ? arity : standard; };
+    if (wanted("skewed")) skewed(tree(8), devices(256), {});
+    if (wanted("quantum")) skewed(tree(8), devices(512), {10'000, 65'536});
     return 0;
 }
