@@ -175,15 +175,19 @@ class Traffic:
     link_bytes: int = 0
     """Collectives between them, as ring algorithms send them."""
     host_bytes: int = 0
-    """Host memory of the node."""
+    """Between devices and the node's host memory."""
     pool_bytes: int = 0
     """The cluster's CXL pool."""
     nic_bytes: int = 0
     """KV hand-overs between nodes, at this end."""
+    storage_bytes: int = 0
+    """Between devices and the node's storage, which crosses its links too."""
+    processor_bytes: int = 0
+    """Host memory without a link: what the node's processors read and write, and handed-over KV that lands there."""
 
-    def plus(self, *, link_bytes: int, nic_bytes: int) -> "Traffic":
-        """With what moved between groups."""
-        return replace(self, link_bytes=self.link_bytes + link_bytes, nic_bytes=self.nic_bytes + nic_bytes)
+    def plus(self, **more: int) -> "Traffic":
+        """With what else moved: fields of this class."""
+        return replace(self, **{name: getattr(self, name) + size for name, size in more.items()})
 
 
 @dataclass(frozen=True)

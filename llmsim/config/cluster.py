@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from llmsim.config.devices import CpuMemory, CxlMemory, NodePower, Storage
+from llmsim.config.devices import CpuMemory, CxlMemory, NodePower, Processors, Storage
 from llmsim.config.dialect import check_expert_ranks
 from llmsim.config.fields import (
     BandwidthPerDimension,
@@ -34,6 +34,9 @@ class Node(Section):
     storage: Storage | None = Field(default=None, description="The node's own storage, on its switch.")
     instances: tuple[Instance, ...] = Field(
         min_length=1, max_length=1 << 16, strict=False, description="Model instances on this node."
+    )
+    cpu: Processors | None = Field(
+        default=None, description="The node's processors, which operators may run on (operator_devices)."
     )
     power: NodePower | None = Field(default=None, description="What the node draws.")
     price_per_hour: PricePerHour = Field(

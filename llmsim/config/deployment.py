@@ -39,6 +39,14 @@ class LinkSpec:
 
 
 @dataclass(frozen=True)
+class Processors:
+    """What a node computes with beside its accelerators: a data sheet of one socket, and how many there are."""
+
+    hardware: str
+    sockets: int
+
+
+@dataclass(frozen=True)
 class Node:
     """One host: its memory and its power, if declared, and the indices of its groups."""
 
@@ -53,6 +61,8 @@ class Node:
     price_per_hour: float = 0.0
     """USD, beside the devices' prices."""
     storage: StorageSpec | None = None
+    processors: Processors | None = None
+    """None: the file does not say what they are, and no operator runs there."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +96,8 @@ class Offloading:
     expert_prefetch: Literal["layer", "touched", "demand"] = "layer"
     expert_cache: float = 0.0
     """Share of the offloaded experts that stays on the device."""
+    operator_devices: tuple[tuple[str, str], ...] = ()
+    """(operator or class of operators, class of device), as the file gives them."""
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,13 @@ class CpuMemory(Memory):
     )
 
 
+class Processors(Section):
+    """What a node computes with beside its accelerators."""
+
+    hardware: FolderName = Field(description="Data sheet of one socket: a preset's name, or a file beside this one.")
+    sockets: PositiveCount = Field(default=1, description="How many there are.")
+
+
 class CxlMemory(Memory):
     """A pool of CXL memory devices that every node reaches: `mem_size` of all, `mem_bw` and `mem_latency` of each."""
 

@@ -136,6 +136,11 @@ class Instance(EngineOptions):
         default=None, description="Overlap two half batches, on devices and in memory."
     )
 
+    operator_devices: dict[Name, Literal["npu", "cpu", "pim"]] = Field(
+        default_factory=dict,
+        description="Which class of device runs an operator or a class of them (attention, ffn, experts, norms, "
+        "projections, head): the accelerators, the node's processors, or memory that computes.",
+    )
     sub_batch_rule: Literal["shorter", "always"] | None = Field(
         default=None, description="When sub-batches are used: where the step gets shorter (default), or always."
     )

@@ -15,6 +15,7 @@ from llmsim.config.deployment import (
     Node,
     Offloading,
     PoolSpec,
+    Processors,
     StorageSpec,
 )
 from llmsim.config.devices import CxlMemory, Memory, Storage
@@ -63,6 +64,7 @@ def resolve(
             pim_table=node.cpu_mem.pim_table if node.cpu_mem else None,
             price_per_hour=node.price_per_hour,
             storage=_storage(node.storage),
+            processors=None if node.cpu is None else Processors(node.cpu.hardware.strip(), node.cpu.sockets),
         )
         for i, node in enumerate(cluster.nodes)
     )
@@ -158,8 +160,15 @@ def _offloading(cluster: Cluster, location: Location, instance: Instance, switch
         value = getattr(instance, key)
         return key in switches if value is None else bool(value)
 
-    attention, halves = on("enable_attn_offloading"), on("enable_sub_batch_interleaving")
-    if halves and not attention:
+    devices = instance.operator_devices
+    attention = on("enable_attn_offloading") or devices.get("attention") == "pim"
+    if attention and devices.get("attention", "pim") != "pim":
+        raise InputError(
+            f'{cluster.place((*location, "operator_devices", "attention"))} is "{devices["attention"]}", but '
+            "enable_attn_offloading says that decodes attend in memory; leave one of them out"
+        )
+    halves = on("enable_sub_batch_interleaving")
+    if halves and not attention and devices.get("attention") != "cpu":
         raise InputError(
             f"{cluster.place((*location, 'enable_sub_batch_interleaving'))} is on, but decodes attend on the devices; "
             "turn enable_attn_offloading on too"
@@ -173,6 +182,7 @@ def _offloading(cluster: Cluster, location: Location, instance: Instance, switch
         weight_buffers=instance.weight_buffers or default.weight_buffers,
         expert_prefetch=instance.expert_prefetch or default.expert_prefetch,
         expert_cache=instance.expert_cache or default.expert_cache,
+        operator_devices=tuple(devices.items()),
     )
 
 

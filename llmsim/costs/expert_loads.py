@@ -212,3 +212,13 @@ def drawn_table(
         if tokens <= min(1024, last):
             fullest[layer] = float((pairs.max(axis=-1) / pairs.mean(axis=-1)).mean())
     return DrawnTable(token_axis(last), ps, routing.seed, provenance), float(fullest.mean())
+
+
+def touched_table(
+    routing: ExpertRouting, layers: int, experts: int, topk: int, last: int, placement: Placement
+) -> DrawnTable:
+    """Experts that the rank with the most of them touches, in the very draws of `drawn_table`; `ps` are experts."""
+    counts = empty_table(routing, layers, experts, last)
+    for layer, index, _, drawn, slots in each_draw(routing, layers, experts, topk, last, placement):
+        counts[layer, :, index] = rank_loads(drawn, slots, placement.ranks)[1].max(axis=-1)
+    return DrawnTable(token_axis(last), counts, routing.seed, 0)

@@ -12,9 +12,9 @@ import numpy as np
 from llmsim import _native
 from llmsim.config import Deployment, Node
 from llmsim.config.power import NodePowerSpec
-from llmsim.core import FEATURES, Energy, Int64, RequestColumns
+from llmsim.core import FEATURES, Energy, RequestColumns
 from llmsim.costs import OpCost
-from llmsim.power import CostPlan, GroupUse, PowerPlan, Price, TrafficTable, account, traffic_table
+from llmsim.power import Copied, CostPlan, GroupUse, PowerPlan, Price, TrafficTable, account, traffic_table
 
 if TYPE_CHECKING:
     from llmsim.lowering.deployment import LoweredGroup
@@ -33,12 +33,15 @@ class Accounting:
     cost: CostPlan
     notes: tuple[str, ...]
     groups: tuple["LoweredGroup", ...] = ()
+    part_power: bool = True
+    """Memory that computes draws what its part file says (the fidelity term pim_power)."""
 
     def energy(self, simulation: "_native.Simulation", requests: RequestColumns, interval_ps: int) -> Energy | None:
         """The account of a run that recorded shares, from the first arrival to the end of the last step."""
         if self.power is None:
             return None
-        handed, through_nics = self._handed_over(simulation.handovers(), requests)
+        handed = self._handed_over(simulation.handovers(), requests)
+        media = [str(row["name"]).split()[0] for row in simulation.kv_tiers()]
         busy = simulation.busy_time()
         activities = [simulation.activity(index) for index in range(len(self.traffic))]
         uses = [
@@ -47,8 +50,8 @@ class Accounting:
                 step_end_ps=activity["end_ps"],
                 share_request=activity["share_request"],
                 share_ps=activity["share_ps"],
-                traffic=table.traffic(activity).plus(link_bytes=handed[index], nic_bytes=through_nics[index]),
-                computing_aj=_computing_aj(group, activity),
+                traffic=table.traffic(activity).plus(**handed[index]).plus(**_tier_bytes(activity, media)),
+                computing_aj=_computing_aj(group, activity) if self.part_power else 0,
                 **_known_energy(group, activity, [row for row in busy if row[0] == index]),
             )
             for index, (group, activity, table) in enumerate(zip(self.groups, activities, self.traffic, strict=True))
@@ -58,33 +61,51 @@ class Accounting:
         end_ps = max([start_ps, *(int(use.step_end_ps.max()) for use in uses if len(use.step_end_ps))])
         return account(self.power, uses, len(requests.status), (start_ps, end_ps), interval_ps)
 
-    def _handed_over(
-        self, handovers: Mapping[str, Any] | None, requests: RequestColumns
-    ) -> tuple[list[int], list[int]]:
-        """Bytes of KV hand-overs by group: over links of the sender's node, and through network cards, at both ends."""
-        links, nics = [0] * len(self.traffic), [0] * len(self.traffic)
+    def _handed_over(self, handovers: Mapping[str, Any] | None, requests: RequestColumns) -> list[dict[str, int]]:
+        """Bytes of KV hand-overs by group: over links of the sender's node, through network cards at both ends, and
+        into the node's memory where the receiver has its KV there."""
+        moved = [{"link_bytes": 0, "nic_bytes": 0, "processor_bytes": 0} for _ in self.traffic]
         if handovers is None or self.power is None:
-            return links, nics
+            return moved
         rows = np.flatnonzero((handovers["prefill_group"] >= 0) & (handovers["kv_transfer_bytes"] > 0))
         where = self.power.node_of_group
         for row in rows.tolist():
             sender, receiver = int(handovers["prefill_group"][row]), int(requests.group[row])
             size = int(handovers["kv_transfer_bytes"][row])
             if where[sender] == where[receiver]:
-                links[sender] += size
+                moved[sender]["link_bytes"] += size
             else:
-                nics[sender] += size
-                nics[receiver] += size
-        return links, nics
+                moved[sender]["nic_bytes"] += size
+                moved[receiver]["nic_bytes"] += size
+            for end in (sender, receiver):
+                plan = self.groups[end].offload
+                if plan is not None and plan.kv_bytes is not None:
+                    moved[end]["processor_bytes"] += size
+        return moved
 
 
-def accounting(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> Accounting:
-    """The plans of a lowered deployment; equal groups share their byte tables."""
-    power, notes = _power_plan(deployment, groups), []
+MEDIA = {"CPU": "host_bytes", "CXL": "pool_bytes"}
+"""Medium of a tier of KV -> the bytes that it counts as; what is neither is storage."""
+
+
+def _tier_bytes(activity: Mapping[str, Any], media: Sequence[str]) -> dict[str, int]:
+    """Bytes between a group and the tiers of KV below it."""
+    moved: dict[str, int] = {}
+    for pool, size in activity["tier_bytes"]:
+        name = MEDIA.get(media[pool], "storage_bytes")
+        moved[name] = moved.get(name, 0) + int(size)
+    return moved
+
+
+def accounting(deployment: Deployment, groups: Sequence["LoweredGroup"], disabled: Sequence[str] = ()) -> Accounting:
+    """The plans of a lowered deployment; equal groups share their byte tables. `disabled` are fidelity terms."""
+    part_power = "pim_power" not in disabled
+    power, notes = _power_plan(deployment, groups, part_power), []
     tables: dict[int, TrafficTable] = {}
     if power is not None:
         for group, place in zip(groups, deployment.groups, strict=True):
             if id(group.program) not in tables:
+                hosted = group.offload.where.hosted if group.offload is not None else frozenset()
                 tables[id(group.program)] = traffic_table(
                     group.operators,
                     group.layout.tp,
@@ -92,6 +113,7 @@ def accounting(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> Acco
                     members=place.dp,
                     stages=place.pp,
                     layout=group.layout,
+                    hosted=hosted,
                 )
         without = [str(index) for index, spec in enumerate(power.nodes) if spec is None]
         if without:
@@ -100,11 +122,11 @@ def accounting(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> Acco
                 "what it draws is not counted"
             )
     traffic = tuple(tables[id(group.program)] for group in groups) if tables else ()
-    return Accounting(power, traffic, _cost_plan(deployment, groups), tuple(notes), tuple(groups))
+    return Accounting(power, traffic, _cost_plan(deployment, groups), tuple(notes), tuple(groups), part_power)
 
 
-def _power_plan(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> PowerPlan | None:
-    nodes = tuple(_node_power(node, deployment, groups) for node in deployment.nodes)
+def _power_plan(deployment: Deployment, groups: Sequence["LoweredGroup"], part_power: bool) -> PowerPlan | None:
+    nodes = tuple(_node_power(node, deployment, groups if part_power else ()) for node in deployment.nodes)
     if all(spec is None for spec in nodes):
         return None
     return PowerPlan(
@@ -119,9 +141,9 @@ def _power_plan(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> Pow
 def _node_power(node: Node, deployment: Deployment, groups: Sequence["LoweredGroup"]) -> NodePowerSpec | None:
     """A memory that computes draws what its part file says, by channel, instead of what DIMMs draw."""
     parts = [
-        lowered.offload.part
-        for lowered, group in zip(groups, deployment.groups, strict=True)
-        if group.node == node.index and lowered.offload is not None and lowered.offload.part is not None
+        lowered.offload.pim.part
+        for lowered, group in zip(groups, deployment.groups, strict=False)
+        if group.node == node.index and lowered.offload is not None and lowered.offload.pim is not None
     ]
     if node.power is None or not parts or node.host_memory is None:
         return node.power
@@ -131,12 +153,12 @@ def _node_power(node: Node, deployment: Deployment, groups: Sequence["LoweredGro
 
 def _computing_aj(group: "LoweredGroup", activity: dict[str, Any]) -> int:
     """What the channels draw above idle while they compute: all channels of a set work as long as it does."""
-    if group.offload is None or group.offload.part is None:
+    if group.offload is None or group.offload.pim is None:
         return 0
-    part = group.offload.part
-    above_uw = round((part.peak_w - part.idle_w) * UW_PER_W)
+    pim = group.offload.pim
+    above_uw = round((pim.part.peak_w - pim.part.idle_w) * UW_PER_W)
     busy_ps = int(activity["offload"]["channel_busy_ps"])
-    return busy_ps * group.offload.channels_per_set * group.layout.tp * above_uw
+    return busy_ps * pim.channels_per_set * group.layout.tp * above_uw
 
 
 def _known_energy(
@@ -163,12 +185,11 @@ def _known_energy(
     return {"known_aj": energy_aj * ranks, "known_device_ps": device_ps * ranks}
 
 
-def _copies(group: "LoweredGroup") -> dict[str, tuple[int, Int64]]:
+def _copies(group: "LoweredGroup") -> tuple[Copied, ...]:
     if group.offload is None:
-        return {}
-    copies, nothing = group.offload.copies, np.zeros(1, np.int64)
-    places = dict.fromkeys([*copies.fixed, *copies.by_tokens])
-    return {place: (copies.fixed.get(place, 0), copies.by_tokens.get(place, nothing)) for place in places}
+        return ()
+    moved = group.offload.copies.moved
+    return tuple(Copied(one.place, one.feature, one.rows, one.experts) for one in moved)
 
 
 def _cost_plan(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> CostPlan:

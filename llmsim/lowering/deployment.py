@@ -9,7 +9,7 @@ from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
 from llmsim.config.deployment import Offloading
 from llmsim.config.engine_profile import load_profile
-from llmsim.config.errors import InputError, LlmsimError, NotYetError
+from llmsim.config.errors import InputError, LlmsimError
 from llmsim.core import GroupInfo
 from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost, compile_costs
 from llmsim.costs.blackbox import PREFIX as BLACKBOX
@@ -23,9 +23,11 @@ from llmsim.lowering.calibration import Calibration
 from llmsim.lowering.capped import clock_ppm, costs_at_clock
 from llmsim.lowering.collectives import DomainLinks, Network, expanded_config, link_collective_costs, links_of
 from llmsim.lowering.context import with_gathered_context
+from llmsim.lowering.copies import Uneven
 from llmsim.lowering.drafter import DraftPlan, Linked, busy_names, draft_plan, refuse_what_does_not_run_yet
 from llmsim.lowering.graphs import graph_rules, padded_mixed
 from llmsim.lowering.handover import ROLES, handover_config, transfer_notes
+from llmsim.lowering.host_operators import with_host_costs
 from llmsim.lowering.layouts import (
     LoweredWave,
     batches_in_flight,
@@ -38,9 +40,10 @@ from llmsim.lowering.layouts import (
     tightest,
     with_even_graphs,
 )
+from llmsim.lowering.meeting import check_capacities, kv_places, meeting_groups, met_by_others, place_memories
 from llmsim.lowering.network import ClusterNetwork, cluster_network
-from llmsim.lowering.offload import OffloadPlan, evicted_notes, local_reads, offload_plan, place_copies
-from llmsim.lowering.program import Placed, build_program
+from llmsim.lowering.offload import OffloadPlan, complete, evicted_notes, local_reads, offload_plan
+from llmsim.lowering.program import FEATURES, Placed, build_program
 from llmsim.lowering.routed import RoutedLinks, Routes, routes_of
 from llmsim.lowering.scheduler import scheduler_config
 from llmsim.lowering.shared_links import SharedLinks, shared_links
@@ -48,7 +51,6 @@ from llmsim.lowering.terms import COLD_KV
 from llmsim.model import (
     DEFAULT_NUM_SMS,
     Dtypes,
-    Elsewhere,
     Hardware,
     Layout,
     MemoryLedger,
@@ -195,17 +197,12 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     notes |= dict.fromkeys(note for lowered in done.values() for note in lowered.network_notes)
     changes = adjustment_notes(options.calibration, options.disabled_terms)
     notes |= dict.fromkeys(evicted_notes(deployment))
-    account = accounting(deployment, groups)
+    account = accounting(deployment, groups, options.disabled_terms)
     waves = lockstep_waves(deployment, [(lowered.model, lowered.expanded) for lowered in groups])
     for index in (index for wave in waves for index in wave.groups):
         groups[index] = replace(groups[index], expanded=None)  # its wave runs it
-    network = handovers = None
+    network, handovers = _meeting(deployment, groups, options, routes)
     shared: tuple[SharedLinks, ...] = ()
-    if deployment.disaggregation is not None or options.tiers:
-        contention = "fifo" if options.network == "congestion-aware" else "fair"
-        network = cluster_network(deployment, contention, routes)
-    if network is not None and deployment.disaggregation is not None:
-        handovers = handover_config(deployment, groups, network)
     if network is not None:
         shared = shared_links(deployment, groups, waves, network, tiers=options.tiers)
     how = transfer_notes(deployment, groups)
@@ -213,6 +210,24 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
         tuple(groups), models, account, network, handovers, (*changes, *notes, *account.notes, *how), waves, shared,
         overheads.output_ps if (overheads := overheads_of(options.cost_plugin)) is not None else 0,
     )  # fmt: skip
+
+
+def _meeting(
+    deployment: Deployment, groups: list[LoweredGroup], options: LoweringOptions, routes: Routes | None
+) -> "tuple[ClusterNetwork | None, _native.HandoverConfig | None]":
+    """The network that groups share, and what moves between them; (None, None) where everything keeps to itself."""
+    fifo = options.network == "congestion-aware"
+    check_capacities(deployment, groups)
+    meeting = meeting_groups(deployment, groups, fifo=fifo, tiers=options.tiers)
+    if deployment.disaggregation is None and not options.tiers and not meeting:
+        return None, None
+    network = cluster_network(deployment, "fifo" if fifo else "fair", routes)
+    memories = place_memories(deployment, groups, network)
+    met_by_others(deployment, groups, meeting, network, memories)
+    handovers = None
+    if deployment.disaggregation is not None:
+        handovers = handover_config(deployment, groups, kv_places(deployment, groups, network, memories))
+    return network, handovers
 
 
 def _lower_in_place(
@@ -262,7 +277,8 @@ def _lower_group(
     stages = stage_operators(model, layout, dtypes)
     ops = distinct_operators(stages, model, layout, dtypes)
     request = _cost_request(group, options, model, hardware, layout, dtypes, ops, routes is not None)
-    offload = offload_plan(deployment, group, model, layout, ops, request.max_model_len, request.table_tokens)
+    tables = {feature: request.counts(feature) for feature in FEATURES}
+    offload = offload_plan(deployment, group, model, layout, stages, ops, request.max_model_len, tables)
     draft = _draft(deployment, group, options, request, offload, routes)
     ledger = _ledger(group, model, layout, dtypes, hardware, offload, draft)
     costs = _costs(deployment, group, options, request, offload)
@@ -283,12 +299,8 @@ def _lower_group(
     if options.exact or links.must_expand:
         expanded = expanded_config(ops, program_costs, linked.as_messages, links)
     if offload is not None:
-        if any(isinstance(cost, OpCost) and cost.drawn is not None for cost in program_costs):
-            raise NotYetError(
-                f"{deployment.cluster_path}: {group.field_path}: uneven loads of experts together with weights or "
-                'attention outside of the device do not run in this version; say "--expert-routing-policy BALANCED"'
-            )
-        place_copies(offload, ops, program_costs)
+        uneven = Uneven(request.expert_routing, request.expert_placement)
+        complete(offload, deployment, group, model, dtypes, program_costs, uneven, layout.tp)
         offload.native.expanded = options.exact
     native = _native_group(group, model_index, offload, draft)
     native.api_latency_per_token_ps = 0 if overheads is None else overheads.queueing_per_token_ps
@@ -399,7 +411,6 @@ def _ledger(
 ) -> MemoryLedger:
     """Of the stage with the least room, which decides for all."""
     engine = group.engine
-    elsewhere = None if offload is None else Elsewhere(offload.weights_elsewhere, offload.buffers, offload.kv_bytes)
     return tightest(
         layout,
         lambda stage: memory_ledger(
@@ -416,7 +427,7 @@ def _ledger(
             cuda_graph_sizes=engine.cuda_graph_sizes,
             cudagraph_mode=engine.cudagraph_mode,
             num_sms=DEFAULT_NUM_SMS if hardware is None else hardware.num_sms,
-            elsewhere=elsewhere,
+            elsewhere=None if offload is None else offload.elsewhere(stage.stage),
             draft=None if draft is None else draft.share,
         ),
     )
@@ -435,6 +446,8 @@ def _costs(
     costs = costs_at_clock(costs, request.operators, request.dtypes, own_light_of(request), clock)
     if group.offloading.local_reads:
         costs = replace(costs, ops=local_reads(costs.ops, request.operators, group.memory))
+    if offload is not None and offload.host is not None:
+        costs = with_host_costs(costs, request, offload.host)
     if offload is not None and offload.kv_bytes is not None:  # decodes do not read the device's memory
         costs = replace(costs, floor=replace(costs.floor, kv_bytes_per_token=0))
     return costs

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from llmsim import _native
 from llmsim.config import Deployment, Group
 from llmsim.config.errors import InputError, NotYetError
-from llmsim.lowering.network import ClusterNetwork
 from llmsim.model import Dtypes, Layout, ModelConfig, dtype_bytes
 
 if TYPE_CHECKING:
@@ -65,16 +64,16 @@ def _heads_of(rank: int, tp: int, heads: int) -> range:
 
 
 def handover_config(
-    deployment: Deployment, lowered: Sequence["LoweredGroup"], network: ClusterNetwork
+    deployment: Deployment, lowered: Sequence["LoweredGroup"], kv_places: list[list[int]]
 ) -> "_native.HandoverConfig":
-    """Routes between all prefill and decode groups of a model.
+    """Routes between all prefill and decode groups of a model; `kv_places` by group and rank, on the fabric.
 
     Raises InputError where the KV of the two sides differs in its element type, NotYetError for models whose layers
     do not all keep every token.
     """
     assert deployment.disaggregation is not None
     how = deployment.disaggregation
-    config = _native.HandoverConfig(how.push, how.layerwise, [list(places) for places in network.devices])
+    config = _native.HandoverConfig(how.push, how.layerwise, kv_places)
     tables: dict[tuple[object, ...], int] = {}
     for source in deployment.groups:
         for target in deployment.groups:

@@ -123,6 +123,12 @@ def lower_tiers(
     """
     for group in deployment.groups:
         _check(deployment, group, groups[group.index].engine, options)
+        plan = groups[group.index].offload
+        if plan is not None and plan.kv_bytes is not None:
+            raise InputError(
+                f"{deployment.cluster_path}: {group.field_path}: its KV cache is in the node's memory, where it "
+                "attends; there is no tier below that, so leave --prefix-storage out"
+            )
     config = _native.KvTiersConfig(WRITE[options.write], RECALL[options.recall])
     pools: dict[tuple[Medium, int], int] = {}
     models = tuple(dict.fromkeys(group.model_name for group in deployment.groups))

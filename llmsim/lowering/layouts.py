@@ -171,7 +171,7 @@ def _wave_members(deployment: Deployment, in_step: Sequence[int]) -> tuple[tuple
         first = deployment.groups[members[0]]
         for index in members[1:]:
             other = deployment.groups[index]
-            for what in ("model_name", "hardware", "memory"):
+            for what in ("model_name", "hardware", "memory", "offloading"):
                 if getattr(first, what) != getattr(other, what):
                     raise InputError(
                         f"{deployment.cluster_path}: {other.field_path}: another {what} than {first.field_path}, with "

@@ -37,7 +37,8 @@ def shared_links(
 ) -> tuple[SharedLinks, ...]:
     """The domains that send KV to other groups or to `tiers`, and more than KV over the same ports.
 
-    Links inside an instance are its own, so that a domain of one member and one stage has nothing to share.
+    Links inside an instance are its own, so that a domain of one member and one stage has nothing to share. Steps that
+    keep something elsewhere bring their own transfers (`llmsim.lowering.meeting`).
     """
     in_waves = {index for wave in waves for index in wave.groups}
     domains = [wave.groups for wave in waves]
@@ -45,7 +46,7 @@ def shared_links(
     found = []
     for members in domains:
         group = groups[members[0]]
-        if not tiers and deployment.groups[members[0]].pd_type is None:
+        if group.offload is not None or (not tiers and deployment.groups[members[0]].pd_type is None):
             continue
         moved = _moved(group)
         if moved:

@@ -44,6 +44,11 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "every step computes exactly its tokens",
             "the engine profile's capture sizes",
         ),
+        "pim_power": Term(
+            "memory that computes draws its part's idle power in place of DIMMs, and its peak power while it computes",
+            "it draws what DIMMs of that size draw",
+            "the part file's idle_power and peak_power",
+        ),
         "prefix_cache": Term(
             "equal prefixes share KV blocks",
             "every prompt is computed in full",

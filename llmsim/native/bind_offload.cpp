@@ -1,27 +1,53 @@
-// Weight streaming and processing in memory for Python.
-#include <nanobind/stl/pair.h>
+// Weights and operators outside of a group's devices, for Python.
 #include <nanobind/stl/shared_ptr.h>
-#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
 #include "offload.h"
 
-using namespace nanobind::literals;
-
 namespace llmsim {
 
-void bind_offload(nb::module_& m) {
+using namespace nanobind::literals;
+
+namespace {
+
+void bind_weights(nb::module_& m) {
+  nb::class_<CopySource>(m, "CopySource", "A memory that weights are copied from.")
+      .def(
+          "__init__",
+          [](CopySource* source, Ps latency_ps, std::int64_t rate_q16, PlaceId place, Ps before_ps) {
+            if (latency_ps < 0 || rate_q16 < 1 || before_ps < 0)
+              throw std::invalid_argument("a source's rate or latency");
+            new (source) CopySource{latency_ps, rate_q16, place, before_ps};
+          },
+          "latency_ps"_a, "rate_q16"_a, "place"_a = -1, "before_ps"_a = 0,
+          "rate_q16: 2^-16 bytes/s to each rank when nobody else copies; place: on the fabric; before_ps: latency that "
+          "the fabric does not charge.");
+  nb::class_<WeightStreaming>(m, "WeightStreaming", "Weights that steps copy in, by operator of the program; bytes.")
+      .def(nb::init<>())
+      .def_rw("sources", &WeightStreaming::sources)
+      .def_rw("ahead", &WeightStreaming::ahead)
+      .def_rw("ahead_from", &WeightStreaming::ahead_from)
+      .def_rw("by_batch", &WeightStreaming::by_batch)
+      .def_prop_rw(
+          "drawn", [](const WeightStreaming& w) { return w.drawn.size(); },
+          [](WeightStreaming& w, const nb::list& drawn) {
+            w.drawn.clear();
+            for (const nb::handle one : drawn)
+              w.drawn.push_back(one.is_none() ? nullptr : nb::cast<std::shared_ptr<Drawn>>(one));
+          },
+          nb::for_setter(nb::sig("def drawn(self, drawn: list) -> None")))
+      .def_rw("by_batch_from", &WeightStreaming::by_batch_from)
+      .def_rw("demand", &WeightStreaming::demand)
+      .def_rw("buffers", &WeightStreaming::buffers);
+}
+
+void bind_devices(nb::module_& m) {
   nb::enum_<Interleaving>(m, "Interleaving")
       .value("NEVER", Interleaving::kNever)
       .value("WHEN_SHORTER", Interleaving::kWhenShorter)
       .value("ALWAYS", Interleaving::kAlways);
-  nb::class_<WeightStreaming>(m, "WeightStreaming", "Copies of weights by operator of the program, ps.")
-      .def(nb::init<>())
-      .def_rw("ahead", &WeightStreaming::ahead)
-      .def_rw("by_tokens", &WeightStreaming::by_tokens)
-      .def_rw("demand", &WeightStreaming::demand)
-      .def_rw("buffers", &WeightStreaming::buffers);
   nb::class_<PimConfig>(m, "PimConfig", "Memory in which decodes attend.")
       .def(nb::init<>())
       .def_rw("context", &PimConfig::context)
@@ -33,9 +59,26 @@ void bind_offload(nb::module_& m) {
       .def_rw("output_bytes", &PimConfig::output_bytes)
       .def_rw("kv_bytes", &PimConfig::kv_bytes)
       .def_rw("concurrent", &PimConfig::concurrent)
-      .def_rw("interleaving", &PimConfig::interleaving);
+      .def_rw("places", &PimConfig::places);
+  nb::class_<HostOperators>(m, "HostOperators", "Operators of the program that the node's processors run.")
+      .def(nb::init<>())
+      .def_rw("runs", &HostOperators::runs)
+      .def_rw("input_bytes", &HostOperators::input_bytes)
+      .def_rw("output_bytes", &HostOperators::output_bytes)
+      .def_rw("latency_ps", &HostOperators::latency)
+      .def_rw("bytes_per_s", &HostOperators::bytes_per_s)
+      .def_rw("place", &HostOperators::place)
+      .def_rw("before_ps", &HostOperators::before);
+}
+
+}  // namespace
+
+void bind_offload(nb::module_& m) {
+  bind_weights(m);
+  bind_devices(m);
   nb::class_<OffloadConfig>(m, "OffloadConfig", "What a group keeps elsewhere.")
       .def(nb::init<>())
+      .def("__copy__", [](const OffloadConfig& c) { return c; })
       .def_rw("weights", &OffloadConfig::weights)
       .def_prop_rw(
           "pim", [](const OffloadConfig& c) { return c.pim; },
@@ -43,18 +86,31 @@ void bind_offload(nb::module_& m) {
             c.pim = pim;
             c.has_pim = true;
           })
-      .def_rw("expanded", &OffloadConfig::expanded);
+      .def_ro("has_pim", &OffloadConfig::has_pim)
+      .def_rw("host", &OffloadConfig::host)
+      .def_rw("interleaving", &OffloadConfig::interleaving)
+      .def_rw("expanded", &OffloadConfig::expanded)
+      .def_rw("shared", &OffloadConfig::shared)
+      .def_rw("ranks", &OffloadConfig::ranks);
 }
 
-std::unique_ptr<Evaluator> make_offload(const std::shared_ptr<Program>& program, const OffloadConfig& config) {
-  std::unique_ptr<StreamTiming> timing;
-  if (config.expanded) {
-    timing = std::make_unique<ExpandedStreams>();
-  } else {
-    timing = std::make_unique<FoldedStreams>();
+std::unique_ptr<Evaluator> make_offload(const std::shared_ptr<Program>& program,
+                                        const std::shared_ptr<const OffloadConfig>& config) {
+  return std::make_unique<OffloadEvaluator>(program, config);
+}
+
+std::unique_ptr<DomainEvaluator> make_offload_domain(const std::vector<Group*>& members) {
+  std::vector<Evaluator*> evaluators;
+  std::vector<std::shared_ptr<const OffloadConfig>> configs;
+  std::vector<OffloadCounters*> counters;
+  for (Group* member : members) {
+    auto* offload = dynamic_cast<OffloadEvaluator*>(&member->evaluator());
+    if (offload == nullptr) return nullptr;
+    evaluators.push_back(offload);
+    configs.push_back(member->config().offload);
+    counters.push_back(&offload->counters());
   }
-  return std::make_unique<OffloadEvaluator>(program, config.weights, config.has_pim ? &config.pim : nullptr,
-                                            std::move(timing));
+  return std::make_unique<OffloadDomain>(std::move(evaluators), std::move(configs), std::move(counters));
 }
 
 nb::dict offload_counters(const Evaluator& evaluator) {
@@ -64,6 +120,8 @@ nb::dict offload_counters(const Evaluator& evaluator) {
   d["channel_busy_ps"] = counters.channel_busy;
   d["to_memory_bytes"] = counters.to_memory_bytes;
   d["from_memory_bytes"] = counters.from_memory_bytes;
+  d["host_bytes"] = counters.host_bytes;
+  d["drawn_bytes"] = counters.drawn_bytes;
   d["interleaved_steps"] = counters.interleaved_steps;
   d["stalled_ps"] = counters.stalled;
   return d;

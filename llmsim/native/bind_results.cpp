@@ -57,6 +57,8 @@ nb::dict step_columns(const Simulation& s) {
     append(all.waiting, r.waiting);
     append(all.free_blocks, r.free_blocks);
     append(all.preempted, r.preempted);
+    all.start_ps.resize(all.group.size(), kNever);  // of steps in flight when the run was interrupted
+    all.end_ps.resize(all.group.size(), kNever);
   }
   nb::dict d;
   d["group"] = to_array(all.group);
@@ -314,7 +316,12 @@ nb::dict group_activity(const Group& group) {
   d["rows"] = rows_of(usage);
   d["kv_read_tokens"] = usage.kv_read_tokens;
   d["sequences"] = usage.sequences;
+  d["scheduled_tokens"] = group.scheduled_tokens();
   d["offload"] = offload_counters(group.evaluator());
+  nb::list tiers;
+  if (group.tiers() != nullptr)
+    for (const auto& [pool, bytes] : group.tiers()->moved()) tiers.append(nb::make_tuple(pool, bytes));
+  d["tier_bytes"] = tiers;
   d["share_request"] = to_array(group.shares ? group.shares->request : std::vector<RequestId>{});
   d["share_ps"] = to_array(group.shares ? group.shares->ps : std::vector<Ps>{});
   return d;

@@ -37,7 +37,8 @@ void add_wave(Simulation& s, const std::vector<std::size_t>& indices, const std:
     evaluators.push_back(&members.back()->evaluator());
   }
   if (members.empty()) throw std::invalid_argument("a wave needs members");
-  auto joint = std::make_unique<JointEvaluator>(std::move(evaluators), make_timing(program, expanded));
+  std::unique_ptr<DomainEvaluator> joint = make_offload_domain(members);
+  if (!joint) joint = std::make_unique<JointEvaluator>(std::move(evaluators), make_timing(program, expanded));
   s.add_wave(std::make_unique<Wave>(std::move(members), std::move(joint), sync_interval));
 }
 
@@ -49,7 +50,7 @@ void add_group(Simulation& s, const GroupConfig& config, std::unique_ptr<Builder
   if (builder->limits().usable_blocks < 1) throw std::invalid_argument("a pool needs at least 2 blocks");
   std::unique_ptr<Evaluator> evaluator;
   if (config.offload) {
-    evaluator = make_offload(program, *config.offload);
+    evaluator = make_offload(program, config.offload);
   } else if (expanded != nullptr || program->num_stages() > 1) {
     evaluator = std::make_unique<PipelineEvaluator>(program, make_timing(program, expanded));
   } else {

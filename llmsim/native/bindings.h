@@ -70,6 +70,9 @@ nb::list table_rows(const Simulation& simulation);
 nb::dict group_activity(const Group& group);
 // What a group copied and computed outside of its devices; zeros for one that does not.
 nb::dict offload_counters(const Evaluator& evaluator);
-std::unique_ptr<Evaluator> make_offload(const std::shared_ptr<Program>& program, const OffloadConfig& config);
+std::unique_ptr<Evaluator> make_offload(const std::shared_ptr<Program>& program,
+                                        const std::shared_ptr<const OffloadConfig>& config);
+// The iterations of groups in lock-step; null where they keep nothing elsewhere.
+std::unique_ptr<DomainEvaluator> make_offload_domain(const std::vector<Group*>& members);
 
 }  // namespace llmsim

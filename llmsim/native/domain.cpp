@@ -5,7 +5,7 @@
 
 namespace llmsim {
 
-Wave::Wave(std::vector<Group*> members, std::unique_ptr<JointEvaluator> evaluator, std::int32_t sync_interval)
+Wave::Wave(std::vector<Group*> members, std::unique_ptr<DomainEvaluator> evaluator, std::int32_t sync_interval)
     : members_(std::move(members)),
       evaluator_(std::move(evaluator)),
       sync_interval_(sync_interval),
@@ -44,7 +44,8 @@ bool Wave::try_round(Ps now) {
     return true;
   }
   evaluator_->run(batches_, now, times_);
-  for (std::size_t m = 0; m < members_.size(); ++m) members_[m]->timed(times_[m], now);
+  for (std::size_t m = 0; m < members_.size(); ++m)
+    if (times_[m].end != kNever) members_[m]->timed(times_[m], now);
   return true;
 }
 

@@ -17,10 +17,11 @@ namespace llmsim {
 // wave has ended, which they do in every `sync_interval`-th round of it.
 class Wave {
  public:
-  Wave(std::vector<Group*> members, std::unique_ptr<JointEvaluator> evaluator, std::int32_t sync_interval);
+  Wave(std::vector<Group*> members, std::unique_ptr<DomainEvaluator> evaluator, std::int32_t sync_interval);
   // Builds what members can build, and starts the rounds for which all are there.
   void pump(Ps now);
   std::span<Group* const> members() const { return members_; }
+  DomainEvaluator& evaluator() { return *evaluator_; }
   // From now on the members meet over shared links.
   void share_links(std::unique_ptr<SharedJoint> shared) { shared_ = std::move(shared); }
 
@@ -28,7 +29,7 @@ class Wave {
   bool try_round(Ps now);
 
   std::vector<Group*> members_;
-  std::unique_ptr<JointEvaluator> evaluator_;
+  std::unique_ptr<DomainEvaluator> evaluator_;
   std::unique_ptr<SharedJoint> shared_;  // null: evaluator_ times the rounds
   std::int32_t sync_interval_;
   std::int64_t rounds_ = 0;  // of this wave; 0: none runs

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 
 #include "drafter.h"
 #include "program.h"
 
 namespace llmsim {
+
+class Fabric;
 
 // When a step ran. What is neither collectives nor waiting (for other ranks, for a pipeline stage) is computing.
 struct StepTimes {
@@ -18,10 +21,18 @@ struct StepTimes {
 class Evaluator {
  public:
   virtual ~Evaluator() = default;
-  // A step that may start at `now`; steps come in the order of their starts, and end (> start) in that order.
+  // A step that may start at `now`; steps come in the order of their starts, and end (> start) in that order. Times
+  // without an end (kNever) come later, when what the step moves over the cluster's network has landed.
   virtual StepTimes run(const Batch& batch, Ps now) = 0;
   // Whether a step may start before the one before it has ended.
   virtual bool overlaps() const { return false; }
+  // Whether its operators run one after the other, as the program prices them.
+  virtual bool follows_program() const { return !overlaps(); }
+  // Whether its steps meet other transfers; then the loop gives it the network before the first one, and hears of their
+  // times in the order of the steps.
+  virtual bool meets_others() const { return false; }
+  using Timed = std::function<void(const StepTimes& times)>;
+  virtual void use_fabric(Fabric&, Timed) {}
   const Program& program() const { return *program_; }
   Program::Usage& usage() { return usage_; }
   const Program::Usage& usage() const { return usage_; }

@@ -107,7 +107,11 @@ void Group::pump(Ps now) {
 void Group::run_next(Ps now) {
   const Batch& batch = next_slot().batch;
   launch(now);
-  if (shared_ == nullptr) return timed(evaluator_->run(batch, now), now);
+  if (shared_ == nullptr) {
+    const StepTimes times = evaluator_->run(batch, now);
+    if (times.end != kNever) timed(times, now);
+    return;
+  }
   const Batch* one = &batch;
   shared_->begin({&one, 1}, now);
 }

@@ -106,6 +106,7 @@ class Group {
     builder_->use_tiers(tiers);
   }
 
+  const GroupTiers* tiers() const { return tiers_; }
   bool idle() const { return num_in_flight_ == 0; }
   // kEndOfTime: nobody knows yet when the oldest batch in flight ends.
   Ps next_output() const { return num_timed_ > 0 ? slots_[oldest_].times.end : kEndOfTime; }

@@ -198,7 +198,7 @@ void Handovers::launched(const Group& prefill, const Batch& batch, const StepTim
     const std::int32_t tokens = known - handover.sent;
     if (tokens <= 0) continue;  // the decode group had them, or they went before a preemption
     handover.sent = known;
-    if (layer_ends_.empty() && prefill.wave() == nullptr && !prefill.evaluator().overlaps())
+    if (layer_ends_.empty() && prefill.wave() == nullptr && prefill.evaluator().follows_program())
       prefill.evaluator().program().attention_ends(batch, prefill.evaluator().usage().steps, layer_ends_);
     send_layers(item.request, tokens, times, now);
   }

@@ -141,7 +141,7 @@ JointEvaluator::JointEvaluator(std::vector<Evaluator*> members, std::unique_ptr<
   ends_.resize(members_.size());
 }
 
-std::span<const MemberStep> JointEvaluator::combine(std::span<const Batch* const> batches) {
+std::span<MemberStep> JointEvaluator::combine(std::span<const Batch* const> batches) {
   std::int64_t most = 0, gathered = 0;
   GraphMode mode = GraphMode::kFull;
   std::vector<Features> mine;

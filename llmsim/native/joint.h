@@ -1,6 +1,7 @@
 // The joint iteration of a domain: its members (data-parallel ranks) go through the pipeline's stages together.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -71,16 +72,27 @@ class FoldedJoint final : public JointTiming {
   std::vector<Ps> at_, before_;  // where each member is, and was a layer ago
 };
 
-// Evaluates joint iterations: features of the members, combined, priced, and timed. Its members' own evaluators hold
-// the counts of what ran.
-class JointEvaluator {
+// Runs the iterations of a domain. Its members' own evaluators hold the counts of what ran.
+class DomainEvaluator {
+ public:
+  virtual ~DomainEvaluator() = default;
+  // One batch per member, all of which may start at `now`. Times without an end (kNever) come later.
+  virtual void run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) = 0;
+  // As Evaluator's.
+  virtual bool meets_others() const { return false; }
+  using Timed = std::function<void(std::size_t member, const StepTimes& times)>;
+  virtual void use_fabric(Fabric&, Timed) {}
+};
+
+// Evaluates joint iterations: features of the members, combined, priced, and timed.
+class JointEvaluator final : public DomainEvaluator {
  public:
   JointEvaluator(std::vector<Evaluator*> members, std::unique_ptr<JointTiming> timing);
-  // One batch per member, all of which may start at `now`. Needs a timing.
-  void run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times);
+  // Needs a timing.
+  void run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) override;
   // What runs: with a captured graph all members at the size of the largest; if one has none, nobody pads. Valid until
   // the next call.
-  std::span<const MemberStep> combine(std::span<const Batch* const> batches);
+  std::span<MemberStep> combine(std::span<const Batch* const> batches);
 
  private:
   std::vector<Evaluator*> members_;

@@ -39,11 +39,21 @@ void GroupTiers::recall(const TierChunk& chunk, std::int32_t tokens) {
     ++pool.counters().hit_chunks;
     pool.counters().hit_tokens += tokens;
     pool.counters().recalled_bytes += tokens * config.all_bytes_per_token();
+    count(index, tokens * config.all_bytes_per_token());
     std::vector<Wanted>& recalls = loading_ ? loads_.back().recalls : recalls_;
     auto wanted = std::find_if(recalls.begin(), recalls.end(), [&](const Wanted& w) { return w.pool == index; });
     if (wanted == recalls.end()) wanted = recalls.insert(recalls.end(), {index, {}});
     wanted->pieces.push_back({name, tokens});
     return;
+  }
+}
+
+void GroupTiers::count(std::int32_t pool, std::int64_t bytes) {
+  const auto found = std::find_if(moved_.begin(), moved_.end(), [pool](const auto& one) { return one.first == pool; });
+  if (found == moved_.end()) {
+    moved_.emplace_back(pool, bytes);
+  } else {
+    found->second += bytes;
   }
 }
 
@@ -147,6 +157,9 @@ bool KvTiers::write_to(std::size_t level, const TierChunk& chunk, PlaceId from, 
   if (!pool.reserve(chunk, given_up)) return false;
   ++pool.counters().written_chunks;
   pool.counters().written_bytes += chunk.bytes;
+  GroupTiers& mine = *groups_[static_cast<std::size_t>(group)];
+  mine.count(job.pool, chunk.bytes);
+  if (from != kFromDevices) mine.count(config.pools[level - 1], chunk.bytes);
   if (job.gate) ++groups_[static_cast<std::size_t>(group)]->gates_;
   const PlaceId to = pool.config().place;
   const std::int32_t index = job.pool;

@@ -19,6 +19,7 @@
 #include <memory>
 #include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "fabric.h"
@@ -84,9 +85,13 @@ class GroupTiers {
   void start(Ps now);
   // Whether all that the batch waits for has landed.
   bool open() const { return gates_ == 0; }
+  // Bytes to and from each pool, by (pool, bytes); what a pool hands on to the next counts for both.
+  const std::vector<std::pair<std::int32_t, std::int64_t>>& moved() const { return moved_; }
 
  private:
   friend class KvTiers;
+  void count(std::int32_t pool, std::int64_t bytes);
+
   struct Piece {
     Key key;
     std::int32_t tokens;
@@ -113,6 +118,7 @@ class GroupTiers {
   std::vector<Wanted> recalls_;
   std::vector<Write> writes_;
   std::vector<Load> loads_;
+  std::vector<std::pair<std::int32_t, std::int64_t>> moved_;
   bool loading_ = false;  // the last of `loads_` is open
   std::int32_t gates_ = 0;
 };
@@ -128,6 +134,7 @@ class KvTiers final : public TransferOwner {
 
   // Null for a group without tiers.
   GroupTiers* of(std::int32_t group) { return groups_[static_cast<std::size_t>(group)].get(); }
+  const GroupTiers* of(std::int32_t group) const { return groups_[static_cast<std::size_t>(group)].get(); }
   const std::vector<TierPool>& pools() const { return pools_; }
   bool parks() const { return config_.parks; }
   // The interval that ends at `now` is over.

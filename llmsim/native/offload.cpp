@@ -7,86 +7,58 @@
 
 namespace llmsim {
 
-PimChannels::PimChannels(const PimConfig& config)
-    : ps_({Axis(config.context)}, config.ps), load_(static_cast<std::size_t>(config.sets), 0) {}
+namespace {
 
-Ps PimChannels::attention(const Item& item) const {
-  return ps_.at({ps_.axis(0).locate(std::int64_t{item.computed_before} + 1)});
-}
+std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
 
-void PimChannels::place(std::span<const Item> decodes) {
-  load_.assign(load_.size(), 0);
-  bool all_settled = true;
-  for (const Item& item : decodes) {
-    if (settled(item)) {
-      load_[static_cast<std::size_t>(home_[static_cast<std::size_t>(item.request)].set)] += attention(item);
-    } else {
-      all_settled = false;
-    }
-  }
-  if (all_settled) return;
-  for (const Item& item : decodes) {
-    if (settled(item)) continue;
-    const auto at = static_cast<std::size_t>(item.request);
-    if (at >= home_.size()) home_.resize(at + 1);
-    const auto least = std::min_element(load_.begin(), load_.end()) - load_.begin();
-    home_[at] = {static_cast<std::int32_t>(least), item.epoch};
-    load_[static_cast<std::size_t>(least)] += attention(item);
-  }
-}
+}  // namespace
 
-PimChannels::Work PimChannels::work(std::span<const Item> decodes) {
-  load_.assign(load_.size(), 0);
-  Work work;
-  for (const Item& item : decodes) {
-    const Ps ps = attention(item);
-    Ps& load = load_[static_cast<std::size_t>(home_[static_cast<std::size_t>(item.request)].set)];
-    load += ps;
-    work.sum += ps;
-    work.longest = std::max(work.longest, load);
-  }
-  return work;
-}
-
-OffloadEvaluator::OffloadEvaluator(std::shared_ptr<const Program> program, WeightStreaming weights,
-                                   const PimConfig* pim, std::unique_ptr<StreamTiming> timing)
-    : Evaluator(std::move(program)), weights_(std::move(weights)), timing_(std::move(timing)) {
-  num_ops_ = static_cast<std::int32_t>(program_->operators().size());
+OffloadDomain::OffloadDomain(std::vector<Evaluator*> members, std::vector<std::shared_ptr<const OffloadConfig>> configs,
+                             std::vector<OffloadCounters*> counters)
+    : members_(std::move(members)),
+      configs_(std::move(configs)),
+      counters_(std::move(counters)),
+      features_(members_, nullptr),
+      starts_(members_.size()),
+      ends_(members_.size()),
+      half_(members_.size()),
+      busy_(members_.size()),
+      pending_(members_.size()) {
+  num_ops_ = static_cast<std::int32_t>(program().operators().size());
+  stages_ = program().num_stages();
+  for (std::size_t op = 0; op < at(num_ops_); ++op)
+    if (program().first_draw(op) >= 0) num_draws_ += program().operators()[op].repeat;
   find_places();
-  const auto places = static_cast<std::int32_t>(places_.size());
-  weights_.buffers = std::max(weights_.buffers, 2);
-  weights_.demand.resize(static_cast<std::size_t>(num_ops_), false);
-  if (pim != nullptr) {
-    if (pim->sets < 1 || pim->context.empty() || pim->context.size() != pim->ps.size())
-      throw std::invalid_argument("memory that computes needs channels, and a time for each context");
-    pim_ = std::make_unique<PimConfig>(*pim);
-    channels_ = std::make_unique<PimChannels>(*pim);
+  if (config().has_pim)
+    for (const auto& one : configs_) channels_.push_back(std::make_unique<PimChannels>(one->pim));
+  if (config().expanded) {
+    timing_ = std::make_unique<ExpandedStreams>();
+  } else {
+    timing_ = std::make_unique<FoldedStreams>();
   }
-  first_ahead_ = static_cast<std::int32_t>(price_of(3, 0));
-  first_by_tokens_ = first_ahead_;
-  for (const auto& executions : weights_.ahead) first_by_tokens_ += static_cast<std::int32_t>(executions.size());
-  prices_.assign(static_cast<std::size_t>(first_by_tokens_ + num_ops_), 0);
-  auto ahead = prices_.begin() + first_ahead_;
-  for (const auto& executions : weights_.ahead) ahead = std::copy(executions.begin(), executions.end(), ahead);
-  carry_.places.assign(static_cast<std::size_t>(places + attention_layers_), 0);
+  lay_out_prices();
+  price_ahead();
+  const std::size_t units = members_.size() * at(stages_);
+  carry_.free.assign(units * kNumDeviceStreams, 0);
+  carry_.places.assign(members_.size() * (places_.size() + static_cast<std::size_t>(attention_layers_)), 0);
   whole_ = Builder(*this, 1).build();
-  if (pim_ && pim_->interleaving != Interleaving::kNever) halves_ = Builder(*this, 2).build();
+  if (config().interleaving != Interleaving::kNever) halves_ = Builder(*this, 2).build();
 }
 
-// Operators of one part repeat together; those that repeat less often are in the first layers.
-void OffloadEvaluator::find_places() {
-  const auto& operators = program_->operators();
+// Operators of one part and stage repeat together; those that repeat less often are in the first layers.
+void OffloadDomain::find_places() {
+  const auto& operators = program().operators();
   for (std::size_t first = 0; first < operators.size();) {
+    const bool handover = operators[first].kind == NodeKind::kHandover;
     std::size_t last = first;
     std::int32_t repeat = 0;
-    while (last < operators.size() && operators[last].part == operators[first].part)
+    while (last < operators.size() && operators[last].part == operators[first].part &&
+           operators[last].stage == operators[first].stage && (operators[last].kind == NodeKind::kHandover) == handover)
       repeat = std::max(repeat, operators[last++].repeat);
     for (std::int32_t layer = 0; layer < repeat; ++layer) {
-      Place place;
+      Place place{operators[first].stage, {}, {}};
       for (std::size_t i = first; i < last; ++i) {
         if (layer >= operators[i].repeat) continue;
-        if (operators[i].kind == NodeKind::kHandover || operators[i].stage > 0)
-          throw std::invalid_argument("pipeline stages and offloading do not go together");
         place.ops.push_back(static_cast<std::int32_t>(i));
         place.execution.push_back(layer);
         attention_layers_ += operators[i].kind == NodeKind::kAttention;
@@ -97,117 +69,198 @@ void OffloadEvaluator::find_places() {
   }
 }
 
-Ps OffloadEvaluator::copy(std::int64_t bytes) const {
-  if (bytes == 0) return 0;
-  const int128 picoseconds = static_cast<int128>(bytes) * kPsPerSecond;
-  return pim_->latency + static_cast<Ps>((picoseconds + pim_->bytes_per_s - 1) / pim_->bytes_per_s);
-}
-
-AttentionPrices OffloadEvaluator::price_lane(std::int32_t lane, const Batch& batch, const Program::Place& place) {
-  const auto& operators = program_->operators();
-  AttentionPrices attention{};
-  if (!pim_) {
-    attention = program_->attention_layer(batch);
-  } else {
-    prefills_.clear();
-    decodes_.clear();
-    std::int64_t prompt_tokens = 0, earlier = 0;
-    for (const Item& item : batch.items) {
-      if (item.tokens == 1) {
-        decodes_.push_back(item);
-        continue;
+std::vector<Way> OffloadDomain::ways() const {
+  std::vector<Way> ways;
+  const std::size_t units = members_.size() * at(stages_);
+  for (std::size_t source = 0; source < config().weights.sources.size(); ++source) {
+    Way& way = ways.emplace_back(Way{false, config().weights.sources[source].before, {}, Purpose::kWeights});
+    for (std::size_t unit = 0; unit < units; ++unit)
+      way.other.push_back({configs_[unit / at(stages_)]->weights.sources[source].place});
+  }
+  for (const MemoryWay which : {kToMemory, kFromMemory, kToHost, kFromHost}) {
+    const bool memory = which == kToMemory || which == kFromMemory, out = which == kToMemory || which == kToHost;
+    const Ps before = memory || out ? 0 : config().host.before;
+    Way& way = ways.emplace_back(Way{out, before, {}, Purpose::kOther});
+    for (std::size_t unit = 0; unit < units; ++unit) {
+      const OffloadConfig& mine = *configs_[unit / at(stages_)];
+      std::vector<PlaceId> places{mine.host.place};
+      if (memory && mine.has_pim) {
+        const std::size_t tp = mine.ranks.at(unit % at(stages_)).size();
+        const auto first = mine.pim.places.begin() + static_cast<std::ptrdiff_t>(unit % at(stages_) * tp);
+        places.assign(first, first + static_cast<std::ptrdiff_t>(tp));
       }
-      prefills_.items.push_back(item);
-      prefills_.features.add(item.tokens, item.computed_before);
-      prompt_tokens += item.tokens;
-      earlier += item.computed_before;
+      way.other.push_back(std::move(places));
     }
-    if (!prefills_.empty()) attention = program_->attention_layer(prefills_);
-    const auto decodes = static_cast<std::int64_t>(decodes_.size());
-    const auto set = [&](Extra what, Ps ps) { prices_[price_of(lane, num_ops_ + what)] = ps; };
-    set(kPush, copy(decodes * pim_->query_bytes));
-    set(kInMemory, channels_->work(decodes_).longest);
-    set(kPull, copy(decodes * pim_->output_bytes));
-    set(kContext, copy(earlier * pim_->kv_bytes));
-    set(kPrompts, copy(prompt_tokens * pim_->kv_bytes));
   }
-  for (std::int32_t i = 0; i < num_ops_; ++i) {
-    const Operator& op = operators[static_cast<std::size_t>(i)];
-    prices_[price_of(lane, i)] = op.kind == NodeKind::kAttention
-                                     ? attention[static_cast<std::size_t>(op.attention)].ps
-                                     : op.ps[static_cast<std::size_t>(place.at(op.feature))];
-  }
-  return attention;
+  return ways;
 }
 
-// Halves of about equal tokens: the longest first, each to the half with fewer.
-void OffloadEvaluator::split(const Batch& batch) {
-  std::vector<const Item*> order;
-  for (const Item& item : batch.items) order.push_back(&item);
-  std::stable_sort(order.begin(), order.end(), [](const Item* a, const Item* b) {
-    if (a->tokens != b->tokens) return a->tokens > b->tokens;
-    return a->computed_before > b->computed_before;
-  });
-  for (Batch& half : half_) half.clear();
-  for (const Item* item : order) {
-    const auto work = [](const Features& f) { return std::pair(f.tokens, f.decode_context); };
-    Batch& half = half_[work(half_[1].features) < work(half_[0].features)];
-    half.items.push_back(*item);
-    half.features.add(item->tokens, item->computed_before);
+void OffloadDomain::use_fabric(Fabric& fabric, Timed timed) {
+  timed_ = std::move(timed);
+  std::vector<std::vector<PlaceId>> ranks;
+  for (const auto& one : configs_) ranks.insert(ranks.end(), one->ranks.begin(), one->ranks.end());
+  shared_ = std::make_unique<SharedStreams>(fabric, std::move(ranks), ways(), carry_, whole_, amounts_,
+                                            [this](std::size_t member, Ps start, Ps end) {
+                                              const Pending pending = pending_[member].front();
+                                              pending_[member].pop_front();
+                                              const StepTimes times = this->timed(member, pending, start, end);
+                                              if (giving_ != nullptr) {
+                                                giving_[member] = times;
+                                              } else {
+                                                timed_(member, times);
+                                              }
+                                            });
+  shared_->begin(0);
+}
+
+void OffloadDomain::count_memory(std::size_t member, const Batch& batch) {
+  const PimConfig& pim = config().pim;
+  OffloadCounters& counters = *counters_[member];
+  decodes_.clear();
+  for (const Item& item : batch.items)
+    if (item.tokens == 1) decodes_.push_back(item);
+  channels_[member]->place(decodes_);
+  counters.channel_busy += channels_[member]->work(decodes_).sum * attention_layers_;
+  const Features& f = batch.features;
+  const auto decodes = static_cast<std::int64_t>(decodes_.size());
+  counters.to_memory_bytes += attention_layers_ * (decodes * pim.query_bytes + f.prefill_tokens * pim.kv_bytes);
+  counters.from_memory_bytes +=
+      attention_layers_ * (decodes * pim.output_bytes + (f.prefill_context - f.prefill_tokens) * pim.kv_bytes);
+}
+
+// Halves of about equal tokens: the longest first, each to the half with fewer. False: there is nothing to split.
+bool OffloadDomain::split(std::span<const Batch* const> batches) {
+  const auto one = [](const Batch* batch) { return batch->items.size() < 2; };
+  if (halves_.nodes.empty() || std::all_of(batches.begin(), batches.end(), one)) return false;
+  for (std::size_t m = 0; m < batches.size(); ++m) {
+    std::vector<const Item*> order;
+    for (const Item& item : batches[m]->items) order.push_back(&item);
+    std::stable_sort(order.begin(), order.end(), [](const Item* a, const Item* b) {
+      if (a->tokens != b->tokens) return a->tokens > b->tokens;
+      return a->computed_before > b->computed_before;
+    });
+    for (Batch& half : half_[m]) half.clear();
+    for (const Item* item : order) {
+      const auto work = [](const Features& f) { return std::pair(f.tokens, f.decode_context); };
+      Batch& half = half_[m][work(half_[m][1].features) < work(half_[m][0].features)];
+      half.items.push_back(*item);
+      half.features.add(item->tokens, item->computed_before);
+    }
+  }
+  for (std::size_t half = 0; half < 2; ++half) {
+    std::int64_t gathered = 0;
+    for (std::size_t m = 0; m < batches.size(); ++m) gathered += program().padded(half_[m][half].features);
+    half_draws_.clear();
+    for (std::size_t m = 0; m < batches.size(); ++m) {
+      const Program& mine = members_[m]->program();
+      const Batch& batch = half_[m][half];
+      MemberStep step{&batch, mine.place(batch.features, mine.padded(batch.features), gathered), {}, {}};
+      const auto lane = static_cast<std::int32_t>(half) + 1;
+      step.attention = config().has_pim ? price_memory(m, lane, batch) : mine.attention_layer(batch);
+      if (m == 0 && mine.draws()) mine.draw(step.place, members_[0]->usage().steps, half_draws_);
+      price_lane(m, lane, step, half_draws_);
+    }
+  }
+  return true;
+}
+
+// How long the devices compute, and what goes to the host and back.
+void OffloadDomain::measure(const StreamGraph& graph, std::size_t member) {
+  busy_[member] = 0;
+  const auto to_host = static_cast<std::int16_t>(config().weights.sources.size() + kToHost);
+  for (const StreamNode& node : graph.nodes) {
+    if (node.stream / kNumDeviceStreams / stages_ != static_cast<std::int32_t>(member)) continue;
+    const std::size_t price = at(node.price);
+    if (node.stream % kNumDeviceStreams == static_cast<std::int32_t>(DeviceStream::kCompute)) {
+      if (node.price != kGap) busy_[member] += amounts_.ps[price];
+    } else if (amounts_.way[price] >= to_host) {
+      counters_[member]->host_bytes += amounts_.bytes[price];
+    }
   }
 }
 
-Ps OffloadEvaluator::computing(const StreamGraph& graph) const {
-  Ps sum = 0;
-  for (const StreamNode& node : graph.nodes)
-    if (node.stream == DeviceStream::kCompute) sum += prices_[static_cast<std::size_t>(node.price)];
-  return sum;
+// The graph of this step, whose times are then known; where others may interfere, the choice is made as if they did
+// not.
+const StreamGraph& OffloadDomain::choose(bool may_split, Ps now, std::span<Ps> starts, std::span<Ps> ends) {
+  StreamCarry halved = carry_;
+  timing_->run(whole_, amounts_.ps, now, carry_, starts, ends);
+  if (!may_split) return whole_;
+  std::vector<Ps> half_starts(starts.size()), half_ends(ends.size());
+  timing_->run(halves_, amounts_.ps, now, halved, half_starts, half_ends);
+  const bool shorter =
+      *std::max_element(half_ends.begin(), half_ends.end()) < *std::max_element(ends.begin(), ends.end());
+  if (!shorter && config().interleaving != Interleaving::kAlways) return whole_;
+  std::copy(half_starts.begin(), half_starts.end(), starts.begin());
+  std::copy(half_ends.begin(), half_ends.end(), ends.begin());
+  std::swap(carry_, halved);
+  for (OffloadCounters* counters : counters_) ++counters->interleaved_steps;
+  return halves_;
+}
+
+StepTimes OffloadDomain::timed(std::size_t member, Pending pending, Ps start, Ps end) {
+  pending.times.start = start;
+  pending.times.end = end;
+  pending.times.waiting = std::max<Ps>(0, end - program().host_gap() - start - pending.busy);
+  counters_[member]->stalled += pending.times.waiting;
+  return pending.times;
+}
+
+void OffloadDomain::give(const StreamGraph& graph, Ps now, std::span<StepTimes> times) {
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    times[m] = open_[m];
+    times[m].end = kNever;
+    pending_[m].push_back({open_[m], busy_[m]});
+  }
+  giving_ = times.data();
+  shared_->give(graph, amounts_.ps, amounts_.bytes, now);
+  giving_ = nullptr;
+}
+
+void OffloadDomain::run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) {
+  steps_ = features_.combine(batches);
+  open_.clear();
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    if (config().has_pim) {
+      count_memory(m, *batches[m]);
+      steps_[m].attention = price_memory(m, 0, *batches[m]);
+    }
+    Evaluator& member = *members_[m];
+    const Program::StepPrice price =
+        member.program().evaluate(*batches[m], steps_[m].place, steps_[m].attention, member.usage(), steps_[m].draws);
+    price_lane(m, 0, steps_[m], steps_[m].draws);
+    open_.push_back({0, kNever, price.communication_ps, 0, steps_[m].place.tokens});
+  }
+  for (std::size_t m = 0; m < members_.size(); ++m) price_copies(m, steps_[m]);
+  const bool may_split = split(batches);
+  if (shared_ && may_split) {  // chosen as if everything were free
+    std::fill(carry_.free.begin(), carry_.free.end(), 0);
+    std::fill(carry_.places.begin(), carry_.places.end(), 0);
+  }
+  const StreamGraph& graph = !shared_ || may_split ? choose(may_split, now, starts_, ends_) : whole_;
+  for (std::size_t m = 0; m < members_.size(); ++m) measure(graph, m);
+  if (shared_) return give(graph, now, times);
+  for (std::size_t m = 0; m < members_.size(); ++m) times[m] = timed(m, {open_[m], busy_[m]}, starts_[m], ends_[m]);
+}
+
+OffloadEvaluator::OffloadEvaluator(std::shared_ptr<const Program> program, std::shared_ptr<const OffloadConfig> config)
+    : Evaluator(std::move(program)), config_(std::move(config)) {}
+
+OffloadDomain& OffloadEvaluator::domain() {
+  if (!domain_)
+    domain_ = std::make_unique<OffloadDomain>(std::vector<Evaluator*>{this}, std::vector{config_},
+                                              std::vector<OffloadCounters*>{&counters_});
+  return *domain_;
 }
 
 StepTimes OffloadEvaluator::run(const Batch& batch, Ps now) {
-  const Program::Place place = program_->place(batch.features, program_->padded(batch.features), 0);
-  if (channels_) {
-    decodes_.clear();
-    for (const Item& item : batch.items)
-      if (item.tokens == 1) decodes_.push_back(item);
-    channels_->place(decodes_);
-    counters_.channel_busy += channels_->work(decodes_).sum * attention_layers_;
-    const Features& f = batch.features;
-    const auto decodes = static_cast<std::int64_t>(decodes_.size());
-    counters_.to_memory_bytes += attention_layers_ * (decodes * pim_->query_bytes + f.prefill_tokens * pim_->kv_bytes);
-    counters_.from_memory_bytes +=
-        attention_layers_ * (decodes * pim_->output_bytes + (f.prefill_context - f.prefill_tokens) * pim_->kv_bytes);
-  }
-  const AttentionPrices attention = price_lane(0, batch, place);
-  for (std::size_t op = 0; op < weights_.by_tokens.size(); ++op)
-    if (!weights_.by_tokens[op].empty())
-      prices_[static_cast<std::size_t>(first_by_tokens_) + op] =
-          weights_.by_tokens[op].at(static_cast<std::size_t>(place.tokens));
-  const Program::StepPrice price = program_->evaluate(batch, place, attention, usage_, {});
+  const Batch* one = &batch;
+  StepTimes times;
+  domain().run({&one, 1}, now, {&times, 1});
+  return times;
+}
 
-  const Ps start = std::max(now, free_);
-  const bool may_split = !halves_.nodes.empty() && batch.items.size() > 1;
-  StreamCarry halved = carry_;
-  Ps end = timing_->run(whole_, prices_, start, carry_);
-  Ps busy = computing(whole_);
-  if (may_split) {
-    split(batch);
-    for (std::int32_t lane = 1; lane <= 2; ++lane) {
-      const Batch& half = half_[lane - 1];
-      price_lane(lane, half, program_->place(half.features, program_->padded(half.features), 0));
-    }
-    const Ps split_end = timing_->run(halves_, prices_, start, halved);
-    if (split_end < end || pim_->interleaving == Interleaving::kAlways) {
-      end = split_end;
-      busy = computing(halves_);
-      std::swap(carry_, halved);
-      ++counters_.interleaved_steps;
-    }
-  }
-  const Ps stalled = std::max<Ps>(0, end - start - busy);
-  counters_.stalled += stalled;
-  free_ = std::max(start + 1, end + program_->host_gap());
-  return {start, free_, price.communication_ps, stalled, place.tokens};
+void OffloadEvaluator::use_fabric(Fabric& fabric, Timed timed) {
+  domain().use_fabric(fabric, [timed = std::move(timed)](std::size_t, const StepTimes& times) { timed(times); });
 }
 
 }  // namespace llmsim

@@ -144,7 +144,32 @@ void Simulation::start() {
   if (!router_) router_ = std::make_unique<OnlyGroup>();
   router_->start(groups_);
   if (handovers_) handovers_->router().start(groups_);
+  share_fabric();
   post_next_arrival();
+}
+
+// Steps that meet other transfers end when these allow it.
+void Simulation::share_fabric() {
+  const auto heard = [this](Group& group, const StepTimes& times) {
+    group.timed(times, now_);
+    expect(group);
+  };
+  const auto need_fabric = [this] {
+    if (!fabric_) throw std::invalid_argument("steps that meet other transfers need the fabric");
+  };
+  for (const auto& group : groups_) {
+    if (group->wave() != nullptr || !group->evaluator().meets_others()) continue;
+    need_fabric();
+    Group* one = group.get();
+    one->evaluator().use_fabric(*fabric_, [heard, one](const StepTimes& times) { heard(*one, times); });
+  }
+  for (const auto& wave : waves_) {
+    if (!wave->evaluator().meets_others()) continue;
+    need_fabric();
+    wave->evaluator().use_fabric(*fabric_, [heard, &members = *wave](std::size_t member, const StepTimes& times) {
+      heard(*members.members()[member], times);
+    });
+  }
 }
 
 bool Simulation::run(std::int64_t max_events) {

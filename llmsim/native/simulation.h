@@ -134,6 +134,7 @@ class Simulation {
 
   Prompts& prompts();
   void start();
+  void share_fabric();
   bool stop_at_horizon();
   // What has become pointless since it was posted does not even move the clock.
   bool stale(const Event& event) const;

@@ -1,4 +1,5 @@
-// A step as nodes on the streams of one device: each stream runs its nodes in order, one at a time.
+// A step as nodes on the streams of one or several units (a stage of a member): each stream runs its nodes in order,
+// one at a time.
 #pragma once
 
 #include <array>
@@ -11,45 +12,63 @@
 
 namespace llmsim {
 
-// Copies in bring weights, copies out carry queries and KV to another memory, pulls bring results back.
-enum class DeviceStream : std::uint8_t { kCompute, kPull, kCopyIn, kCopyOut, kPim };
-inline constexpr std::size_t kNumDeviceStreams = 5;
+// Copies in bring weights, copies out carry activations and KV to another memory, pulls bring results back; the host
+// computes for the unit, and sends go to the next pipeline stage.
+enum class DeviceStream : std::uint8_t { kCompute, kPull, kCopyIn, kCopyOut, kPim, kHost, kSend };
+inline constexpr std::int32_t kNumDeviceStreams = 7;
 
-// `after` names nodes of the same step, or kCarried + k: when what the step before left in place k was done. -1: none.
+constexpr std::int32_t stream_of(std::int32_t unit, DeviceStream stream) {
+  return unit * kNumDeviceStreams + static_cast<std::int32_t>(stream);
+}
+
+// Waiting for kCarried + k means: for when what the step before left in place k was done.
 inline constexpr std::int32_t kCarried = 1 << 30;
 
 struct StreamNode {
-  DeviceStream stream = DeviceStream::kCompute;
-  bool after_start = false;  // not before the step itself starts; others may run ahead
-  std::int32_t price = 0;    // index of its duration among the step's prices
-  std::array<std::int32_t, 3> after{-1, -1, -1};
+  std::int32_t stream = 0;
+  std::int32_t price = 0;             // index of its duration among the step's prices
+  std::int32_t first = 0, count = 0;  // what it waits for, in StreamGraph::after: earlier nodes, or kCarried + k
+  bool begins = false;                // not before the step is given
 };
 
 // The same for every step but for the prices. Nodes are in the order of each stream.
 struct StreamGraph {
+  // The first and the last node of a member: its step lasts from the end of the one to the end of the other, and at
+  // least one picosecond. The last one is alone on its stream's end: the member's next step comes after it.
+  struct Member {
+    std::int32_t begin = 0, end = 0;
+  };
+
+  std::int32_t units = 1;
   std::vector<StreamNode> nodes;
+  std::vector<std::int32_t> after;
   std::vector<std::pair<std::int32_t, std::int32_t>> carries;  // (node, place): its end is kept for the next step
-  std::int32_t last = 0;                                       // its end is the step's
+  std::vector<Member> members;
+
+  std::span<const std::int32_t> after_of(const StreamNode& node) const {
+    return std::span(after).subspan(static_cast<std::size_t>(node.first), static_cast<std::size_t>(node.count));
+  }
 };
 
 // What one step leaves to the next: when the streams are free, and the ends that later nodes wait for.
 struct StreamCarry {
-  std::array<Ps, kNumDeviceStreams> free{};
-  std::vector<Ps> places;
+  std::vector<Ps> free, places;
 };
 
 // Both ways agree to the picosecond (invariant 9): first come first served on each stream leaves no choice.
 class StreamTiming {
  public:
   virtual ~StreamTiming() = default;
-  // When the step that starts at `start` ends.
-  virtual Ps run(const StreamGraph& graph, std::span<const Ps> prices, Ps start, StreamCarry& carry) = 0;
+  // When the step that may start at `now` starts and ends, for each member.
+  virtual void run(const StreamGraph& graph, std::span<const Ps> prices, Ps now, StreamCarry& carry,
+                   std::span<Ps> starts, std::span<Ps> ends) = 0;
 };
 
 // Max-plus arithmetic over the nodes, in order.
 class FoldedStreams final : public StreamTiming {
  public:
-  Ps run(const StreamGraph& graph, std::span<const Ps> prices, Ps start, StreamCarry& carry) override;
+  void run(const StreamGraph& graph, std::span<const Ps> prices, Ps now, StreamCarry& carry, std::span<Ps> starts,
+           std::span<Ps> ends) override;
 
  private:
   std::vector<Ps> end_;
@@ -58,7 +77,8 @@ class FoldedStreams final : public StreamTiming {
 // Every node in the engine; devices of their own hold back what the step before still keeps busy.
 class ExpandedStreams final : public StreamTiming {
  public:
-  Ps run(const StreamGraph& graph, std::span<const Ps> prices, Ps start, StreamCarry& carry) override;
+  void run(const StreamGraph& graph, std::span<const Ps> prices, Ps now, StreamCarry& carry, std::span<Ps> starts,
+           std::span<Ps> ends) override;
 };
 
 }  // namespace llmsim

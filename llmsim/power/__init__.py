@@ -6,10 +6,11 @@ cost tables was read, and all figures follow from that.
 
 from llmsim.power.account import GroupUse, PowerPlan, account
 from llmsim.power.cost import Comparison, CostPlan, Price, carbon_g, compare, cost_figures
-from llmsim.power.traffic import TrafficTable, traffic_table
+from llmsim.power.traffic import Copied, TrafficTable, traffic_table
 
 __all__ = [
     "Comparison",
+    "Copied",
     "CostPlan",
     "GroupUse",
     "PowerPlan",

@@ -121,11 +121,13 @@ def _clipped(work: Intervals, window_ps: tuple[int, int]) -> Intervals:
 
 
 def _traffic_aj(spec: NodePowerSpec, power: AcceleratorPower, traffic: Traffic) -> dict[str, int]:
+    crossed = traffic.link_bytes + traffic.host_bytes + traffic.pool_bytes + traffic.storage_bytes
     return {
         "accelerators": traffic.memory_bytes * BITS * power.memory_aj_per_bit,
-        "dram": traffic.host_bytes * BITS * spec.dram_aj_per_bit,
-        "links": (traffic.link_bytes + traffic.host_bytes + traffic.pool_bytes) * BITS * spec.link_aj_per_bit,
+        "dram": (traffic.host_bytes + traffic.processor_bytes) * BITS * spec.dram_aj_per_bit,
+        "links": crossed * BITS * spec.link_aj_per_bit,
         "nics": traffic.nic_bytes * BITS * spec.nic_aj_per_bit,
+        "storage": traffic.storage_bytes * BITS * spec.storage_aj_per_bit,
     }
 
 

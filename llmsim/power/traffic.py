@@ -1,7 +1,7 @@
 """How many bytes a group's devices moved: operators' bytes times how often they ran, and at how many tokens."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,19 @@ RING_FACTOR = {"all_reduce": 2}
 
 
 @dataclass(frozen=True, eq=False)
+class Copied:
+    """What one rank copies from a memory ("cpu", "cxl:<id>"): bytes by the feature, or (`feature` "") of every step.
+
+    `experts`: expected sizes, which what the run counted replaces where it drew them.
+    """
+
+    place: str
+    feature: str
+    rows: Int64
+    experts: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class TrafficTable:
     """What the operators of a group move: all layers, `ranks` devices in each of `stages`, and its part
     of what it does together with `members` data-parallel groups (itself included)."""
@@ -26,8 +39,9 @@ class TrafficTable:
     stages: int = 1
     layout: Layout | None = None
     """None: tensor parallelism alone."""
-    copies: Mapping[str, tuple[int, Int64]] = field(default_factory=dict)
-    """Memory ("cpu", "cxl:<id>") -> bytes that one rank copies from it in every step, and by tokens."""
+    copies: tuple[Copied, ...] = ()
+    hosted: frozenset[str] = frozenset()
+    """Operators that the node's processors run, out of its memory."""
 
     def traffic(self, activity: Mapping[str, Any]) -> Traffic:
         """The bytes of a run, from the core's counts (`Simulation.activity`); exact but for the experts' share.
@@ -35,21 +49,32 @@ class TrafficTable:
         Memory: what each operator reads and writes (`llmsim.model.operators`), its weights once per execution, of
         experts those that the tokens are expected to touch, E (1 - (1 - k/E)^t). Links: the rings of RING_FACTOR.
         """
-        memory = link = 0
+        memory = link = host = 0
         for op in self.operators:
             rows = activity["rows"][_table(op)]
             computed = int(rows @ op.units_of(np.arange(len(rows), dtype=np.int64)))
             if op.kind == "collective":
                 link += op.collective_bytes_per_token * computed * op.repeat * self._sent(op) // self.members
                 continue
-            moved = (op.read_bytes_per_token + op.write_bytes_per_token) * computed + _weights(op, rows)
-            moved += op.kv_bytes_per_context_token * int(activity["kv_read_tokens"])
+            moved = (op.read_bytes_per_token + op.write_bytes_per_token) * computed + weights_read(op, rows)
+            moved += op.kv_bytes_per_context_token * kv_tokens_read(
+                op, int(activity["kv_read_tokens"]), int(activity["sequences"]), int(activity["scheduled_tokens"])
+            )
             moved += 2 * op.state_bytes_per_sequence * int(activity["sequences"])
-            memory += moved * op.repeat * self.ranks
-        host, pool = self._copied(activity["rows"][0])
+            if op.name in self.hosted:
+                host += moved * op.repeat * self.ranks
+            else:
+                memory += moved * op.repeat * self.ranks
+        copied, pool = self._copied(activity["rows"], int(activity["offload"]["drawn_bytes"]))
         offload = activity["offload"]
-        host += (offload["to_memory_bytes"] + offload["from_memory_bytes"]) * self.ranks
-        return Traffic(memory_bytes=memory, link_bytes=link, host_bytes=host, pool_bytes=pool)
+        sent = sum(int(offload[name]) for name in ("to_memory_bytes", "from_memory_bytes", "host_bytes"))
+        return Traffic(
+            memory_bytes=memory,
+            link_bytes=link,
+            host_bytes=copied + sent * self.ranks,
+            pool_bytes=pool,
+            processor_bytes=host,
+        )
 
     def _sent(self, op: Operator) -> int:
         """How many times the size of its tensor a collective sends, all members together."""
@@ -65,13 +90,19 @@ class TrafficTable:
             size = layout.ranks(op.among)
         return RING_FACTOR.get(op.collective, 1) * (size - 1) * (devices // size)
 
-    def _copied(self, rows: Int64) -> tuple[int, int]:
+    def _copied(self, tables: Sequence[Int64], drawn: int) -> tuple[int, int]:
         """Bytes from the host and from the pool."""
         host = pool = 0
-        for place, (fixed, by_tokens) in self.copies.items():
-            read = np.flatnonzero(rows[: len(by_tokens)])
-            size = fixed * int(rows.sum()) + sum(int(rows[row]) * int(by_tokens[row]) for row in read.tolist())
-            if place == "cpu":
+        for one in self.copies:
+            rows = tables[FEATURES.index(one.feature or "tokens")]
+            if one.experts and drawn:
+                size = drawn
+            elif one.feature:
+                read = np.flatnonzero(rows[: len(one.rows)])
+                size = sum(int(rows[row]) * int(one.rows[row]) for row in read.tolist())
+            else:
+                size = int(one.rows[0]) * int(rows.sum())
+            if one.place == "cpu":
                 host += size * self.ranks
             else:
                 pool += size * self.ranks
@@ -81,15 +112,16 @@ class TrafficTable:
 def traffic_table(
     operators: Sequence[Operator],
     tp: int,
-    copies: Mapping[str, tuple[int, Int64]] | None = None,
+    copies: Sequence[Copied] = (),
     *,
     members: int = 1,
     stages: int = 1,
     layout: Layout | None = None,
+    hosted: frozenset[str] = frozenset(),
 ) -> TrafficTable:
-    """The table of a group of `tp` ranks in each stage, or of a layout's."""
+    """The table of a group of `tp` ranks in each stage, or of a layout's; the processors run the `hosted` operators."""
     ranks = tp if layout is None else layout.stage_ranks
-    return TrafficTable(tuple(operators), ranks, members, stages, layout, copies or {})
+    return TrafficTable(tuple(operators), ranks, members, stages, layout, tuple(copies), hosted)
 
 
 def _table(op: Operator) -> int:
@@ -97,11 +129,17 @@ def _table(op: Operator) -> int:
     return FEATURES.index("tokens" if op.feature == "attention" else op.feature)
 
 
-def _weights(op: Operator, rows: Int64) -> int:
-    """Bytes of weights read in all executions of one layer's operator."""
+def weights_read(op: Operator, rows: Int64) -> int:
+    """Bytes of weights read in all executions of one layer's operator; `rows[n]` executions had n tokens."""
     if op.kind != "moe" or not op.experts_total:
         return 0 if op.kind == "embedding" else op.weight_bytes * int(rows[1:].sum())
     return round(float(rows @ weight_bytes(op, np.arange(len(rows)))))
+
+
+def kv_tokens_read(op: Operator, kv_tokens: int, sequences: int, tokens: int) -> int:
+    """Tokens of KV that one layer reads, of `kv_tokens` that its sequences had: with a window at most the window before
+    each scheduled sequence and what is scheduled (sequences that are shorter see less)."""
+    return min(kv_tokens, op.window * sequences + tokens) if op.window else kv_tokens
 
 
 def weight_bytes(op: Operator, counts: NDArray[np.int64]) -> Floats:

@@ -81,8 +81,10 @@ def _group(group: GroupEnergy) -> dict[str, Any]:
         "memory_bytes": traffic.memory_bytes,
         "link_bytes": traffic.link_bytes,
         "host_bytes": traffic.host_bytes,
+        "processor_bytes": traffic.processor_bytes,
         "pool_bytes": traffic.pool_bytes,
         "nic_bytes": traffic.nic_bytes,
+        "storage_bytes": traffic.storage_bytes,
     }
 
 

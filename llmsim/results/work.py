@@ -22,6 +22,7 @@ import numpy as np
 
 from llmsim.core import FEATURES, PS_PER_S, GroupInfo, Int64, Results
 from llmsim.model import Hardware, Operator
+from llmsim.power.traffic import kv_tokens_read, weights_read
 
 
 @dataclass(frozen=True)
@@ -94,30 +95,19 @@ def operator_work(op: Operator, usage: GroupUsage) -> OperatorWork:
         # Padding included: what of it is useful was scheduled elsewhere, or is not counted by rank. Rows of logits are
         # never padded, and a sequence that verifies drafts has several.
         useful = computed
-    attended, kv_tokens = usage.attended_tokens, usage.kv_read_tokens
+    attended = usage.attended_tokens
     if op.window:  # at most: sequences shorter than the window see less
         attended = min(attended, op.window * usage.scheduled_tokens)
-        kv_tokens = min(kv_tokens, op.window * usage.scheduled_sequences + usage.scheduled_tokens)
+    kv_tokens = kv_tokens_read(op, usage.kv_read_tokens, usage.scheduled_sequences, usage.scheduled_tokens)
     flops = op.flops_per_token * useful + op.flops_per_context_token * attended
     reads = op.read_bytes_per_token * computed + op.kv_bytes_per_context_token * kv_tokens
     return OperatorWork(
         name=op.name,
         executions=int(rows[1:].sum()) * op.repeat,
         flops=flops * op.repeat,
-        read_bytes=(reads + _weight_bytes(op, rows)) * op.repeat,
+        read_bytes=(reads + weights_read(op, rows)) * op.repeat,
         written_bytes=op.write_bytes_per_token * computed * op.repeat,
     )
-
-
-def _weight_bytes(op: Operator, rows: Int64) -> int:
-    if op.kind == "embedding":
-        return 0
-    executions = int(rows[1:].sum())
-    if op.kind != "moe" or not op.experts_total:
-        return op.weight_bytes * executions
-    tokens = np.arange(1, len(rows))
-    touched = 1.0 - (1.0 - op.topk / op.experts_total) ** tokens
-    return round(op.weight_bytes * float(rows[1:] @ touched))
 
 
 def utilisation(

@@ -143,6 +143,8 @@ def full() -> Json:
     node["num_instances"] = 3
     node["cpu_mem"]["pim_config"] = "DDR4_8GB_3200_pim"
     node["cpu_mem"]["pim_table"] = "pim.csv"
+    node["cpu"] = {"hardware": "Xeon-8592+", "sockets": 2}
+    first["operator_devices"] = {}
     node["power"] = {
         "base_node_power": 60,
         "npu": {

@@ -71,7 +71,7 @@ def test_layers_come_before_blocks_before_default(tmp_path: Path, capsys: pytest
     plain = summary(tmp_path, capsys, cluster())
     assert found["kv_cache"][0]["num_blocks"] > plain["kv_cache"][0]["num_blocks"]
     notes = " ".join(found["notes"])
-    assert "from cxl:1 at 60 GB/s" in notes and "from cpu at 112 GB/s" in notes
+    assert "from cxl:1 at up to 60 GB/s" in notes and "from cpu at up to 112 GB/s" in notes
 
 
 def test_what_streams_from_one_memory_shares_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,8 +81,6 @@ def test_what_streams_from_one_memory_shares_it(tmp_path: Path, capsys: pytest.C
     groups = summary(tmp_path, capsys, cluster(instances=2, placement=placement))
     assert pair["mean_tpot_ms"] == pytest.approx(alone["mean_tpot_ms"], rel=0.02)  # half the bytes at half the rate
     assert groups["mean_tpot_ms"] == pytest.approx(2 * alone["mean_tpot_ms"], rel=0.02)
-    assert "4 devices share it" not in " ".join(pair["notes"])
-    assert "2 devices share it" in " ".join(groups["notes"])
 
 
 def test_exact_evaluation_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,12 +144,6 @@ def test_refusals_name_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixtu
     document = cluster(placement={"default": {"weights": "cxl:0"}})
     document["cxl_mem"]["mem_size"] = 32
     assert "do not fit its 8.00 GiB" in refusal(tmp_path, capsys, document)
-    away = {"placement": {"default": {"weights": "cpu"}}}
-    for more in ({"dp_group": "a"}, {"tp_size": 1, "pp_size": 2, "num_npus": 2}, {"pd_type": "prefill"}):
-        document = cluster(instances=2, **away, **more)
-        if "pd_type" in more:
-            document["nodes"][0]["instances"][1] = {**document["nodes"][0]["instances"][1], "pd_type": "decode"}
-        assert "does not run in this version" in refusal(tmp_path, capsys, document)
     document = cluster(enable_attn_offloading=True)
     document["nodes"][0]["cpu_mem"]["pim_config"] = "HBM9"
     assert 'the memory part "HBM9" is not known' in refusal(tmp_path, capsys, document)

@@ -1,5 +1,6 @@
 """Weights copied in and attention in memory: folded equals expanded, and closed forms of what overlaps."""
 
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from llmsim import _native
 
 TOKENS, SEQUENCES = 64, 8
 US = 10**6
+ONE_PS_PER_BYTE = _native.CopySource(0, 10**12 << 16)
 
 
 def operator(name: str, part: int, repeat: int, ps: Any, feature: Any = _native.Feature.TOKENS) -> Any:
@@ -54,6 +56,38 @@ def run(a_program: Any, offload: Any, requests: list[tuple[int, int, int]], dept
     return sim
 
 
+def drawn_config(data: Any, rng: Any, layers: int, table: Any) -> Any:
+    """Of the six operators below."""
+    config, weights = _native.OffloadConfig(), _native.WeightStreaming()
+    weights.buffers, weights.sources = data.draw(st.integers(2, 9)), [ONE_PS_PER_BYTE]
+    if data.draw(st.booleans()):
+        ahead = [rng.integers(0, 10**8, repeat).tolist() for repeat in (1, layers, 0, layers, layers, 1)]
+        weights.ahead = [times if data.draw(st.booleans()) else [] for times in ahead]
+        weights.ahead_from = [[0] * len(times) for times in weights.ahead]
+    if data.draw(st.booleans()):
+        weights.by_batch = [[], [], [], [], table(TOKENS).tolist(), []]
+        weights.by_batch_from = [0] * 6
+        weights.demand = [False] * 4 + [data.draw(st.booleans()), False]
+    config.weights = weights
+    names = ("NEVER", "WHEN_SHORTER", "ALWAYS")
+    hosted = [data.draw(st.booleans()) for _ in range(6)] if data.draw(st.booleans()) else []
+    if data.draw(st.booleans()):
+        pim = _native.PimConfig()
+        pim.context, pim.ps, pim.sets = [0, 100], [1000, 10**8], data.draw(st.integers(1, 5))
+        pim.latency_ps, pim.bytes_per_s = 5 * US, 10**9 + 7
+        pim.query_bytes, pim.output_bytes, pim.kv_bytes = 1001, 503, 255
+        pim.concurrent = data.draw(st.booleans())
+        config.pim = pim
+        hosted[2:3] = [False] * len(hosted[2:3])
+    if hosted:
+        host = _native.HostOperators()
+        host.runs, host.input_bytes, host.output_bytes = hosted, [100] * 6, [300] * 6
+        host.latency_ps, host.bytes_per_s = 7 * US, 10**9 + 9
+        config.host = host
+    config.interleaving = getattr(_native.Interleaving, data.draw(st.sampled_from(names)))
+    return config
+
+
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_folded_equals_expanded(data: Any) -> None:
@@ -72,31 +106,12 @@ def test_folded_equals_expanded(data: Any) -> None:
         operator("head", 2, 1, table(SEQUENCES), _native.Feature.SEQUENCES),
     ]
     a_program = program(ops, rng.integers(0, 10**8, 4), rng.integers(0, 10**8, 4), data.draw(st.sampled_from([0, 777])))
-    weights = _native.WeightStreaming()
-    weights.buffers = data.draw(st.integers(2, 9))
-    if data.draw(st.booleans()):
-        ahead = [rng.integers(0, 10**8, repeat).tolist() for repeat in (1, layers, 0, layers, layers, 1)]
-        weights.ahead = [times if data.draw(st.booleans()) else [] for times in ahead]
-    if data.draw(st.booleans()):
-        weights.by_tokens = [[], [], [], [], table(TOKENS).tolist(), []]
-        weights.demand = [False] * 4 + [data.draw(st.booleans()), False]
-    pim = None
-    if data.draw(st.booleans()):
-        pim = _native.PimConfig()
-        pim.context, pim.ps, pim.sets = [0, 100], [1000, 10**8], data.draw(st.integers(1, 5))
-        pim.latency_ps, pim.bytes_per_s = 5 * US, 10**9 + 7
-        pim.query_bytes, pim.output_bytes, pim.kv_bytes = 1001, 503, 255
-        pim.concurrent = data.draw(st.booleans())
-        names = ("NEVER", "WHEN_SHORTER", "ALWAYS")
-        pim.interleaving = getattr(_native.Interleaving, data.draw(st.sampled_from(names)))
+    config = drawn_config(data, rng, layers, table)
     rows = [(int(rng.integers(0, 10**10)), int(rng.integers(1, 150)), int(rng.integers(1, 20))) for _ in range(6)]
     found = []
     for expanded in (False, True):
-        config = _native.OffloadConfig()
-        config.weights, config.expanded = weights, expanded
-        if pim is not None:
-            config.pim = pim
-        found.append(run(a_program, config, sorted(rows)))
+        config.expanded = expanded
+        found.append(run(a_program, copy(config), sorted(rows)))
     a, b = (sim.steps() for sim in found)
     assert len(a["end_ps"]) > 5
     assert all((a[name] == b[name]).all() for name in a)
@@ -115,6 +130,7 @@ def durations(copy_ps: int, compute_ps: int, buffers: int = 2, layers: int = 4, 
     config = _native.OffloadConfig()
     weights = _native.WeightStreaming()
     weights.ahead, weights.buffers = [[copy_ps] * layers], buffers
+    weights.ahead_from, weights.sources = [[0] * layers], [ONE_PS_PER_BYTE]
     config.weights = weights
     steps = run(layered(layers, compute_ps), config, [(arrival, 8, 12)], depth=1).steps()
     return steps["end_ps"] - steps["start_ps"]
@@ -139,9 +155,9 @@ def test_without_copies_nothing_changes() -> None:
 def pim_steps(requests: list[tuple[int, int, int]], sets: int, interleaving: str = "NEVER", compute: int = 0) -> Any:
     pim = _native.PimConfig()
     pim.context, pim.ps, pim.sets = [0, 1024], [0, 1024 * US], sets  # 1 us per token of context
-    pim.bytes_per_s, pim.interleaving = 10**12, getattr(_native.Interleaving, interleaving)
+    pim.bytes_per_s = 10**12
     config = _native.OffloadConfig()
-    config.pim = pim
+    config.pim, config.interleaving = pim, getattr(_native.Interleaving, interleaving)
     sim = run(layered(1, compute), config, requests, depth=1)
     return sim.steps(), sim.activity(0)["offload"]
 

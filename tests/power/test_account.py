@@ -118,13 +118,19 @@ def test_every_split_adds_up_to_the_total(data: st.DataObject) -> None:
     assert (found.request_j >= 0).all()
 
 
-@pytest.mark.parametrize("kind", ["memory_bytes", "link_bytes", "host_bytes", "pool_bytes"])
+@pytest.mark.parametrize("kind", ["memory_bytes", "link_bytes", "host_bytes", "pool_bytes", "processor_bytes"])
 def test_energy_grows_with_bytes_by_exactly_their_price(kind: str) -> None:
     steps = [(0, 10**12)]
     some, more = (account(plan(), [use(steps, **{kind: size})], 0, (0, 10**13), 10**12) for size in (10**9, 3 * 10**9))
-    per_bit = {"memory_bytes": 7, "link_bytes": 4 * W, "host_bytes": 10 * W, "pool_bytes": 4 * W}[kind]
-    assert more.total_aj - some.total_aj == 2 * 10**9 * 8 * per_bit
-    where = {"memory_bytes": "accelerators", "link_bytes": "links", "host_bytes": "dram", "pool_bytes": "links"}[kind]
+    per_bit = {
+        "memory_bytes": 7,
+        "link_bytes": 4 * W,
+        "host_bytes": 10 * W,
+        "pool_bytes": 4 * W,
+        "processor_bytes": 6 * W,
+    }
+    assert more.total_aj - some.total_aj == 2 * 10**9 * 8 * per_bit[kind]
+    where = {"memory_bytes": "accelerators", "link_bytes": "links", "pool_bytes": "links"}.get(kind, "dram")
     before, after = some.components_aj[0], more.components_aj[0]
     assert before is not None and after is not None and after[where] > before[where]
 

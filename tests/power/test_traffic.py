@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from llmsim.model import Dtypes, Layout, load_model, operators, weight_bytes
-from llmsim.power import traffic_table
+from llmsim.power import Copied, traffic_table
 
 MODEL = load_model("meta-llama/Llama-3.1-8B")
 HIDDEN_BYTES, VOCAB_BYTES = 4096 * 2, 128256 * 2
@@ -17,8 +17,9 @@ def activity(tokens: dict[int, int], sequences: dict[int, int], kv_read: int = 0
     for table, counts in zip(rows, (tokens, sequences, {}), strict=True):
         for at, count in counts.items():
             table[at] = count
-    moved = {"to_memory_bytes": 0, "from_memory_bytes": 0}
-    return {"rows": tuple(rows), "kv_read_tokens": kv_read, "sequences": 0, "offload": moved}
+    moved = dict.fromkeys(("to_memory_bytes", "from_memory_bytes", "host_bytes", "drawn_bytes"), 0)
+    counts = {"kv_read_tokens": kv_read, "sequences": 0, "scheduled_tokens": sum(n * c for n, c in tokens.items())}
+    return {"rows": tuple(rows), **counts, "offload": moved}
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4])
@@ -50,7 +51,11 @@ def test_members_share_what_they_do_together() -> None:
 
 def test_copies_count_by_step_and_by_tokens() -> None:
     by_tokens = np.arange(65, dtype=np.int64) * 7
-    copies = {"cpu": (1000, by_tokens), "cxl:0": (10, np.zeros(1, np.int64))}
+    copies = [
+        Copied("cpu", "", np.array([1000])),
+        Copied("cpu", "tokens", by_tokens),
+        Copied("cxl:0", "", np.array([10])),
+    ]
     found = traffic_table((), 2, copies).traffic(activity({8: 3, 4: 1}, {}))
     assert found.host_bytes == 2 * (4 * 1000 + 3 * 56 + 28)
     assert found.pool_bytes == 2 * 4 * 10
