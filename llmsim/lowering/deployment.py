@@ -204,7 +204,7 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     network, handovers = _meeting(deployment, groups, options, routes)
     shared: tuple[SharedLinks, ...] = ()
     if network is not None:
-        shared = shared_links(deployment, groups, waves, network, tiers=options.tiers)
+        shared = shared_links(deployment, groups, waves, network, routes, tiers=options.tiers, exact=options.exact)
     how = transfer_notes(deployment, groups)
     return LoweredDeployment(
         tuple(groups), models, account, network, handovers, (*changes, *notes, *account.notes, *how), waves, shared,

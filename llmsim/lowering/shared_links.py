@@ -1,17 +1,23 @@
 """Domains that talk over the ports that KV uses too: their collectives become flows on the cluster's network."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from llmsim import _native
 from llmsim.config import Deployment
 from llmsim.lowering.collectives import KINDS
 from llmsim.lowering.layouts import LoweredWave
 from llmsim.lowering.network import ClusterNetwork
+from llmsim.lowering.routed import Routes
+from llmsim.model import Operator
 
 if TYPE_CHECKING:
     from llmsim.lowering.deployment import LoweredGroup
+
+
+Kind = Literal["members", "stages", "inside"]
+"""Between members of a domain, between its stages, or inside a stage of a member."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,39 +38,91 @@ def shared_links(
     groups: Sequence["LoweredGroup"],
     waves: Sequence[LoweredWave],
     network: ClusterNetwork,
+    routes: Routes | None,
     *,
     tiers: bool,
+    exact: bool,
 ) -> tuple[SharedLinks, ...]:
-    """The domains that send KV to other groups or to `tiers`, and more than KV over the same ports.
+    """The domains that send KV to other groups or to `tiers`, and more than KV over the same links.
 
-    Links inside an instance are its own, so that a domain of one member and one stage has nothing to share. Steps that
-    keep something elsewhere bring their own transfers (`llmsim.lowering.meeting`).
+    Without a topology, links inside an instance are its own: then only what is between members or stages is shared.
+    With one, it is whatever takes a link that KV takes from group to group.
+    Steps that keep something elsewhere bring their own transfers (`llmsim.lowering.meeting`).
     """
     in_waves = {index for wave in waves for index in wave.groups}
-    domains = [wave.groups for wave in waves]
-    domains += [(group.index,) for group in deployment.groups if group.pp > 1 and group.index not in in_waves]
+    domains = [(wave.groups, wave.expanded) for wave in waves]
+    alone = [group.index for group in deployment.groups if group.index not in in_waves]
+    domains += [((index,), groups[index].expanded) for index in alone]
+    kv_links = set() if routes is None else _kv_links(deployment, routes)
     found = []
-    for members in domains:
+    for members, expanded in domains:
         group = groups[members[0]]
         if group.offload is not None or (not tiers and deployment.groups[members[0]].pd_type is None):
             continue
-        moved = _moved(group)
+        how, alone_in_a_stage = deployment.disaggregation, len(members) * group.layout.pp == 1
+        if how is not None and how.layerwise and alone_in_a_stage:
+            continue  # its layers leave while the step goes on, at times that are known when it starts
+        if expanded is not None and not exact:
+            continue  # its members meet on their own links, too: only the engine knows how long that takes
+        shared: set[Kind] = {"members", "stages"}
+        if routes is not None:
+            shared = {kind for kind, links in _links_by_kind(group, members, routes).items() if links & kv_links}
+        if len(network.devices[members[0]]) != group.layout.tp * group.layout.pp:
+            shared.discard("inside")  # ranks that share prompts: a ring of some of a stage's devices
+        moved = _moved(group, shared)
         if moved:
             places = [place for index in members for place in network.devices[index]]
             found.append(SharedLinks(tuple(members), tuple(places), moved))
     return tuple(found)
 
 
-def _moved(group: "LoweredGroup") -> "tuple[_native.CollectiveSpec, ...]":
-    """Collectives between members and hand-overs between stages, with their bytes, however they are priced.
+def _kv_links(deployment: Deployment, routes: Routes) -> set[int]:
+    """Links of the topology that KV takes from prefill to decode devices."""
+    found: set[int] = set()
+    for source in deployment.groups:
+        for target in deployment.groups:
+            if (source.pd_type, target.pd_type) != ("prefill", "decode") or source.model_name != target.model_name:
+                continue
+            for a in routes.placed.devices[source.index]:
+                for b in routes.placed.devices[target.index]:
+                    found.update(routes.native.route(a, b))
+    return found
 
-    Rings of all ranks of all members, and exchanges of rows, are no flows: they take their own times.
-    """
+
+def _kind(op: Operator) -> Kind | None:
+    """None: rings of other ranks, and exchanges of rows, are no flows; they take their own times."""
+    if op.collective in ("all_to_all", "broadcast") or op.among not in ("members", "stages", "tp"):
+        return None
+    return "inside" if op.among == "tp" else op.among
+
+
+def _links_by_kind(group: "LoweredGroup", members: Sequence[int], routes: Routes) -> dict[Kind, set[int]]:
+    """Links of the topology that a domain's rings and hand-overs take."""
+    tp, stages = group.layout.tp, group.layout.pp
+    devices = [routes.placed.devices[index] for index in members]
+    rings: dict[Kind, list[list[int]]] = {"members": [], "stages": [], "inside": []}
+    for place in range(tp * stages):
+        rings["members"].append([mine[place] for mine in devices])
+    for mine in devices:
+        rings["inside"] += [list(mine[first : first + tp]) for first in range(0, tp * stages, tp)]
+        rings["stages"] += [[mine[at], mine[at + tp]] for at in range(tp * (stages - 1))]
+    return {
+        kind: {
+            link
+            for ring in found
+            for a, b in zip(ring, ring[1:] + ring[:1], strict=True)
+            if a != b
+            for link in routes.native.route(a, b)
+        }
+        for kind, found in rings.items()
+    }
+
+
+def _moved(group: "LoweredGroup", shared: Collection[Kind]) -> "tuple[_native.CollectiveSpec, ...]":
+    """Collectives and hand-overs on shared links, with their bytes, however they are priced."""
     ops = {op.name: op for op in group.operators if op.kind == "collective"}
     return tuple(
         _native.CollectiveSpec(index, KINDS.get(op.collective, KINDS["all_gather"]), op.collective_bytes_per_token)
         for index, cost in enumerate(group.program_costs)
-        if (op := ops.get(cost.name)) is not None
-        and op.among in ("members", "stages")
-        and op.collective not in ("all_to_all", "broadcast")
+        if (op := ops.get(cost.name)) is not None and _kind(op) in shared
     )

@@ -108,6 +108,7 @@ class Fabric {
   // How long so many bytes take if nobody else moves; and the most bytes, up to `bytes`, that take at most `ps`, or -1
   // where even the latency is longer.
   Ps alone(PlaceId from, PlaceId to, std::int64_t bytes);
+  const FabricConfig& config() const { return config_; }
   std::int64_t most_within(PlaceId from, PlaceId to, std::int64_t bytes, Ps ps);
 
   // Needs now >= every time given before. `owner` must outlive the transfer.

@@ -169,21 +169,25 @@ std::span<MemberStep> JointEvaluator::combine(std::span<const Batch* const> batc
   return steps_;
 }
 
+StepCosts step_costs(Evaluator& member, const MemberStep& step, std::span<const Ps> draws) {
+  return {member.program().evaluate(*step.batch, step.place, step.attention, member.usage(), draws),
+          member.propose(*step.batch), member.program().host_gap()};
+}
+
+StepTimes step_times(const StepCosts& costs, Ps start, Ps done, std::int64_t padded_tokens) {
+  const auto& [operators, drafts, gap] = costs;
+  const Ps end = std::max(start + 1, std::max(done, start + operators.ps) + drafts.ps + gap);
+  const Ps waiting = std::max<Ps>(0, end - start - operators.ps - drafts.ps - gap);
+  return {start, end, operators.communication_ps + drafts.communication_ps, waiting, padded_tokens};
+}
+
 void JointEvaluator::run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) {
   combine(batches);
   timing_->run(steps_, now, carry_, starts_, ends_);
   const auto stages = carry_.device.size() / members_.size();
   for (std::size_t m = 0; m < members_.size(); ++m) {
-    Evaluator& member = *members_[m];
-    const Program::StepPrice price =
-        member.program().evaluate(*batches[m], steps_[m].place, steps_[m].attention, member.usage(), draws_);
-    const Program::StepPrice drafts = member.propose(*batches[m]);  // by the last stage
-    const Ps gap = member.program().host_gap();
-    const Ps end = std::max(starts_[m] + 1, std::max(ends_[m], starts_[m] + price.ps) + drafts.ps + gap);
-    carry_.device[m * stages + stages - 1] = end;
-    const Ps waiting = std::max<Ps>(0, end - starts_[m] - price.ps - drafts.ps - gap);
-    const Ps communication = price.communication_ps + drafts.communication_ps;
-    times[m] = {starts_[m], end, communication, waiting, steps_[m].place.tokens};
+    times[m] = step_times(step_costs(*members_[m], steps_[m], draws_), starts_[m], ends_[m], steps_[m].place.tokens);
+    carry_.device[m * stages + stages - 1] = times[m].end;
   }
 }
 

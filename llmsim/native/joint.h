@@ -72,6 +72,16 @@ class FoldedJoint final : public JointTiming {
   std::vector<Ps> at_, before_;  // where each member is, and was a layer ago
 };
 
+// What a member's step costs wherever it waits: its operators, and its drafts, which the last stage proposes.
+struct StepCosts {
+  Program::StepPrice operators, drafts;
+  Ps gap = 0;  // of the host
+};
+// Counts the step, too.
+StepCosts step_costs(Evaluator& member, const MemberStep& step, std::span<const Ps> draws);
+// Begun at `start`, its operators done at `done`.
+StepTimes step_times(const StepCosts& costs, Ps start, Ps done, std::int64_t padded_tokens);
+
 // Runs the iterations of a domain. Its members' own evaluators hold the counts of what ran.
 class DomainEvaluator {
  public:

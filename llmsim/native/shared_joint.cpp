@@ -48,8 +48,9 @@ void SharedJoint::add_items(Stage& stage, std::size_t first, std::size_t last) {
     for (std::size_t i = first; i < last; ++i) {
       const Operator& op = operators[i];
       if (op.repeat <= layer) continue;
-      const bool together = op.feature == Feature::kGathered, moves = together && specs_[i] != nullptr;
-      const auto kind = moves ? Item::Kind::kCollective : together ? Item::Kind::kTogether : Item::Kind::kOwn;
+      const bool together = op.feature == Feature::kGathered, moves = specs_[i] != nullptr;
+      const auto kind = together ? (moves ? Item::Kind::kCollective : Item::Kind::kTogether)
+                                 : (moves ? Item::Kind::kInside : Item::Kind::kOwn);
       if (stage.items.empty() || moves || stage.items.back().kind != kind || stage.items.back().layer != layer)
         stage.items.push_back({kind, layer, {}});
       stage.items.back().ops.push_back(static_cast<std::int32_t>(i));
@@ -62,6 +63,8 @@ void SharedJoint::begin(std::span<const Batch* const> batches, Ps now) {
   const auto steps = features_.combine(batches);
   run.members.assign(steps.begin(), steps.end());
   run.draws.assign(steps.front().draws.begin(), steps.front().draws.end());
+  for (std::size_t m = 0; m < members_.size(); ++m)
+    run.costs.push_back(step_costs(*members_[m], run.members[m], run.draws));  // in the order of steps
   run.start.assign(members_.size(), kNever);
   run.cursors.resize(devices_.size());
   run.waiting.assign(stages_.size(), 0);
@@ -111,6 +114,10 @@ void SharedJoint::advance(std::int64_t number, std::size_t member, std::size_t s
       cursor.at += price(run, run.members[member], items[cursor.item]);
       continue;
     }
+    if (items[cursor.item].kind == Item::Kind::kInside) {
+      if (inside(number, member, stage, now)) return;
+      continue;
+    }
     if (++run.waiting[stage] == static_cast<std::int32_t>(members_.size())) meet(number, stage, now);
     return;
   }
@@ -131,8 +138,8 @@ void SharedJoint::meet(std::int64_t number, std::size_t stage, Ps now) {
     for (std::size_t m = 0; m < members_.size(); ++m)
       for (std::size_t rank = 0; rank < tp_; ++rank)
         flows_.push_back({device(m, stage, rank), device((m + 1) % members_.size(), stage, rank)});
-    const Exchange all{number, static_cast<std::int32_t>(stage), -1, 0, 0};
-    if (exchange(all, flows_, bytes_of(run, item.ops[0]), ps, at, now)) return;
+    const Exchange all{number, static_cast<std::int32_t>(stage), -1, 0, false, 0};
+    if (exchange(all, flows_, bytes_of(run, 0, item.ops[0], members_.size()), ps, at, now)) return;
   }
   for (std::size_t m = 0; m < members_.size(); ++m) {
     run.cursors[place(m, stage)].at = at + ps;
@@ -141,25 +148,83 @@ void SharedJoint::meet(std::int64_t number, std::size_t stage, Ps now) {
   for (std::size_t m = 0; m < members_.size(); ++m) advance(number, m, stage, now);
 }
 
-// What a ring sends through each port.
-std::int64_t SharedJoint::bytes_of(const Run& run, std::int32_t op) const {
+// What each of a ring's ranks sends.
+std::int64_t SharedJoint::bytes_of(const Run& run, std::size_t member, std::int32_t op, std::size_t ranks) const {
   const auto index = static_cast<std::size_t>(op);
-  const auto ranks = static_cast<std::int64_t>(members_.size());
-  const std::int64_t units = run.members[0].place.at(program_.operators()[index].feature);
-  const std::int64_t chunk = ceil_div(units * specs_[index]->bytes_per_unit, ranks);
-  return (ranks - 1) * chunk * (specs_[index]->kind == model::CollectiveKind::all_reduce ? 2 : 1);
+  const auto count = static_cast<std::int64_t>(ranks);
+  const std::int64_t units = run.members[member].place.at(program_.operators()[index].feature);
+  const std::int64_t chunk = ceil_div(units * specs_[index]->bytes_per_unit, count);
+  return (count - 1) * chunk * (specs_[index]->kind == model::CollectiveKind::all_reduce ? 2 : 1);
+}
+
+// A collective among the devices of a member's stage; false when it has been passed.
+bool SharedJoint::inside(std::int64_t number, std::size_t member, std::size_t stage, Ps now) {
+  Run& run = run_of(number);
+  Cursor& cursor = run.cursors[place(member, stage)];
+  const Item& item = stages_[stage].items[cursor.item];
+  const Ps ps = price(run, run.members[member], item);
+  flows_.clear();
+  for (std::size_t rank = 0; rank < tp_; ++rank)
+    flows_.push_back({device(member, stage, rank), device(member, stage, (rank + 1) % tp_)});
+  const Exchange own{number, static_cast<std::int32_t>(stage), static_cast<std::int32_t>(member), 0, true, 0};
+  if (ps > 0 && exchange(own, flows_, bytes_of(run, member, item.ops[0], tp_), ps, cursor.at, now)) return true;
+  cursor.at += ps;
+  return false;
+}
+
+// From when all of them start until the last byte is there, nobody else moving.
+Ps SharedJoint::alone(std::span<const Flow> flows, std::int64_t bytes) {
+  if (!probe_) probe_ = std::make_unique<Fabric>(fabric_.config());
+  Alone owner;
+  const Ps begin = probed_;
+  for (const Flow& flow : flows) probe_->transfer(flow.from, flow.to, bytes, begin, owner, 0, Purpose::kOther);
+  probe_->settle(begin);
+  while (probe_->num_in_flight() > 0) {
+    probed_ = probe_->next_event();
+    probe_->advance(probed_);
+    probe_->settle(probed_);
+  }
+  return owner.last - begin;
+}
+
+// The most bytes, up to `bytes`, that every flow can carry so that all end within `ps`.
+const SharedJoint::Fit& SharedJoint::fit(const Exchange& exchange, std::span<const Flow> flows, std::int64_t bytes,
+                                         Ps ps) {
+  const auto [found, is_new] = fits_.try_emplace({exchange.stage, exchange.member, exchange.inside, bytes, ps});
+  Fit& fit = found->second;
+  if (!is_new) return fit;
+  crossed_.clear();
+  std::int64_t most = bytes;
+  for (const Flow& flow : flows) {
+    const auto route = fabric_.route(flow.from, flow.to);
+    crossed_.insert(crossed_.end(), route.begin(), route.end());
+    most = std::min(most, fabric_.most_within(flow.from, flow.to, bytes, ps));
+  }
+  fit = {-1, 0};
+  if (most < 0) return fit;
+  std::sort(crossed_.begin(), crossed_.end());
+  if (std::adjacent_find(crossed_.begin(), crossed_.end()) == crossed_.end()) {
+    Ps longest = 0;
+    for (const Flow& flow : flows) longest = std::max(longest, fabric_.alone(flow.from, flow.to, most));
+    return fit = {most, ps - longest};
+  }
+  // Its own flows share links: what fits is found by halving.
+  std::int64_t least = -1;
+  if (alone(flows, most) > ps) {
+    while (most - least > 1) {
+      const std::int64_t middle = least + (most - least) / 2;
+      (alone(flows, middle) <= ps ? least : most) = middle;
+    }
+    most = least;
+  }
+  return fit = most < 0 ? Fit{-1, 0} : Fit{most, ps - alone(flows, most)};
 }
 
 bool SharedJoint::exchange(Exchange exchange, std::span<const Flow> flows, std::int64_t bytes, Ps ps, Ps at, Ps now) {
-  std::vector<std::int64_t> sizes;
-  Ps longest = 0;
-  for (const Flow& flow : flows) {
-    sizes.push_back(fabric_.most_within(flow.from, flow.to, bytes, ps));
-    if (sizes.back() < 0) return false;
-    longest = std::max(longest, fabric_.alone(flow.from, flow.to, sizes.back()));
-  }
+  const Fit fitted = fit(exchange, flows, bytes, ps);
+  if (fitted.bytes < 0) return false;
   exchange.left = static_cast<std::int32_t>(flows.size());
-  exchange.extra = ps - longest;
+  exchange.extra = fitted.extra;
   std::size_t id = exchanges_.size();
   if (free_exchanges_.empty()) {
     exchanges_.push_back(exchange);
@@ -168,8 +233,8 @@ bool SharedJoint::exchange(Exchange exchange, std::span<const Flow> flows, std::
     free_exchanges_.pop_back();
     exchanges_[id] = exchange;
   }
-  for (std::size_t i = 0; i < flows.size(); ++i)
-    fabric_.transfer_at(flows[i].from, flows[i].to, sizes[i], at, now, *this, id, Purpose::kCollective);
+  for (const Flow& flow : flows)
+    fabric_.transfer_at(flow.from, flow.to, fitted.bytes, at, now, *this, id, Purpose::kCollective);
   return true;
 }
 
@@ -179,6 +244,12 @@ void SharedJoint::landed(TransferId, std::uint64_t token, Ps now) {
   free_exchanges_.push_back(token);
   const auto stage = static_cast<std::size_t>(done.stage);
   const Ps at = now + done.extra;
+  if (done.inside) {
+    Cursor& cursor = run_of(done.run).cursors[place(static_cast<std::size_t>(done.member), stage)];
+    cursor.at = at;
+    ++cursor.item;
+    return advance(done.run, static_cast<std::size_t>(done.member), stage, now);
+  }
   if (done.member >= 0) {
     const auto member = static_cast<std::size_t>(done.member);
     Device& device = devices_[place(member, stage)];
@@ -226,7 +297,7 @@ void SharedJoint::send_next(std::size_t member, std::size_t stage, Ps now) {
     flows_.clear();
     for (std::size_t rank = 0; rank < tp_ && spec != nullptr; ++rank)
       flows_.push_back({device(member, stage, rank), device(member, stage + 1, rank)});
-    const Exchange one{number, static_cast<std::int32_t>(stage), static_cast<std::int32_t>(member), 0, 0};
+    const Exchange one{number, static_cast<std::int32_t>(stage), static_cast<std::int32_t>(member), 0, false, 0};
     if (!flows_.empty() && exchange(one, flows_, tokens * spec->bytes_per_unit, ps, at, now)) {
       from.sending = true;
       return;
@@ -239,15 +310,8 @@ void SharedJoint::send_next(std::size_t member, std::size_t stage, Ps now) {
 
 void SharedJoint::end_step(std::int64_t number, std::size_t member, Ps at) {
   Run& run = run_of(number);
-  const MemberStep& step = run.members[member];
-  Evaluator& evaluator = *members_[member];
-  const Program::StepPrice price =
-      evaluator.program().evaluate(*step.batch, step.place, step.attention, evaluator.usage(), run.draws);
-  const Ps gap = evaluator.program().host_gap(), start = run.start[member];
-  const Ps end = std::max(start + 1, at + gap);
-  devices_[place(member, stages_.size() - 1)].free = end;
-  const StepTimes times{start, end, price.communication_ps, std::max<Ps>(0, end - start - price.ps - gap),
-                        step.place.tokens};
+  const StepTimes times = step_times(run.costs[member], run.start[member], at, run.members[member].place.tokens);
+  devices_[place(member, stages_.size() - 1)].free = times.end;
   if (++run.ended == members_.size()) {
     // Nothing refers to iterations that all have ended, and they end in order.
     while (!runs_.empty() && runs_.front().ended == members_.size()) {

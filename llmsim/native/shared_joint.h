@@ -1,17 +1,19 @@
 // The joint iteration of a domain whose members or stages talk over the cluster's shared links.
 //
-// A collective between members, and a hand-over between stages, is one flow for each pair of devices on the fabric, so
-// that it meets KV on its way on the same ports. Alone on its links it takes exactly what its table says: the flow
-// carries the bytes that a ring sends through a port, and what the table has beyond that (the other messages'
-// latencies) follows. Others on the link stretch the flow by their fair share. Operators inside a stage are priced as
-// ever.
+// A collective, between members or inside a stage, and a hand-over between stages, is one flow for each pair of devices
+// on the fabric, so that it meets KV on its way on the same links. Alone on them it takes exactly what its table says:
+// the flows carry the bytes that a ring sends, and what the table has beyond that (the other messages' latencies)
+// follows; where its flows share links and would take longer than the table, they carry less. Others on the links
+// stretch the flows by their fair shares. Operators that do not use shared links are priced as ever.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "expanded.h"
@@ -22,7 +24,7 @@ namespace llmsim {
 
 struct SharedLinks {
   std::vector<PlaceId> places;              // device t + tp * (stage + stages * member)
-  std::vector<CollectiveSpec> collectives;  // those between members, and hand-overs; bytes of each
+  std::vector<CollectiveSpec> collectives;  // those on shared links, hand-overs too; bytes of each
 };
 
 class SharedJoint final : public TransferOwner {
@@ -40,7 +42,7 @@ class SharedJoint final : public TransferOwner {
   // What a stage does next: operators that each member runs for itself, or that all run at the same time after they
   // have met, or one collective.
   struct Item {
-    enum class Kind : std::uint8_t { kOwn, kTogether, kCollective } kind = Kind::kOwn;
+    enum class Kind : std::uint8_t { kOwn, kTogether, kCollective, kInside } kind = Kind::kOwn;
     std::int32_t layer = 0;
     std::vector<std::int32_t> ops;
   };
@@ -56,6 +58,7 @@ class SharedJoint final : public TransferOwner {
   };
   struct Run {
     std::vector<MemberStep> members;
+    std::vector<StepCosts> costs;
     std::vector<Ps> draws;
     std::vector<Ps> start;
     std::vector<Cursor> cursors;        // by place
@@ -74,7 +77,18 @@ class SharedJoint final : public TransferOwner {
   struct Exchange {
     std::int64_t run = 0;
     std::int32_t stage = 0, member = -1, left = 0;  // member -1: a collective of all
+    bool inside = false;                            // a collective of that member's, not a hand-over
     Ps extra = 0;                                   // after the last flow
+  };
+  // How many bytes each flow of an exchange carries, and what follows; -1: even the latency is too long.
+  struct Fit {
+    std::int64_t bytes = 0;
+    Ps extra = 0;
+  };
+  // Flows alone on the links.
+  struct Alone final : TransferOwner {
+    Ps last = 0;
+    void landed(TransferId, std::uint64_t, Ps now) override { last = now; }
   };
 
   void add_items(Stage& stage, std::size_t first, std::size_t last);
@@ -84,7 +98,7 @@ class SharedJoint final : public TransferOwner {
     return links_.places[rank + tp_ * place(member, stage)];
   }
   Ps price(const Run& run, const MemberStep& member, const Item& item) const;
-  std::int64_t bytes_of(const Run& run, std::int32_t op) const;
+  std::int64_t bytes_of(const Run& run, std::size_t member, std::int32_t op, std::size_t ranks) const;
   void try_begin(std::size_t member, std::size_t stage, Ps now);
   void advance(std::int64_t run, std::size_t member, std::size_t stage, Ps now);
   void meet(std::int64_t run, std::size_t stage, Ps now);
@@ -97,6 +111,9 @@ class SharedJoint final : public TransferOwner {
   };
   // Starts the flows of what takes `ps` alone; false when it is too short for its links' latency, so that none start.
   bool exchange(Exchange exchange, std::span<const Flow> flows, std::int64_t bytes, Ps ps, Ps at, Ps now);
+  Ps alone(std::span<const Flow> flows, std::int64_t bytes);
+  const Fit& fit(const Exchange& exchange, std::span<const Flow> flows, std::int64_t bytes, Ps ps);
+  bool inside(std::int64_t run, std::size_t member, std::size_t stage, Ps now);
 
   std::vector<Evaluator*> members_;
   JointEvaluator features_;
@@ -112,7 +129,12 @@ class SharedJoint final : public TransferOwner {
   std::int64_t first_run_ = 0, num_runs_ = 0;
   std::vector<Exchange> exchanges_;
   std::vector<std::size_t> free_exchanges_;
-  std::vector<Flow> flows_;  // scratch
+  std::vector<Flow> flows_;            // scratch
+  std::vector<FabricLinkId> crossed_;  // scratch
+  std::unique_ptr<Fabric> probe_;      // a fabric without anybody else, made when first needed
+  Ps probed_ = 0;
+  // By stage, member, whether it is inside, bytes and time.
+  std::map<std::tuple<std::int32_t, std::int32_t, bool, std::int64_t, Ps>, Fit> fits_;
 };
 
 }  // namespace llmsim

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +202,20 @@ def test_what_fits_nowhere_is_named(tmp_path: Path) -> None:
     assert set(results.invariants.values()) == {"ok"}
     fits = results.workload.input_tokens + results.workload.output_tokens - 1 <= 9 * 16
     assert ((results.requests.status == 4) == ~fits).all()
+
+
+def test_the_worked_example_of_the_page() -> None:
+    """Times in ms after the arrival, as docs/disaggregation.md gives them."""
+    page = (ROOT / "docs" / "disaggregation.md").read_text(encoding="utf-8")
+    example = ROOT / "cluster_config" / "h100_llama31_8b_pd.json"
+    one = "synthetic:n=1,rate=1,input=fixed:1000,output=fixed:3,seed=1"
+    results = run(example, "--cost-source", "roofline", trace=one)
+    columns = {**vars(results.requests), **vars(results.handovers)}
+    rows = re.findall(r"^\| ([\d.]+) \| .* \| (`.*`) \|$", page, re.MULTILINE)
+    assert len(rows) == 7
+    for time, names in rows:
+        first = names.split("`")[1]
+        assert f"{(columns[first][0] - columns['arrival_ps'][0]) / 1e9:.3f}" == time, first
+    layers = run(example, "--cost-source", "roofline", "--kv-transfer", "layerwise", trace=one)
+    for name, value in (("kv_landed_ps", vars(layers.handovers)), ("first_token_ps", vars(layers.requests))):
+        assert f"at\n{(value[name][0] - layers.requests.arrival_ps[0]) / 1e9:.3f}" in page.replace("at ", "at\n"), name

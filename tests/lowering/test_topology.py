@@ -204,3 +204,35 @@ def test_kv_is_handed_over_on_the_routes(tmp_path: Path) -> None:
     kv_bytes = 100 * 5 * 2 * 8 * 64 * 2  # tokens, layers, K and V, heads, width, bytes
     moved = [end.requests.finish_ps[0] for end in results]
     assert moved[1] - moved[0] == kv_bytes * 2000 - kv_bytes * 20
+
+
+def test_kv_and_the_collectives_of_ranks_share_the_routes_links(tmp_path: Path) -> None:
+    """Two ranks prefill, two decode, all behind one switch: a prompt handed over slows the decodes down, and is slowed
+    down by their all-reduces; folded is expanded, and without anybody else nothing changes."""
+    document = clusters.cluster(clusters.model(tmp_path), members=2, tp_size=2)
+    both = json.loads(json.dumps(document))
+    document["nodes"][0]["instances"] = [
+        {**entry, "pd_type": role}
+        for entry, role in zip(document["nodes"][0]["instances"], ("prefill", "decode"), strict=True)
+    ]
+    network = json.loads(json.dumps(SWITCHED))
+    for link in network["links"]:
+        link["bandwidth_gb_per_s"] = 1
+    path = written(tmp_path, network)
+    trace = "synthetic:n=12,rate=40,input=fixed:400,output=fixed:60,seed=1"
+    found = lowered({**document, "topology": path})
+    assert [domain.groups for domain in found.shared] == [(0,), (1,)]
+    assert lowered({**both, "topology": path}).shared == ()
+    shared = run({**document, "topology": path}, trace)
+    exact = run({**document, "topology": path}, trace, exact=True)
+    assert set(shared.invariants.values()) == set(exact.invariants.values()) == {"ok"} and same(shared, exact)
+    mine = shared.steps["group"] == 1
+    decodes = mine & (shared.steps["tokens"] == shared.steps["decode_sequences"])
+    took = (shared.steps["end_ps"] - shared.steps["start_ps"])[decodes & (shared.steps["tokens"] == 1)]
+    assert took.max() > 1.04 * took.min()  # mostly latency; a longer context adds less than 0.1 %
+    one = "synthetic:n=1,rate=1,input=fixed:100,output=fixed:9,seed=1"
+    monolith = run({**both, "topology": path}, one)
+    apart = run({**document, "topology": path}, one)
+    alone = (apart.steps["end_ps"] - apart.steps["start_ps"])[apart.steps["group"] == 1]
+    usual = (monolith.steps["end_ps"] - monolith.steps["start_ps"])[1:]
+    assert (alone[1:] == usual[: len(alone) - 1]).all()

@@ -28,6 +28,8 @@ class Plan:
         self.specs: list[Any] = []
         self.shared: list[Any] = []
         """Those between members and between stages."""
+        self.inside: list[Any] = []
+        """Those of the ranks of a stage."""
         for stage in range(stages):
             self._stage(draw, stage)
 
@@ -86,8 +88,8 @@ class Plan:
             site = engine.CollectiveSite(flat, list(range(ranks)), kind, engine.Algorithm.RING, network=self.network)
             table[1:] = engine.isolated_durations(site, np.arange(1, count + 1, dtype=np.int64) * per_unit)
         self.specs.append(_native.CollectiveSpec(len(self.ops), kind, 0 if self.measured else per_unit))
-        if between:
-            self.shared.append(_native.CollectiveSpec(len(self.ops), kind, per_unit))
+        shared = self.shared if between else self.inside
+        shared.append(_native.CollectiveSpec(len(self.ops), kind, per_unit))
         self._add(name, _native.NodeKind.COLLECTIVE, part, repeat, feature, table, stage)
 
     def _handover(self, stage: int) -> None:
@@ -103,15 +105,17 @@ class Plan:
         self._add("handover", _native.NodeKind.HANDOVER, LAYER, 1, _native.Feature.TOKENS, table, stage)
 
 
-def share_links(sim: Any, plan: Plan, port: tuple[int, int]) -> None:
-    """Every device has one port, for whatever is between members or stages."""
+def share_links(sim: Any, plan: Plan, port: tuple[int, int, bool]) -> None:
+    """Every device has a port of (bytes/s, latency), or all send by one; for whatever is between devices."""
+    bytes_per_s, latency, common = port
     fabric = _native.FabricConfig(_native.Sharing.FAIR)
+    one = fabric.add_link(bytes_per_s, latency)
     places = []
     for _ in range(plan.members * plan.stages * plan.tp):
-        link = fabric.add_link(*port), fabric.add_link(port[0], 0)
+        link = one if common else fabric.add_link(bytes_per_s, latency), fabric.add_link(bytes_per_s, 0)
         places.append(fabric.add_place(0, link, (-1, -1)))
     sim.set_fabric(fabric)
-    sim.share_links(list(range(plan.members)), places, plan.shared)
+    sim.share_links(list(range(plan.members)), places, plan.shared + plan.inside)
 
 
 def simulate(
@@ -153,9 +157,9 @@ def simulate(
     return sim
 
 
-def drawn_case(data: Any, members: int, stages: int) -> tuple[Any, ...]:
+def drawn_case(data: Any, members: int, stages: int, tp: int = 0) -> tuple[Any, ...]:
     """The arguments of `simulate` up to the requests."""
-    plan = Plan(data.draw, members, stages, data.draw(st.integers(1, 3)))
+    plan = Plan(data.draw, members, stages, tp or data.draw(st.integers(1, 3)))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     largest = data.draw(st.sampled_from([0, 16, 64]))
     counts = np.arange(TOKENS + 1)
@@ -183,12 +187,13 @@ def test_folded_equals_expanded(data: Any) -> None:
 
 
 @settings(max_examples=80, deadline=None)
-@given(data=st.data(), port=st.tuples(st.integers(10**9, 10**12), st.integers(0, 10**7)))
-def test_alone_on_shared_links_nothing_changes(data: Any, port: tuple[int, int]) -> None:
-    """Flows between members or between stages take what the tables say, whatever the ports, if nobody else moves."""
-    members, stages = data.draw(st.sampled_from([(2, 1), (3, 1), (1, 2), (1, 3)]))
-    case = drawn_case(data, members, stages)
-    assert_same(simulate(*case, False), simulate(*case, False, port))
+@given(data=st.data(), port=st.tuples(st.integers(10**9, 10**12), st.integers(0, 10**7), st.booleans()))
+def test_alone_on_shared_links_nothing_changes(data: Any, port: tuple[int, int, bool]) -> None:
+    """Flows take what the tables say, whatever the links, if nobody else moves: inside a stage, between members (here
+    of one rank, whose flows may share one link), and between stages of one rank."""
+    members, stages, tp = data.draw(st.sampled_from([(1, 1, 2), (1, 1, 3), (2, 1, 1), (3, 1, 1), (1, 2, 1), (1, 3, 1)]))
+    case = drawn_case(data, members, stages, tp)
+    assert_same(simulate(*case, False), simulate(*case, False, (*port[:2], port[2] and stages == 1)))
 
 
 @settings(max_examples=30, deadline=None)
@@ -196,7 +201,7 @@ def test_alone_on_shared_links_nothing_changes(data: Any, port: tuple[int, int])
 def test_members_and_stages_slow_each_other_down_on_one_port(data: Any) -> None:
     """With both, hidden states of one batch and a collective of the next may meet; nothing gets faster or lost."""
     case = drawn_case(data, data.draw(st.integers(2, 3)), data.draw(st.integers(2, 3)))
-    alone, shared = simulate(*case, False), simulate(*case, False, (10**9, 10**5))
+    alone, shared = simulate(*case, False), simulate(*case, False, (10**9, 10**5, False))
     assert shared.num_finished == 12 and shared.now_ps >= alone.now_ps
     r = shared.requests()
     assert (sum(shared.blame().values()) == r["finish_ps"] - r["arrival_ps"]).all()
