@@ -159,3 +159,24 @@ def test_the_series_adds_up_to_the_summary(tmp_path: Path, capsys: pytest.Captur
         for name in ("hit_tokens", "recalled_bytes", "written_bytes", "evicted_chunks", "thrashed_chunks"):
             assert sum(series[name][i] for i in rows) == pool[name]
         assert series["used_bytes"][rows[-1]] == pool["used_bytes"] > 0
+
+
+@pytest.mark.parametrize("layout", ["data-parallel experts", "pipeline stages"])
+def test_tiers_that_nothing_goes_to_change_nothing(
+    layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Collectives and hidden states are then flows on links that nobody else uses, and last as without tiers."""
+    document = json.loads((ROOT / "cluster_config" / "h100_cpu_prefix_pool.json").read_text(encoding="utf-8"))
+    (node,) = document["nodes"]
+    node["instances"] = [node["instances"][0] | more for more in LAYOUTS[layout]]
+    node["num_instances"] = len(node["instances"])
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    found = []
+    for more in ((), ("--prefix-storage", "CPU", "--kv-tier-write", "write-back")):
+        trace = ("--dataset", "synthetic:n=40,rate=20,input=lognormal:100:max=400,output=lognormal:20:max=60,seed=1")
+        assert run_main(["--cluster-config", str(path), *trace, *more, "--json"]) == 0
+        summary = json.loads(capsys.readouterr().out)
+        assert all(pool["written_chunks"] == 0 for pool in summary["kv_tiers"])
+        found.append({key: value for key, value in summary.items() if key.endswith("_ms") or key == "duration"})
+    assert found[0] == found[1] and len(found[0]) > 5
