@@ -9,9 +9,7 @@ those who are parked; the comparison ends there, and sees to it that this is wha
 """
 
 import random
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from native.pd import Cluster, run, schedule
@@ -101,8 +99,7 @@ class Replay:
             "policy": "priority" if cluster.order == "PRIORITY" else "fcfs",
             "num_gpu_blocks": cluster.decode[0],
         }
-        with tempfile.TemporaryDirectory() as folder:
-            resolved, self._scheduler = vllm_live.resolve({"config": config}, Path(folder))
+        resolved, self._scheduler = vllm_live.resolve({"config": config})
         self._scheduler.connector = self._remote = RemoteKv()
         self._scheduler.kv_cache_manager.watermark_blocks = cluster.watermark
         self._hasher = vllm_live._block_hasher(resolved)
