@@ -17,7 +17,7 @@ from llmsim.costs import OpCost
 from llmsim.power import Copied, CostPlan, GroupUse, PowerPlan, Price, TrafficTable, account, traffic_table
 
 if TYPE_CHECKING:
-    from llmsim.lowering.deployment import LoweredGroup
+    from llmsim.lowering.lowered import LoweredGroup
 
 UW_PER_W = 1_000_000
 PRICES = Path(__file__).resolve().parent.parent / "presets" / "prices.json"

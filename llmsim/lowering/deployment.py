@@ -1,160 +1,28 @@
-"""Lowers every group of a deployment: model, layout, memory ledger, cost tables, step program."""
+"""Lowers a deployment: its groups, what they share, and what they do together."""
 
-import math
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from types import MappingProxyType
+from dataclasses import replace
 
 from llmsim import _native
-from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
+from llmsim.config import Deployment, EngineArgs, Group
 from llmsim.config.deployment import Offloading
-from llmsim.config.engine_profile import load_profile
 from llmsim.config.errors import InputError, LlmsimError
-from llmsim.core import GroupInfo
-from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost, compile_costs
-from llmsim.costs.blackbox import PREFIX as BLACKBOX
-from llmsim.costs.blackbox import Coefficients, read_coefficients
-from llmsim.costs.expert_routing import ExpertRouting
-from llmsim.costs.light import own_light_of
-from llmsim.costs.source import CollectiveSource, SourceName
-from llmsim.lowering.accounting import Accounting, accounting
-from llmsim.lowering.adjusted import adjusted, adjusted_costs, adjustment_notes
-from llmsim.lowering.calibration import Calibration
-from llmsim.lowering.capped import clock_ppm, costs_at_clock
-from llmsim.lowering.collectives import DomainLinks, Network, expanded_config, link_collective_costs, links_of
-from llmsim.lowering.context import with_gathered_context
-from llmsim.lowering.copies import Uneven
-from llmsim.lowering.drafter import DraftPlan, Linked, busy_names, draft_plan, refuse_what_does_not_run_yet
-from llmsim.lowering.graphs import graph_rules, padded_mixed
-from llmsim.lowering.handover import ROLES, handover_config, transfer_notes
-from llmsim.lowering.host_operators import with_host_costs
+from llmsim.lowering.accounting import accounting
+from llmsim.lowering.adjusted import adjusted, adjustment_notes
+from llmsim.lowering.capped import clock_ppm
+from llmsim.lowering.group import lower_group, overheads_of, placed_at
+from llmsim.lowering.handover import handover_config, transfer_notes
 from llmsim.lowering.layouts import (
-    LoweredWave,
-    batches_in_flight,
-    distinct_operators,
-    expert_placement,
-    layout_of,
     lockstep_waves,
-    members_of,
-    stage_operators,
-    tightest,
-    with_even_graphs,
 )
+from llmsim.lowering.lowered import LoweredDeployment, LoweredGroup, LoweringOptions
 from llmsim.lowering.meeting import check_capacities, kv_places, meeting_groups, met_by_others, place_memories
 from llmsim.lowering.network import ClusterNetwork, cluster_network
-from llmsim.lowering.offload import OffloadPlan, complete, evicted_notes, local_reads, offload_plan
-from llmsim.lowering.program import FEATURES, Placed, build_program
-from llmsim.lowering.routed import RoutedLinks, Routes, routes_of
-from llmsim.lowering.scheduler import scheduler_config
+from llmsim.lowering.offload import evicted_notes
+from llmsim.lowering.routed import Routes, routes_of
 from llmsim.lowering.shared_links import SharedLinks, shared_links
-from llmsim.lowering.terms import COLD_KV
-from llmsim.model import (
-    DEFAULT_NUM_SMS,
-    Dtypes,
-    Hardware,
-    Layout,
-    MemoryLedger,
-    ModelConfig,
-    Operator,
-    load_hardware,
-    load_model,
-    memory_ledger,
-    resolve_dtypes,
-)
 
 MAX_GROUPS = 8192
 """A group's tables and counters take about 0.1 MB."""
-
-
-@dataclass(frozen=True)
-class LoweringOptions:
-    """Where operator times come from; see the `--cost-source`, `--collective-costs` and `--profile-dir` options."""
-
-    cost_source: SourceName = "auto"
-    collectives: CollectiveSource = "auto"
-    expert_routing: ExpertRouting = field(default_factory=ExpertRouting)
-    cost_tables: tuple[Path, ...] = ()
-    cost_plugin: str = ""
-    predict_attention: bool = False
-    profile_dirs: tuple[Path, ...] = ()
-    profile_dirs_given: bool = False
-    """Whether the user named any of them: then one has to be of use."""
-    network: Network = "analytical"
-    exact: bool = False
-    """Evaluate every rank's nodes in the engine instead of the folded program."""
-    tiers: bool = False
-    """Whether there are pools of KV below the devices, so that groups share a network."""
-    disabled_terms: tuple[str, ...] = ()
-    """Fidelity terms that are switched off, names of `llmsim.lowering.terms.TERMS`."""
-    calibration: Calibration | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class LoweredGroup:
-    """One group, ready for the native core; `program` may be shared with groups of the same deployment."""
-
-    info: GroupInfo
-    model: ModelConfig
-    layout: Layout
-    dtypes: Dtypes
-    operators: tuple[Operator, ...]
-    ledger: MemoryLedger
-    costs: CompiledCosts
-    program: "_native.Program"
-    placed: tuple[Placed, ...]
-    """The operators of the program, in its order."""
-    busy_names: tuple[tuple[str, str], ...]
-    """(name, source) of everything that the group's devices are busy with, as the core numbers it."""
-    links: DomainLinks | RoutedLinks
-    expanded: "_native.ExpandedConfig | None"
-    """How to run every rank's nodes in the engine; None: the folded program."""
-    scheduler: "_native.VllmV1Config | _native.BatchingConfig"
-    native: "_native.GroupConfig"
-    engine: EngineArgs
-    hardware: Hardware | None
-    """The devices' data sheet; None: nobody has one."""
-    offload: OffloadPlan | None = None
-    """What is kept outside of the devices; None: nothing."""
-    network_notes: tuple[str, ...] = ()
-    draft: DraftPlan | None = None
-    """Who proposes drafts on its devices; None: nobody."""
-
-    @property
-    def program_costs(self) -> tuple[OpCost | AttentionCost, ...]:
-        """The cost of each operator of the program."""
-        return tuple(one.cost for one in self.placed)
-
-
-@dataclass(frozen=True, eq=False)
-class LoweredDeployment:
-    """All groups; `models` are the names that traces may ask for, in order of first appearance."""
-
-    groups: tuple[LoweredGroup, ...]
-    models: tuple[str, ...]
-    accounting: Accounting
-    network: ClusterNetwork | None = None
-    """What groups share; None where nothing moves between them."""
-    handovers: "_native.HandoverConfig | None" = None
-    notes: tuple[str, ...] = field(default=())
-    waves: tuple[LoweredWave, ...] = ()
-    shared: tuple[SharedLinks, ...] = ()
-    """Domains whose collectives or hand-overs are flows on the network."""
-    output_processing_ps: int = 0
-    """What each token of an answer takes beside the engine, before its client has it."""
-
-    def operator(self, group: int, index: int) -> tuple[str, str]:
-        """(name, source) of an operator of a group's program."""
-        return self.groups[group].busy_names[index]
-
-    @property
-    def enforces_light(self) -> tuple[bool, ...]:
-        """Per group, whether a step faster than light is our defect (its costs are not a user's own profile)."""
-        return tuple(group.costs.floor.enforce for group in self.groups)
-
-    @property
-    def granularity(self) -> int:
-        """Tokens per content key that every group's block size is a multiple of."""
-        return math.gcd(*(group.info.block_size for group in self.groups))
 
 
 def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment:
@@ -181,7 +49,7 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
         )
         if kind not in done:
             done[kind] = _lower_in_place(deployment, group, options, models.index(group.model_name), routes)
-        groups.append(_placed(done[kind], group))
+        groups.append(placed_at(done[kind], group))
     if options.profile_dirs_given and not any(lowered.costs.from_bundle for lowered in done.values()):
         reason = next(iter(done.values())).costs.notes[:1]
         raise InputError(f"--profile-dir: none of the folders serves any group of the cluster ({' '.join(reason)})")
@@ -235,247 +103,10 @@ def _lower_in_place(
 ) -> LoweredGroup:
     """Lowers one group; an error says where in the cluster file the group is."""
     try:
-        return _lower_group(group, deployment, options, model_index, routes)
+        return lower_group(group, deployment, options, model_index, routes)
     except LlmsimError as error:
         raise type(error)(f"{deployment.cluster_path}: {group.field_path}: {error}") from None
 
 
-def _located(name: str, cluster_path: str) -> str:
-    """A file beside the cluster file comes before one under the working directory and before a preset of that name.
-
-    Only what can be read counts: a folder of results that happens to be called like a device is not a data sheet.
-    """
-    beside = Path(cluster_path).parent / name
-    readable = (beside.suffix == ".json" and beside.is_file()) or (beside / "config.json").is_file()
-    return str(beside) if readable and not Path(name).is_absolute() else name
-
-
 def _engine_key(engine: EngineArgs) -> tuple[object, ...]:
     return tuple(value for name, value in vars(engine).items() if name != "origin")
-
-
-def _placed(lowered: LoweredGroup, group: Group) -> LoweredGroup:
-    """The same group at another place."""
-    group = replace(group, engine=lowered.engine)
-    native = _native_group(group, lowered.native.model, lowered.offload, lowered.draft)
-    native.api_latency_per_token_ps = lowered.native.api_latency_per_token_ps
-    return replace(lowered, native=native, info=replace(lowered.info, index=group.index))
-
-
-def _lower_group(
-    group: Group, deployment: Deployment, options: LoweringOptions, model_index: int, routes: Routes | None
-) -> LoweredGroup:
-    model = load_model(_located(group.model_name, deployment.cluster_path))
-    overheads = overheads_of(options.cost_plugin)
-    if overheads is not None:
-        group = replace(group, engine=with_queueing(group.engine, options.cost_plugin, overheads))
-    group = replace(group, engine=with_model_limits(group.engine, model.max_position_embeddings, "the engine"))
-    engine = group.engine
-    hardware = load_hardware(_located(group.hardware, deployment.cluster_path))
-    layout, dtypes = layout_of(group, model), resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
-    group, engine = with_even_graphs(group, layout), with_even_graphs(group, layout).engine
-    stages = stage_operators(model, layout, dtypes)
-    ops = distinct_operators(stages, model, layout, dtypes)
-    request = _cost_request(group, options, model, hardware, layout, dtypes, ops, routes is not None)
-    tables = {feature: request.counts(feature) for feature in FEATURES}
-    offload = offload_plan(deployment, group, model, layout, stages, ops, request.max_model_len, tables)
-    draft = _draft(deployment, group, options, request, offload, routes)
-    ledger = _ledger(group, model, layout, dtypes, hardware, offload, draft)
-    costs = _costs(deployment, group, options, request, offload)
-    links = links_of(deployment, routes, group, layout, members_of(group, model), options.network)
-    costs = with_gathered_context(costs, request, links)
-    linked = link_collective_costs(ops, request, costs.link_collectives, links)
-    program, placed = build_program(
-        stages,
-        costs,
-        linked.of_stage,
-        padded_mixed(engine, request.max_tokens, request.token_multiple),
-        engine.host_gap_ps,
-        graph_rules(engine, stages, request.max_tokens, request.token_multiple),
-        group.pcp,
-    )
-    program_costs = tuple(one.cost for one in placed)
-    expanded = None
-    if options.exact or links.must_expand:
-        expanded = expanded_config(ops, program_costs, linked.as_messages, links)
-    if offload is not None:
-        uneven = Uneven(request.expert_routing, request.expert_placement)
-        complete(offload, deployment, group, model, dtypes, program_costs, uneven, layout.tp)
-        offload.native.expanded = options.exact
-    native = _native_group(group, model_index, offload, draft)
-    native.api_latency_per_token_ps = 0 if overheads is None else overheads.queueing_per_token_ps
-    return LoweredGroup(
-        info=GroupInfo(
-            index=group.index,
-            model_name=group.model_name,
-            hardware=group.hardware,
-            num_devices=group.num_devices,
-            tp=group.tp,
-            num_blocks=ledger.num_blocks,
-            block_size=engine.block_size * layout.context_ranks,
-        ),
-        model=model,
-        layout=layout,
-        dtypes=dtypes,
-        operators=ops,
-        ledger=ledger,
-        costs=costs,
-        program=program,
-        placed=placed,
-        busy_names=busy_names(program_costs, engine, draft),
-        links=links,
-        expanded=expanded,
-        scheduler=scheduler_config(
-            engine, ledger.num_blocks, request.max_model_len, program, group.pd_type, layout.context_ranks
-        ),
-        native=native,
-        draft=draft,
-        engine=engine,
-        offload=offload,
-        hardware=hardware,
-        network_notes=links.notes,
-    )
-
-
-def _cost_request(
-    group: Group,
-    options: LoweringOptions,
-    model: ModelConfig,
-    hardware: Hardware | None,
-    layout: Layout,
-    dtypes: Dtypes,
-    ops: tuple[Operator, ...],
-    on_routes: bool,
-) -> CostRequest:
-    """Where the file names a topology, collectives take its routes unless measured ones are asked for."""
-    engine = group.engine
-    return CostRequest(
-        model=model,
-        layout=layout,
-        dtypes=dtypes,
-        hardware_name=group.hardware,
-        hardware=hardware,
-        group_memory_bandwidth_bytes_per_s=group.memory.bandwidth_bytes_per_s,
-        operators=ops,
-        max_tokens=engine.max_num_batched_tokens,
-        max_seqs=engine.max_num_seqs * (1 if engine.speculation is None else 1 + engine.speculation.tokens),
-        max_model_len=engine.max_model_len or model.max_position_embeddings,
-        cuda_graph_sizes=engine.cuda_graph_sizes,
-        profile_dirs=options.profile_dirs,
-        source=options.cost_source,
-        cost_tables=options.cost_tables,
-        plugin=options.cost_plugin,
-        predict_attention=options.predict_attention,
-        collectives="links" if on_routes and options.collectives == "auto" else options.collectives,
-        expert_routing=options.expert_routing.with_array(model.num_moe_layers, model.num_experts),
-        expert_placement=expert_placement(layout, engine),
-        spans_nodes=group.dp_nodes > 1,
-        cold_kv=COLD_KV not in options.disabled_terms,
-    )
-
-
-def _draft(
-    deployment: Deployment,
-    group: Group,
-    options: LoweringOptions,
-    request: CostRequest,
-    offload: OffloadPlan | None,
-    routes: Routes | None,
-) -> DraftPlan | None:
-    """The drafter, priced like the model: by the same sources, on the same links."""
-    members = members_of(group, request.model)
-    powered = deployment.accelerator_power(group) is not None
-    refuse_what_does_not_run_yet(group, members, exact=options.exact, offloads=offload is not None, powered=powered)
-
-    def linked(ops: tuple[Operator, ...], own: CostRequest, costs: CompiledCosts, layout: Layout) -> Linked:
-        links = links_of(deployment, routes, group, layout, 1, options.network)
-        return link_collective_costs(ops, own, costs.link_collectives, links).of_stage
-
-    return draft_plan(
-        group,
-        request,
-        lambda name: _located(name, deployment.cluster_path),
-        lambda own: _costs(deployment, group, options, own, None),
-        linked,
-    )
-
-
-def _ledger(
-    group: Group,
-    model: ModelConfig,
-    layout: Layout,
-    dtypes: Dtypes,
-    hardware: Hardware | None,
-    offload: OffloadPlan | None,
-    draft: DraftPlan | None,
-) -> MemoryLedger:
-    """Of the stage with the least room, which decides for all."""
-    engine = group.engine
-    return tightest(
-        layout,
-        lambda stage: memory_ledger(
-            model,
-            stage,
-            dtypes,
-            device_bytes=group.memory.capacity_bytes,
-            utilization=engine.gpu_memory_utilization,
-            max_num_seqs=engine.max_num_seqs,
-            max_num_batched_tokens=engine.max_num_batched_tokens,
-            block_size=engine.block_size,
-            num_gpu_blocks_override=engine.num_gpu_blocks_override,
-            rules=load_profile(engine.engine_profile).memory,
-            cuda_graph_sizes=engine.cuda_graph_sizes,
-            cudagraph_mode=engine.cudagraph_mode,
-            num_sms=DEFAULT_NUM_SMS if hardware is None else hardware.num_sms,
-            elsewhere=None if offload is None else offload.elsewhere(stage.stage),
-            draft=None if draft is None else draft.share,
-        ),
-    )
-
-
-def _costs(
-    deployment: Deployment,
-    group: Group,
-    options: LoweringOptions,
-    request: CostRequest,
-    offload: OffloadPlan | None,
-) -> CompiledCosts:
-    """The compiled tables with all that changes them on this machine: terms, calibration, clock, local reads."""
-    costs = adjusted_costs(compile_costs(request), group.hardware, options.calibration, options.disabled_terms)
-    clock = clock_ppm(deployment.accelerator_power(group))
-    costs = costs_at_clock(costs, request.operators, request.dtypes, own_light_of(request), clock)
-    if group.offloading.local_reads:
-        costs = replace(costs, ops=local_reads(costs.ops, request.operators, group.memory))
-    if offload is not None and offload.host is not None:
-        costs = with_host_costs(costs, request, offload.host)
-    if offload is not None and offload.kv_bytes is not None:  # decodes do not read the device's memory
-        costs = replace(costs, floor=replace(costs.floor, kv_bytes_per_token=0))
-    return costs
-
-
-def overheads_of(plugin: str) -> Coefficients | None:
-    """What a blackbox adds beside the steps; None for other sources."""
-    return read_coefficients(Path(plugin.removeprefix(BLACKBOX))) if plugin.startswith(BLACKBOX) else None
-
-
-def with_queueing(engine: EngineArgs, plugin: str, overheads: Coefficients) -> EngineArgs:
-    """The engine with a blackbox's queueing term as the time between a request's arrival and its queue."""
-    origin = MappingProxyType({**engine.origin, "api_latency_ps": plugin.removeprefix(BLACKBOX)})
-    return replace(engine, api_latency_ps=overheads.queueing_ps, origin=origin)
-
-
-def _native_group(
-    group: Group, model_index: int, offload: OffloadPlan | None, draft: DraftPlan | None
-) -> "_native.GroupConfig":
-    native = _native.GroupConfig()
-    native.drafter = draft.native if draft is not None else None
-    native.max_queued_requests = group.engine.max_num_queued_reqs or 0
-    native.max_queued_tokens = group.engine.max_num_queued_tokens or 0
-    if offload is not None:
-        native.offload = offload.native
-    native.index = group.index
-    native.model = model_index
-    native.depth = batches_in_flight(group)
-    native.api_latency_ps = group.engine.api_latency_ps
-    native.role = ROLES[group.pd_type]
-    return native

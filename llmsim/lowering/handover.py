@@ -10,7 +10,7 @@ from llmsim.config.errors import InputError, NotYetError
 from llmsim.model import Dtypes, Layout, ModelConfig, dtype_bytes
 
 if TYPE_CHECKING:
-    from llmsim.lowering.deployment import LoweredGroup
+    from llmsim.lowering.lowered import LoweredGroup
 
 Share = tuple[int, int, int, int, int]
 """Prefill rank, decode rank, first layer, end layer, bytes per token and layer."""

@@ -12,7 +12,7 @@ from llmsim.lowering.network import ClusterNetwork
 from llmsim.model.sizes import kv_bytes_per_token
 
 if TYPE_CHECKING:
-    from llmsim.lowering.deployment import LoweredGroup
+    from llmsim.lowering.lowered import LoweredGroup
 
 Medium = Literal["CPU", "CXL", "SSD", "NVMEOF"]
 MEDIA: tuple[Medium, ...] = ("CPU", "CXL", "SSD", "NVMEOF")

@@ -17,7 +17,7 @@ from llmsim.lowering.offload import OffloadPlan, on_fabric
 from llmsim.lowering.placement import HOST, memory_at, port_of
 
 if TYPE_CHECKING:
-    from llmsim.lowering.deployment import LoweredGroup
+    from llmsim.lowering.lowered import LoweredGroup
 
 Memory = tuple[int, str]
 """(node, "cpu") or (-1, "cxl:<id>")."""

@@ -13,7 +13,7 @@ from llmsim.lowering.routed import Routes
 from llmsim.model import Operator
 
 if TYPE_CHECKING:
-    from llmsim.lowering.deployment import LoweredGroup
+    from llmsim.lowering.lowered import LoweredGroup
 
 
 Kind = Literal["members", "stages", "inside"]

@@ -15,7 +15,7 @@ from llmsim.costs import CostRequest
 from llmsim.costs.launch_families import both_families, by_family
 from llmsim.costs.source import Curve
 from llmsim.lowering import LoweringOptions, lower
-from llmsim.lowering.deployment import LoweredGroup
+from llmsim.lowering.lowered import LoweredGroup
 from llmsim.scheduling.vllm_live import installed_version
 
 CLUSTER = Path(__file__).resolve().parents[2] / "cluster_config" / "h100_llama31_8b.json"
