@@ -104,9 +104,17 @@ class IterationGraph:
 
 
 def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) -> IterationGraph:
-    """The graph of the iteration that `group` is part of. NotYetError where weights or attention are elsewhere."""
+    """The graph of the iteration that `group` is part of.
+
+    NotYetError where weights or attention are elsewhere, and where a drafter's passes are part of the step.
+    """
     domain = [groups[index] for index in batch.members]
     first = domain[0]
+    if first.draft is not None:
+        raise NotYetError(
+            f"group {first.info.index} has a drafter with a model; graphs of steps with its passes are not exported by "
+            "this version: leave the speculative_config out, or say the method ngram"
+        )
     if first.offload is not None:
         raise NotYetError(
             f"group {group} keeps weights or attention outside of its devices; graphs of steps whose copies run ahead"

@@ -19,7 +19,7 @@ from llmsim.lowering.meeting import check_capacities, kv_places, meeting_groups,
 from llmsim.lowering.network import ClusterNetwork, cluster_network
 from llmsim.lowering.offload import evicted_notes
 from llmsim.lowering.routed import Routes, routes_of
-from llmsim.lowering.shared_links import SharedLinks, shared_links
+from llmsim.lowering.shared_links import SharedLinks, shared_links, unshared_notes
 
 MAX_GROUPS = 8192
 """A group's tables and counters take about 0.1 MB."""
@@ -73,7 +73,10 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     shared: tuple[SharedLinks, ...] = ()
     if network is not None:
         shared = shared_links(deployment, groups, waves, network, routes, tiers=options.tiers, exact=options.exact)
-    how = transfer_notes(deployment, groups)
+    how = (
+        *transfer_notes(deployment, groups),
+        *unshared_notes(deployment, groups, waves, tiers=options.tiers),
+    )
     return LoweredDeployment(
         tuple(groups), models, account, network, handovers, (*changes, *notes, *account.notes, *how), waves, shared,
         overheads.output_ps if (overheads := overheads_of(options.cost_plugin)) is not None else 0,

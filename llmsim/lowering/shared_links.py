@@ -76,6 +76,21 @@ def shared_links(
     return tuple(found)
 
 
+def unshared_notes(
+    deployment: Deployment, groups: Sequence["LoweredGroup"], waves: Sequence[LoweredWave], *, tiers: bool
+) -> tuple[str, ...]:
+    """Names the collectives between members that KV on the same links does not slow, and that do not slow it."""
+    names: dict[str, None] = {}
+    for wave in waves:
+        first = wave.groups[0]
+        if tiers or deployment.groups[first].pd_type is not None:
+            ops = (op for op in groups[first].operators if op.kind == "collective" and op.among != "tp")
+            names |= dict.fromkeys(op.name for op in ops if _kind(op) is None)
+    if not names:
+        return ()
+    return (f"{', '.join(names)}: exchanges of rows take their own times, whatever KV is on the same links",)
+
+
 def _kv_links(deployment: Deployment, routes: Routes) -> set[int]:
     """Links of the topology that KV takes from prefill to decode devices."""
     found: set[int] = set()
