@@ -1,11 +1,11 @@
 """The checks of a `run` command line: from what the options say to what a run is given."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmsim.cli import refused
+from llmsim.cli.command_line import CommandLine
 from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
@@ -52,8 +52,6 @@ ENGINE = (
     "ttft_target_ns",
 )
 """Options that are the engine's own under the same name; None: the engine's default."""
-AS_GIVEN = ("dataset", "kv_transfer", "kv_transfer_mode", "exact", "output", "run_dir", "timeline", "as_json")
-"""Options that nothing has to be checked about here."""
 SWITCHES = ("enable_local_offloading", "enable_attn_offloading", "enable_sub_batch_interleaving")
 
 
@@ -104,59 +102,66 @@ class RunOptions:
     """Offloading keys of an instance that are on unless it says otherwise."""
 
 
-def checked(given: Mapping[str, Any]) -> RunOptions:
-    """What `run` was given, by the names of its options; raises InputError for what cannot be.
+def checked(given: CommandLine) -> RunOptions:
+    """What `run` was given; raises InputError for what cannot be.
 
     `enable_block_copy` is accepted for old command lines and not read: equal blocks are always priced once.
     """
     engine = _engine(given)
-    source = given["cost_source"]
+    source = given.cost_source
     return RunOptions(
-        **{name: given[name] for name in AS_GIVEN},
-        cluster=given["cluster_config"],
-        num_reqs=_at_least("--num-reqs", given["num_reqs"], 0),
-        seed=_at_least("--seed", given["seed"], 0),
+        cluster=given.cluster_config,
+        dataset=given.dataset,
+        num_reqs=_at_least("--num-reqs", given.num_reqs, 0),
+        seed=_at_least("--seed", given.seed, 0),
         engine=engine,
-        router=_router(given["request_routing_policy"]),
-        decode_router=_router(given["decode_routing_policy"]),
-        expert_routing=_expert_routing(given["expert_routing_policy"], given["seed"]),
-        profile_dirs=_profile_dirs(given["profile_dir"] or []),
-        profile_dirs_given=bool(given["profile_dir"]),
+        router=_router(given.request_routing_policy),
+        decode_router=_router(given.decode_routing_policy),
+        kv_transfer=given.kv_transfer,
+        kv_transfer_mode=given.kv_transfer_mode,
+        expert_routing=_expert_routing(given.expert_routing_policy, given.seed),
+        profile_dirs=_profile_dirs(given.profile_dir or []),
+        profile_dirs_given=bool(given.profile_dir),
         cost_source="auto" if ":" in source else _named_source(source),
         cost_plugin=source if ":" in source or source not in COST_SOURCES else "",
-        cost_tables=tuple(given["cost_table"] or ()),
-        predict_attention=given["enable_attn_prediction"],
-        require="" if given["require"] is None else _one_of("--require", given["require"], REQUIRED),
-        collectives=_one_of("--collective-costs", given["collective_costs"], COLLECTIVES),
-        network=refused.network(given["network_backend"]),
-        log_interval_ps=_interval_ps(given["log_interval"]),
-        log_level=_one_of("--log-level", given["log_level"].upper(), LOG_LEVELS),
-        arrivals=given["arrivals"],
+        cost_tables=tuple(given.cost_table or ()),
+        predict_attention=given.enable_attn_prediction,
+        require="" if given.require is None else _one_of("--require", given.require, REQUIRED),
+        collectives=_one_of("--collective-costs", given.collective_costs, COLLECTIVES),
+        network=refused.network(given.network_backend),
+        exact=given.exact,
+        output=given.output,
+        run_dir=given.run_dir,
+        timeline=given.timeline,
+        as_json=given.as_json,
+        log_interval_ps=_interval_ps(given.log_interval),
+        log_level=_one_of("--log-level", given.log_level.upper(), LOG_LEVELS),
+        arrivals=given.arrivals,
         policies=_policies(engine, given),
         tiers=_tiers(given),
-        check_every_step=given["check_every_step"],
-        max_concurrency=_at_least("--max-concurrency", given["max_concurrency"], 0),
-        think_time=given["think_time"],
-        timeout_s=given["request_timeout"],
-        horizon_ps=_horizon_ps(given["horizon"]),
-        switches=frozenset(key for key in SWITCHES if given[key]),
-        disabled_terms=tuple(dict.fromkeys(given["disable_term"] or ())),
-        calibration=_calibration(given["calibration"]),
+        check_every_step=given.check_every_step,
+        max_concurrency=_at_least("--max-concurrency", given.max_concurrency, 0),
+        think_time=given.think_time,
+        timeout_s=given.request_timeout,
+        horizon_ps=_horizon_ps(given.horizon),
+        switches=frozenset(key for key in SWITCHES if getattr(given, key)),
+        disabled_terms=tuple(dict.fromkeys(given.disable_term or ())),
+        calibration=_calibration(given.calibration),
     )
 
 
-def _engine(given: Mapping[str, Any]) -> dict[str, Any]:
+def _engine(given: CommandLine) -> dict[str, Any]:
     """The options of the engine, `--fp`, `--gen` and `--prioritize-prefill` of older command lines among them."""
-    fp, dtype = given["fp"], given["dtype"]
+    fp, dtype = given.fp, given.dtype
     if fp is not None and dtype is not None:
         raise InputError(f"--fp {fp} and --dtype {dtype} say the same thing twice; give one of them")
     return {
-        **{name: given[name] for name in ENGINE},
-        "cudagraph_capture_sizes": _sizes("--cudagraph-capture-sizes", given["cudagraph_capture_sizes"]),
-        "speculative_config": _json_object("--speculative-config", given["speculative_config"]),
+        **{name: getattr(given, name) for name in ENGINE},
+        "cudagraph_capture_sizes": _sizes("--cudagraph-capture-sizes", given.cudagraph_capture_sizes),
+        "speculative_config": _json_object("--speculative-config", given.speculative_config),
         "dtype": dtype if fp is None else refused.fp_dtype(fp),
-        "prioritize_prefill": given["prioritize_prefill"] or None,
-        "skip_prefill": given["gen"] or given["skip_prefill"] or None,
+        "prioritize_prefill": given.prioritize_prefill or None,
+        "skip_prefill": given.gen or given.skip_prefill or None,
     }
 
 
@@ -221,10 +226,10 @@ def _router(text: str) -> "RouterSpec":
     return parse_router(text)
 
 
-def _tiers(given: Mapping[str, Any]) -> "KvTierOptions | None":
-    storage, shared = given["prefix_storage"], given["enable_prefix_sharing"]
-    write, eviction, chunk_tokens = given["kv_tier_write"], given["kv_tier_eviction"], given["kv_chunk_size"]
-    recall = given["kv_tier_recall"]
+def _tiers(given: CommandLine) -> "KvTierOptions | None":
+    storage, shared = given.prefix_storage, given.enable_prefix_sharing
+    write, eviction, chunk_tokens = given.kv_tier_write, given.kv_tier_eviction, given.kv_chunk_size
+    recall = given.kv_tier_recall
     if (storage, shared, write, eviction, chunk_tokens, recall) == (None, False, None, None, None, None):
         return None
     from llmsim.lowering.kv_tiers import parse_tiers
@@ -232,10 +237,10 @@ def _tiers(given: Mapping[str, Any]) -> "KvTierOptions | None":
     return parse_tiers(storage, shared=shared, write=write, eviction=eviction, chunk_tokens=chunk_tokens, recall=recall)
 
 
-def _policies(engine: dict[str, Any], given: Mapping[str, Any]) -> "PolicySpecs | None":
+def _policies(engine: dict[str, Any], given: CommandLine) -> "PolicySpecs | None":
     """The policies that are classes or limits; a scheduler that is a class is taken out of the engine's options."""
-    queue_order, victim = given["queue_order"], given["preemption_victim"]
-    eviction, admission = given["cache_eviction"], given["admission"]
+    queue_order, victim = given.queue_order, given.preemption_victim
+    eviction, admission = given.cache_eviction, given.admission
     scheduler = engine["scheduler"] if ":" in (engine["scheduler"] or "") else None
     if (queue_order, victim, eviction, admission, scheduler) == (None,) * 5:
         return None

@@ -8,8 +8,8 @@ from llmsim.cli.checked import RunOptions
 
 if TYPE_CHECKING:
     from llmsim.config import Deployment
-    from llmsim.core import Results, Workload
-    from llmsim.lowering import LoweredDeployment
+    from llmsim.core import Clients, Results, Workload
+    from llmsim.lowering import LoweredDeployment, LoweringOptions
     from llmsim.simulate import SimulationOptions
 
 
@@ -34,12 +34,10 @@ def trial(options: RunOptions) -> "Results":
 def prepare(options: RunOptions) -> Prepared:
     """Reads and lowers what the options name; raises what the parts raise (InputError, InfeasibleError)."""
     from llmsim.config import EngineOverrides, load_cluster, resolve
-    from llmsim.lowering import LoweringOptions, lower
+    from llmsim.lowering import lower
     from llmsim.lowering.network import idle_pool_notes
     from llmsim.scheduling.policies import PolicySpecs
     from llmsim.simulate import SimulationOptions
-    from llmsim.workload import load_dataset
-    from llmsim.workload.clients import ClientOptions, with_clients
 
     deployment = resolve(
         load_cluster(options.cluster),
@@ -48,24 +46,7 @@ def prepare(options: RunOptions) -> Prepared:
         options.kv_transfer,
         options.kv_transfer_mode,
     )
-    lowered = lower(
-        deployment,
-        LoweringOptions(
-            cost_source=options.cost_source,  # type: ignore[arg-type]  # checked by _one_of
-            collectives=options.collectives,  # type: ignore[arg-type]
-            expert_routing=options.expert_routing,
-            cost_tables=options.cost_tables,
-            cost_plugin=options.cost_plugin,
-            predict_attention=options.predict_attention,
-            profile_dirs=options.profile_dirs,
-            profile_dirs_given=options.profile_dirs_given,
-            network=options.network,  # type: ignore[arg-type]
-            exact=options.exact,
-            tiers=options.tiers is not None,
-            disabled_terms=options.disabled_terms,
-            calibration=options.calibration,
-        ),
-    )
+    lowered = lower(deployment, _lowering_options(options))
     tiers = None
     if options.tiers is not None:
         from llmsim.lowering.kv_tiers import lower_tiers
@@ -74,15 +55,7 @@ def prepare(options: RunOptions) -> Prepared:
         tiers = lower_tiers(deployment, lowered.groups, options.tiers, lowered.network)
     idle = idle_pool_notes(deployment, options.tiers.media if options.tiers is not None else ())
     lowered = replace(lowered, notes=(*lowered.notes, *idle))
-    workload = load_dataset(
-        options.dataset, known_models=lowered.models, granularity=lowered.granularity, limit=options.num_reqs
-    )
-    if options.arrivals is not None:
-        from llmsim.validation.arrivals import with_recorded_arrivals
-
-        workload = with_recorded_arrivals(workload, options.arrivals)
-    habits = ClientOptions(options.max_concurrency, options.think_time, options.timeout_s)
-    workload, clients = with_clients(workload, habits, options.seed)
+    workload, clients = _workload(options, lowered)
     simulation = SimulationOptions(
         router=options.router,
         decode_router=options.decode_router,
@@ -96,6 +69,42 @@ def prepare(options: RunOptions) -> Prepared:
         policies=options.policies or PolicySpecs(),
     )
     return Prepared(deployment, lowered, workload, simulation)
+
+
+def _lowering_options(options: RunOptions) -> "LoweringOptions":
+    from llmsim.lowering import LoweringOptions
+
+    return LoweringOptions(
+        cost_source=options.cost_source,  # type: ignore[arg-type]  # checked by _one_of
+        collectives=options.collectives,  # type: ignore[arg-type]
+        expert_routing=options.expert_routing,
+        cost_tables=options.cost_tables,
+        cost_plugin=options.cost_plugin,
+        predict_attention=options.predict_attention,
+        profile_dirs=options.profile_dirs,
+        profile_dirs_given=options.profile_dirs_given,
+        network=options.network,  # type: ignore[arg-type]
+        exact=options.exact,
+        tiers=options.tiers is not None,
+        disabled_terms=options.disabled_terms,
+        calibration=options.calibration,
+    )
+
+
+def _workload(options: RunOptions, lowered: "LoweredDeployment") -> "tuple[Workload, Clients | None]":
+    """The trace with the habits of its clients, at recorded times where a log is given."""
+    from llmsim.workload import load_dataset
+    from llmsim.workload.clients import ClientOptions, with_clients
+
+    workload = load_dataset(
+        options.dataset, known_models=lowered.models, granularity=lowered.granularity, limit=options.num_reqs
+    )
+    if options.arrivals is not None:
+        from llmsim.validation.arrivals import with_recorded_arrivals
+
+        workload = with_recorded_arrivals(workload, options.arrivals)
+    habits = ClientOptions(options.max_concurrency, options.think_time, options.timeout_s)
+    return with_clients(workload, habits, options.seed)
 
 
 def checked_options(arguments: Sequence[str]) -> RunOptions:

@@ -39,11 +39,8 @@ from llmsim.lowering.scheduler import scheduler_config
 from llmsim.lowering.terms import COLD_KV
 from llmsim.model import (
     DEFAULT_NUM_SMS,
-    Dtypes,
-    Hardware,
     Layout,
     MemoryLedger,
-    ModelConfig,
     Operator,
     load_hardware,
     load_model,
@@ -65,8 +62,8 @@ def _located(name: str, cluster_path: str) -> str:
 def placed_at(lowered: LoweredGroup, group: Group) -> LoweredGroup:
     """The same group at another place."""
     group = replace(group, engine=lowered.engine)
-    native = _native_group(group, lowered.native.model, lowered.offload, lowered.draft)
-    native.api_latency_per_token_ps = lowered.native.api_latency_per_token_ps
+    before = lowered.native
+    native = _native_group(group, before.model, lowered.offload, lowered.draft, before.api_latency_per_token_ps)
     return replace(lowered, native=native, info=replace(lowered.info, index=group.index))
 
 
@@ -74,25 +71,17 @@ def lower_group(
     group: Group, deployment: Deployment, options: LoweringOptions, model_index: int, routes: Routes | None
 ) -> LoweredGroup:
     """One group; an error (InputError, InfeasibleError, NotYetError) does not yet say where in the file it is."""
-    model = load_model(_located(group.model_name, deployment.cluster_path))
     overheads = overheads_of(options.cost_plugin)
     if overheads is not None:
         group = replace(group, engine=with_queueing(group.engine, options.cost_plugin, overheads))
-    group = replace(group, engine=with_model_limits(group.engine, model.max_position_embeddings, "the engine"))
-    engine = group.engine
-    hardware = load_hardware(_located(group.hardware, deployment.cluster_path))
-    layout, dtypes = layout_of(group, model), resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
-    group, engine = with_even_graphs(group, layout), with_even_graphs(group, layout).engine
-    stages = stage_operators(model, layout, dtypes)
-    ops = distinct_operators(stages, model, layout, dtypes)
-    request = _cost_request(group, options, model, hardware, layout, dtypes, ops, routes is not None)
+    group, request, stages = _asked(group, deployment, options, on_routes=routes is not None)
+    engine, model, layout, ops = group.engine, request.model, request.layout, request.operators
     tables = {feature: request.counts(feature) for feature in FEATURES}
     offload = offload_plan(deployment, group, model, layout, stages, ops, request.max_model_len, tables)
     draft = _draft(deployment, group, options, request, offload, routes)
-    ledger = _ledger(group, model, layout, dtypes, hardware, offload, draft)
-    costs = _costs(deployment, group, options, request, offload)
+    ledger = _ledger(group, request, offload, draft)
     links = links_of(deployment, routes, group, layout, members_of(group, model), options.network)
-    costs = with_gathered_context(costs, request, links)
+    costs = with_gathered_context(_costs(deployment, group, options, request, offload), request, links)
     linked = link_collective_costs(ops, request, costs.link_collectives, links)
     program, placed = build_program(
         stages,
@@ -109,23 +98,14 @@ def lower_group(
         expanded = expanded_config(ops, program_costs, linked.as_messages, links)
     if offload is not None:
         uneven = Uneven(request.expert_routing, request.expert_placement)
-        complete(offload, deployment, group, model, dtypes, program_costs, uneven, layout.tp)
+        complete(offload, deployment, group, model, request.dtypes, program_costs, uneven, layout.tp)
         offload.native.expanded = options.exact
-    native = _native_group(group, model_index, offload, draft)
-    native.api_latency_per_token_ps = 0 if overheads is None else overheads.queueing_per_token_ps
+    per_token_ps = 0 if overheads is None else overheads.queueing_per_token_ps
     return LoweredGroup(
-        info=GroupInfo(
-            index=group.index,
-            model_name=group.model_name,
-            hardware=group.hardware,
-            num_devices=group.num_devices,
-            tp=group.tp,
-            num_blocks=ledger.num_blocks,
-            block_size=engine.block_size * layout.context_ranks,
-        ),
+        info=_info(group, ledger, layout),
         model=model,
         layout=layout,
-        dtypes=dtypes,
+        dtypes=request.dtypes,
         operators=ops,
         ledger=ledger,
         costs=costs,
@@ -137,35 +117,36 @@ def lower_group(
         scheduler=scheduler_config(
             engine, ledger.num_blocks, request.max_model_len, program, group.pd_type, layout.context_ranks
         ),
-        native=native,
+        native=_native_group(group, model_index, offload, draft, per_token_ps),
         draft=draft,
         engine=engine,
         offload=offload,
-        hardware=hardware,
+        hardware=request.hardware,
         network_notes=links.notes,
     )
 
 
-def _cost_request(
-    group: Group,
-    options: LoweringOptions,
-    model: ModelConfig,
-    hardware: Hardware | None,
-    layout: Layout,
-    dtypes: Dtypes,
-    ops: tuple[Operator, ...],
-    on_routes: bool,
-) -> CostRequest:
-    """Where the file names a topology, collectives take its routes unless measured ones are asked for."""
-    engine = group.engine
-    return CostRequest(
+def _asked(
+    group: Group, deployment: Deployment, options: LoweringOptions, *, on_routes: bool
+) -> "tuple[Group, CostRequest, tuple[tuple[Operator, ...], ...]]":
+    """The group with its engine settled for the model, what its costs are asked for, and the operators by stage.
+
+    Where the file names a topology (`on_routes`), collectives take its routes unless measured ones are asked for.
+    """
+    model = load_model(_located(group.model_name, deployment.cluster_path))
+    group = replace(group, engine=with_model_limits(group.engine, model.max_position_embeddings, "the engine"))
+    layout = layout_of(group, model)
+    group = with_even_graphs(group, layout)
+    engine, dtypes = group.engine, resolve_dtypes(model, group.engine.dtype, group.engine.kv_cache_dtype)
+    stages = stage_operators(model, layout, dtypes)
+    request = CostRequest(
         model=model,
         layout=layout,
         dtypes=dtypes,
         hardware_name=group.hardware,
-        hardware=hardware,
+        hardware=load_hardware(_located(group.hardware, deployment.cluster_path)),
         group_memory_bandwidth_bytes_per_s=group.memory.bandwidth_bytes_per_s,
-        operators=ops,
+        operators=distinct_operators(stages, model, layout, dtypes),
         max_tokens=engine.max_num_batched_tokens,
         max_seqs=engine.max_num_seqs * (1 if engine.speculation is None else 1 + engine.speculation.tokens),
         max_model_len=engine.max_model_len or model.max_position_embeddings,
@@ -180,6 +161,19 @@ def _cost_request(
         expert_placement=expert_placement(layout, engine),
         spans_nodes=group.dp_nodes > 1,
         cold_kv=COLD_KV not in options.disabled_terms,
+    )
+    return group, request, stages
+
+
+def _info(group: Group, ledger: MemoryLedger, layout: Layout) -> GroupInfo:
+    return GroupInfo(
+        index=group.index,
+        model_name=group.model_name,
+        hardware=group.hardware,
+        num_devices=group.num_devices,
+        tp=group.tp,
+        num_blocks=ledger.num_blocks,
+        block_size=group.engine.block_size * layout.context_ranks,
     )
 
 
@@ -209,23 +203,15 @@ def _draft(
     )
 
 
-def _ledger(
-    group: Group,
-    model: ModelConfig,
-    layout: Layout,
-    dtypes: Dtypes,
-    hardware: Hardware | None,
-    offload: OffloadPlan | None,
-    draft: DraftPlan | None,
-) -> MemoryLedger:
+def _ledger(group: Group, request: CostRequest, offload: OffloadPlan | None, draft: DraftPlan | None) -> MemoryLedger:
     """Of the stage with the least room, which decides for all."""
-    engine = group.engine
+    engine, hardware = group.engine, request.hardware
     return tightest(
-        layout,
+        request.layout,
         lambda stage: memory_ledger(
-            model,
+            request.model,
             stage,
-            dtypes,
+            request.dtypes,
             device_bytes=group.memory.capacity_bytes,
             utilization=engine.gpu_memory_utilization,
             max_num_seqs=engine.max_num_seqs,
@@ -274,8 +260,9 @@ def with_queueing(engine: EngineArgs, plugin: str, overheads: Coefficients) -> E
 
 
 def _native_group(
-    group: Group, model_index: int, offload: OffloadPlan | None, draft: DraftPlan | None
+    group: Group, model_index: int, offload: OffloadPlan | None, draft: DraftPlan | None, per_token_ps: int
 ) -> "_native.GroupConfig":
+    """`per_token_ps`: of a prompt's way to the queue, beside the engine's `api_latency_ps`."""
     native = _native.GroupConfig()
     native.drafter = draft.native if draft is not None else None
     native.max_queued_requests = group.engine.max_num_queued_reqs or 0
@@ -286,5 +273,6 @@ def _native_group(
     native.model = model_index
     native.depth = batches_in_flight(group)
     native.api_latency_ps = group.engine.api_latency_ps
+    native.api_latency_per_token_ps = per_token_ps
     native.role = ROLES[group.pd_type]
     return native
