@@ -42,28 +42,6 @@ Sight sight_of(std::int64_t window, bool chunked) {
   return {chunked ? Sight::Kind::kChunk : Sight::Kind::kWindow, window};
 }
 
-template <typename Config>
-Config with_policies(const Config& config, const Policies& policies) {
-  Config changed = config;
-  if (policies.queue_key) {
-    changed.queue.order = QueueOrder::kKeyed;
-    changed.queue.key = policies.queue_key;
-    changed.queue.preempted_first = policies.preempted_first;
-  }
-  if (policies.eviction) changed.kv.eviction = policies.eviction;
-  if constexpr (requires { changed.scheduler; }) {
-    if (policies.queue_key && changed.scheduler == "mlfq")
-      throw std::invalid_argument("the scheduler mlfq orders by its levels, not by a queue order");
-  }
-  if constexpr (requires { changed.victim; }) {
-    changed.victim = policies.victim;
-  } else if (policies.victim) {
-    throw std::invalid_argument("a preemption victim is chosen for the scheduler vllm_v1 only, not for " +
-                                changed.scheduler);
-  }
-  return changed;
-}
-
 // (tokens, computed before) of each sequence.
 using Items = std::vector<std::pair<std::int64_t, std::int64_t>>;
 
@@ -88,9 +66,7 @@ AttentionHandle handle(std::unique_ptr<AttentionCost> cost, std::int64_t queries
   return {std::move(cost)};
 }
 
-}  // namespace
-
-void bind_program(nb::module_& m) {
+void bind_attention(nb::module_& m) {
   nb::class_<AttentionHandle>(m, "Attention", "Attention of one layer, priced by the batch; used by one Program.")
       .def_static(
           "mixed",
@@ -119,7 +95,9 @@ void bind_program(nb::module_& m) {
           "prefill_axes"_a, "prefill_ps"_a, "decode_axes"_a, "decode_ps"_a, "mixed_ps"_a, "skew_ps"_a,
           "prefill_provenance"_a = nb::none(), "decode_provenance"_a = nb::none(), "window"_a = 0, "chunked"_a = false,
           "queries_per_kv_head"_a = 1);
+}
 
+void bind_operators(nb::module_& m) {
   nb::enum_<Feature>(m, "Feature")
       .value("TOKENS", Feature::kTokens)
       .value("SEQUENCES", Feature::kSequences)
@@ -156,7 +134,9 @@ void bind_program(nb::module_& m) {
           "name"_a, "kind"_a, "feature"_a, "part"_a, "repeat"_a, "ps"_a, "provenance"_a, "stage"_a = 0,
           "attention"_a = 0, "drawn"_a.none() = nb::none())
       .def_ro("name", &Operator::name);
+}
 
+void bind_rules(nb::module_& m) {
   nb::class_<LightFloor>(m, "LightFloor", "What light allows; zeros are not checked.")
       .def(nb::init<>())
       .def_rw("weight_bytes", &LightFloor::weight_bytes)
@@ -178,34 +158,11 @@ void bind_program(nb::module_& m) {
       .def_rw("mixed", &GraphRules::mixed)
       .def_rw("padded_decode", &GraphRules::padded_decode)
       .def_rw("host_ps", &GraphRules::host_ps);
-  nb::class_<Program>(m, "Program")
-      .def(
-          "__init__",
-          [](Program* p, std::vector<Operator> operators, AttentionHandle& attention,
-             const In<std::int32_t>& padded_tokens, const LightFloor& floor, Ps host_gap_ps, std::int64_t largest_graph,
-             const std::vector<AttentionHandle*>& others, std::int32_t context_ranks) {
-            std::vector<std::unique_ptr<AttentionCost>> attentions;
-            const auto take = [&](AttentionHandle& handle) {
-              if (!handle.cost) throw std::invalid_argument("this attention already belongs to a program");
-              attentions.push_back(std::move(handle.cost));
-            };
-            take(attention);
-            for (AttentionHandle* other : others) take(*other);
-            new (p) Program(std::move(operators), std::move(attentions), to_vector(padded_tokens), floor, host_gap_ps,
-                            largest_graph, context_ranks);
-          },
-          "operators"_a, "attention"_a, "padded_tokens"_a, "floor"_a, "host_gap_ps"_a, "largest_graph"_a = 0,
-          "other_attentions"_a = std::vector<AttentionHandle*>{}, "context_ranks"_a = 1)
-      .def("set_graphs", &Program::set_graphs, "rules"_a)
-      .def(
-          "graph",
-          [](const Program& p, const std::vector<std::int64_t>& tokens) {
-            Features features;
-            for (const std::int64_t q : tokens) features.add(q, 0);
-            return std::pair(p.graph_mode(features), p.padded(features));
-          },
-          "tokens"_a, "What a batch of sequences with so many tokens replays, and the tokens that it computes.")
-      .def("give_drafts_rows", &Program::give_drafts_rows, "Verified drafts count as sequences in the tables.")
+}
+
+// What tests and graphs of single steps ask.
+void bind_questions(nb::class_<Program>& program) {
+  program
       .def(
           "step_ps",
           [](const Program& p, const Items& items) {
@@ -252,145 +209,42 @@ void bind_program(nb::module_& m) {
           "ps of each operator in the run's step of that number, from 1: one for all its layers, or one for each.");
 }
 
-void bind_configs(nb::module_& m) {
-  nb::enum_<QueueOrder>(m, "QueueOrder")
-      .value("FCFS", QueueOrder::kFcfs)
-      .value("PRIORITY", QueueOrder::kPriority)
-      .value("SHORTEST", QueueOrder::kShortest)
-      .value("SLACK", QueueOrder::kSlack);
-  nb::class_<QueueConfig>(m, "QueueConfig", "Order of a waiting queue; the times (ps) are for SLACK.")
-      .def(nb::init<>())
-      .def_rw("order", &QueueConfig::order)
-      .def_rw("ttft_target_ps", &QueueConfig::ttft_target)
-      .def_rw("prefill_ps_per_token", &QueueConfig::prefill_ps_per_token);
-  nb::enum_<FreeOrder>(m, "FreeOrder")
-      .value("APPEND", FreeOrder::kAppend)
-      .value("UNKEYED_FIRST", FreeOrder::kUnkeyedFirst);
-  nb::class_<KvCacheConfig>(m, "KvCacheConfig")
-      .def(nb::init<>())
-      .def_rw("num_blocks", &KvCacheConfig::num_blocks)
-      .def_rw("block_size", &KvCacheConfig::block_size)
-      .def_rw("max_model_len", &KvCacheConfig::max_model_len)
-      .def_rw("prefix_caching", &KvCacheConfig::prefix_caching)
-      .def_rw("drops_last_hit", &KvCacheConfig::drops_last_hit)
-      .def_rw("free_order", &KvCacheConfig::free_order);
-  nb::class_<StepLimitsConfig>(m, "StepLimits", "Limits of a step beyond its token budget.")
-      .def(nb::init<>())
-      .def_rw("long_prefill_token_threshold", &StepLimitsConfig::long_prefill_token_threshold)
-      .def_rw("adaptive_threshold", &StepLimitsConfig::adaptive_threshold)
-      .def_rw("lone_prompt_uncapped", &StepLimitsConfig::lone_prompt_uncapped)
-      .def_rw("input_budget", &StepLimitsConfig::input_budget)
-      .def_rw("draft_slots", &StepLimitsConfig::draft_slots)
-      .def_rw("max_num_active_seqs", &StepLimitsConfig::max_num_active_seqs)
-      .def_rw("prefill_schedule_interval", &StepLimitsConfig::prefill_schedule_interval);
-  nb::class_<Acceptance>(m, "Acceptance", "Chance of each draft, in 2^-53, given that those before it hold.")
-      .def(nb::init<>())
-      .def_rw("chance", &Acceptance::chance)
-      .def_rw("seed", &Acceptance::seed)
-      .def("accepted", &Acceptance::accepted, "request"_a, "emitted"_a, "drafts"_a,
-           "How many of the drafts hold that follow the request's `emitted` tokens.");
-  nb::class_<SpeculationConfig>(m, "SpeculationConfig", "vLLM's speculative_config, resolved.")
-      .def(nb::init<>())
-      .def_rw("tokens", &SpeculationConfig::tokens)
-      .def_rw("lookahead", &SpeculationConfig::lookahead)
-      .def_rw("tokens_by_sequences", &SpeculationConfig::tokens_by_sequences)
-      .def_rw("proposal_chance", &SpeculationConfig::proposal_chance)
-      .def_rw("acceptance", &SpeculationConfig::acceptance)
-      .def("drafts_after", &SpeculationConfig::drafts_after, "sequences"_a)
-      .def("proposes", &SpeculationConfig::proposes, "request"_a, "emitted"_a);
-  nb::class_<Drafter>(m, "Drafter", "The model that proposes drafts: its first pass, and the pass of each further one.")
-      .def(
-          "__init__",
-          [](Drafter* drafter, std::shared_ptr<Program> first, std::shared_ptr<Program> next, std::int32_t slots,
-             bool parallel) { new (drafter) Drafter(std::move(first), std::move(next), slots, parallel); },
-          "first"_a, "next"_a, "slots"_a, "parallel"_a);
-  nb::class_<VllmV1Config>(m, "VllmV1Config")
-      .def(nb::init<>())
-      .def_rw("max_num_seqs", &VllmV1Config::max_num_seqs)
-      .def_rw("max_num_scheduled_tokens", &VllmV1Config::max_num_scheduled_tokens)
-      .def_prop_rw(
-          "long_prefill_token_threshold", [](const VllmV1Config& c) { return c.limits.long_prefill_token_threshold; },
-          [](VllmV1Config& c, std::int32_t tokens) { c.limits.long_prefill_token_threshold = tokens; })
-      .def_rw("limits", &VllmV1Config::limits)
-      .def_rw("chunked_prefill", &VllmV1Config::chunked_prefill)
-      .def_rw("reserve_full_isl", &VllmV1Config::reserve_full_isl)
-      .def_rw("async_scheduling", &VllmV1Config::async_scheduling)
-      .def_rw("watermark_blocks", &VllmV1Config::watermark_blocks)
-      .def_prop_rw(
-          "order", [](const VllmV1Config& c) { return c.queue.order; },
-          [](VllmV1Config& c, QueueOrder order) { c.queue.order = order; })
-      .def_rw("queue", &VllmV1Config::queue)
-      .def_rw("prefill_first", &VllmV1Config::prefill_first)
-      .def_rw("decode_only", &VllmV1Config::decode_only)
-      .def_rw("hands_over", &VllmV1Config::hands_over)
-      .def_rw("takes_over", &VllmV1Config::takes_over)
-      .def_rw("speculation", &VllmV1Config::speculation)
-      .def_rw("kv", &VllmV1Config::kv)
-      .def("with_policies", &with_policies<VllmV1Config>, "policies"_a, "The same, but for these decisions.");
-  nb::class_<BatchingConfig>(m, "BatchingConfig", "Options of a scheduler other than vLLM's, by its name.")
-      .def(nb::init<>())
-      .def_rw("scheduler", &BatchingConfig::scheduler)
-      .def_rw("max_num_seqs", &BatchingConfig::max_num_seqs)
-      .def_rw("max_num_scheduled_tokens", &BatchingConfig::max_num_scheduled_tokens)
-      .def_rw("watermark_blocks", &BatchingConfig::watermark_blocks)
-      .def_rw("decode_only", &BatchingConfig::decode_only)
-      .def_rw("queue", &BatchingConfig::queue)
-      .def_rw("kv", &BatchingConfig::kv)
-      .def("with_policies", &with_policies<BatchingConfig>, "policies"_a, "The same, but for these decisions.")
-      .def_rw("sglang_new_tokens", &BatchingConfig::sglang_new_tokens)
-      .def_rw("mlfq_levels", &BatchingConfig::mlfq_levels)
-      .def_rw("mlfq_tokens_per_iteration", &BatchingConfig::mlfq_tokens_per_iteration)
-      .def_rw("mlfq_starvation_ps", &BatchingConfig::mlfq_starvation);
-  m.def("scheduler_names", &scheduler_names, "Names that BatchingConfig.scheduler may have, sorted.");
-  nb::enum_<Role>(m, "Role", "What a group does with a request.")
-      .value("BOTH", Role::kBoth)
-      .value("PREFILL", Role::kPrefill)
-      .value("DECODE", Role::kDecode);
-  nb::class_<GroupConfig>(m, "GroupConfig")
-      .def(nb::init<>())
-      .def_rw("index", &GroupConfig::index)
-      .def_rw("model", &GroupConfig::model)
-      .def_rw("depth", &GroupConfig::depth)
-      .def_rw("role", &GroupConfig::role)
-      .def_rw("offload", &GroupConfig::offload, nb::arg().none())
-      .def_rw("drafter", &GroupConfig::drafter, nb::arg().none())
-      .def_rw("max_queued_requests", &GroupConfig::max_queued_requests)
-      .def_rw("max_queued_tokens", &GroupConfig::max_queued_tokens)
-      .def_rw("api_latency_ps", &GroupConfig::api_latency)
-      .def_rw("api_latency_per_token_ps", &GroupConfig::api_latency_per_token);
-}
+}  // namespace
 
-void bind_expanded(nb::module_& m) {
-  m.def(
-      "mesh",
-      [](const std::vector<std::tuple<std::uint32_t, std::int64_t, Ps>>& dimensions) {
-        std::vector<astra_sim::model::Dimension> all;
-        for (const auto& [devices, bytes_per_s, latency] : dimensions)
-          all.push_back({astra_sim::model::TopologyKind::fully_connected, devices, bytes_per_s, latency});
-        return astra_sim::model::Topology::grid(all);
-      },
-      "dimensions"_a, "Fully connected dimensions of (devices, bytes/s, latency in ps), the first varying fastest.");
-  nb::class_<CollectiveSpec>(m, "CollectiveSpec", "How one collective operator runs; 0 bytes: by its own table.")
+void bind_program(nb::module_& m) {
+  bind_attention(m);
+  bind_operators(m);
+  bind_rules(m);
+  nb::class_<Program> program(m, "Program");
+  program
       .def(
           "__init__",
-          [](CollectiveSpec* spec, std::int32_t op, astra_sim::model::CollectiveKind kind, std::int64_t bytes_per_unit,
-             astra_sim::model::Algorithm algorithm, std::int32_t ranks, std::int32_t stride, bool everyone) {
-            if (ranks < 0 || stride < 1) throw std::invalid_argument("a collective is among a number of ranks");
-            new (spec) CollectiveSpec{op, kind, bytes_per_unit, algorithm, ranks, stride, everyone};
+          [](Program* p, std::vector<Operator> operators, AttentionHandle& attention,
+             const In<std::int32_t>& padded_tokens, const LightFloor& floor, Ps host_gap_ps, std::int64_t largest_graph,
+             const std::vector<AttentionHandle*>& others, std::int32_t context_ranks) {
+            std::vector<std::unique_ptr<AttentionCost>> attentions;
+            const auto take = [&](AttentionHandle& handle) {
+              if (!handle.cost) throw std::invalid_argument("this attention already belongs to a program");
+              attentions.push_back(std::move(handle.cost));
+            };
+            take(attention);
+            for (AttentionHandle* other : others) take(*other);
+            new (p) Program(std::move(operators), std::move(attentions), to_vector(padded_tokens), floor, host_gap_ps,
+                            largest_graph, context_ranks);
           },
-          "op"_a, "kind"_a, "bytes_per_unit"_a, "algorithm"_a = astra_sim::model::Algorithm::ring, "ranks"_a = 0,
-          "stride"_a = 1, "everyone"_a = false);
-  nb::class_<ExpandedConfig>(m, "ExpandedConfig", "A group's own links and the collectives that run on them.")
+          "operators"_a, "attention"_a, "padded_tokens"_a, "floor"_a, "host_gap_ps"_a, "largest_graph"_a = 0,
+          "other_attentions"_a = std::vector<AttentionHandle*>{}, "context_ranks"_a = 1)
+      .def("set_graphs", &Program::set_graphs, "rules"_a)
       .def(
-          "__init__",
-          [](ExpandedConfig* config, std::shared_ptr<astra_sim::model::Topology> topology,
-             astra_sim::engine::NetworkKind network, std::vector<CollectiveSpec> collectives, std::int32_t members,
-             std::vector<astra_sim::model::DeviceId> devices) {
-            new (config)
-                ExpandedConfig{std::move(topology), network, std::move(collectives), members, std::move(devices)};
+          "graph",
+          [](const Program& p, const std::vector<std::int64_t>& tokens) {
+            Features features;
+            for (const std::int64_t q : tokens) features.add(q, 0);
+            return std::pair(p.graph_mode(features), p.padded(features));
           },
-          "topology"_a, "network"_a, "collectives"_a, "members"_a = 1,
-          "devices"_a = std::vector<astra_sim::model::DeviceId>{});
+          "tokens"_a, "What a batch of sequences with so many tokens replays, and the tokens that it computes.")
+      .def("give_drafts_rows", &Program::give_drafts_rows, "Verified drafts count as sequences in the tables.");
+  bind_questions(program);
 }
 
 }  // namespace llmsim
