@@ -21,7 +21,7 @@ from figures.clusters import (
 from figures.report import Comparison, FigureReport
 from figures.runs import Outcome, Run, Workspace, per_second
 from figures.style import OURS, PEER, REAL, note, save, subplots
-from llmsim.validation.throughput import read_series, series_errors
+from llmsim.validation.throughput import SeriesErrors, completed, read_series, series_errors, total_throughput
 
 TITLE = "throughput over time"
 TITLES = {
@@ -41,8 +41,9 @@ SHARED = (
     "prefixes=8:tokens=128:share=0.5,seed=5"
 )
 """Lengths as in the paper's 300 ShareGPT requests: means of 224 and 278 tokens (Llama), 234 and 323 (Phi)."""
-H100_OPTIONS = ("--cost-source", "silicon", "--no-async-scheduling")
-"""The vLLM of the recordings is not stated; its steps are those of an engine without asynchronous scheduling."""
+SYNCHRONOUS = ("--no-async-scheduling",)
+"""The vLLM of the recordings is not stated; they are older than asynchronous scheduling as a default."""
+H100_OPTIONS = ("--cost-source", "silicon", *SYNCHRONOUS)
 
 
 def runs(work: Workspace) -> list[Run]:
@@ -65,7 +66,7 @@ def _a6000(work: Workspace, name: str, title: str) -> Run:
         f"A6000, {title}",
         config or cluster(instances(name, A6000, LLAMA_8B, PHI_MOE, 1), A6000_LINK),
         str(trace) if trace else _synthetic(name),
-        ("--request-routing-policy", "RR", *source),
+        ("--request-routing-policy", "RR", *SYNCHRONOUS, *source),
     )
 
 
@@ -132,19 +133,7 @@ def _compare(work: Workspace, outcome: Outcome, ours: np.ndarray, report: Figure
     references = {label: read_series(path) for path, _, label in _references(work, name)}
     real = references.get("vLLM, measured")
     if real is not None:
-        errors = series_errors(ours, real)
-        peer = series_errors(references["LLMServingSim 2.0"], real) if len(references) > 1 else None
-        measured = float(real.sum() / np.flatnonzero(real > 0)[-1])
-        report.comparisons.append(
-            Comparison(
-                f"{name}: output tok/s", measured * (1 + errors.total / 100), measured, "measured series of the "
-                "artifact", peer.total if peer else None,
-            )
-        )  # fmt: skip
-        shown = "" if peer is None else f"; LLMServingSim 2.0's is {peer.series:.1f} %"
-        report.remarks.append(
-            f"{name}: error of the throughput per second {errors.series:.1f} % (sum of differences){shown}"
-        )
+        _measured(outcome, ours, real, references.get("LLMServingSim 2.0"), report)
     elif device == "H100" and panel in published.H100_REAL and outcome.run.dataset.endswith(".jsonl"):
         _published(outcome, panel, report)
     else:
@@ -152,6 +141,39 @@ def _compare(work: Workspace, outcome: Outcome, ours: np.ndarray, report: Figure
             f"{name}: {outcome.summary['output_throughput']:.0f} output tok/s; nothing published for this trace "
             f"(the paper's own error per second on {device} is {published.SERIES_ERROR[device]} % on average)"
         )
+
+
+def _measured(
+    outcome: Outcome, ours: np.ndarray, real: np.ndarray, peer: np.ndarray | None, report: FigureReport
+) -> None:
+    """Totals up to the second of the last token, for all three alike, and the sum of differences per second."""
+    name, errors = outcome.run.name, series_errors(ours, real)
+    measured = total_throughput(real)
+    whole, said = _peer(outcome, real, peer)
+    report.comparisons.append(
+        Comparison(
+            f"{name}: output tok/s", measured * (1 + errors.total / 100), measured,
+            "measured series of the artifact", whole.total if whole else None,
+        )
+    )  # fmt: skip
+    last = int(np.flatnonzero(real > 0)[-1])
+    report.remarks.append(
+        f"{name}: last token {outcome.summary['duration']:.1f} s after the first arrival, of the recording in second "
+        f"{last} of its own clock (a second is {100 / last:.1f} % of the total); error of the throughput per second "
+        f"{errors.series:.1f} % (sum of differences){said}"
+    )
+
+
+def _peer(outcome: Outcome, real: np.ndarray, peer: np.ndarray | None) -> tuple[SeriesErrors | None, str]:
+    """The peer's errors, its series completed: it stops at the last whole second, some tokens before the end."""
+    if peer is None:
+        return None, ""
+    whole = series_errors(completed(peer, outcome.summary["total_output_tokens"]), real)
+    stored = series_errors(peer, real)
+    return whole, (
+        f"; LLMServingSim 2.0's is {whole.series:.1f} %, its total {whole.total:+.1f} %, or {stored.total:+.1f} % "
+        "without the last part of a second, which its series lacks"
+    )
 
 
 def _published(outcome: Outcome, panel: str, report: FigureReport) -> None:

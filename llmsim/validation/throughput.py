@@ -71,6 +71,18 @@ def total_throughput(series: Floats) -> float:
     return float(series.sum() / busy[-1]) if len(busy) and busy[-1] else 0.0
 
 
+def completed(series: Floats, total_tokens: int) -> Floats:
+    """A series that was printed at whole seconds only, with what was generated after its last line as one more second.
+
+    Raises InputError where more is missing than its last busy second held: then it is not the end that is missing.
+    """
+    busy = np.flatnonzero(series > 0)
+    missing = total_tokens - float(series.sum())
+    if not len(busy) or missing > series[busy[-1]]:
+        raise InputError(f"the series lacks {missing:g} of {total_tokens} tokens, more than its last busy second has")
+    return np.append(series[: busy[-1] + 1], missing) if missing > 0 else series
+
+
 def series_errors(simulated: Floats, recorded: Floats) -> SeriesErrors:
     """How far a simulated series is from the recorded one; InputError when nothing was recorded."""
     if not total_throughput(recorded):

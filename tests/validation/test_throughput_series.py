@@ -7,7 +7,7 @@ import pytest
 
 from llmsim.cli.prepare import checked_options, trial
 from llmsim.config.errors import InputError
-from llmsim.validation.throughput import emitted_series, read_series, series_errors, total_throughput
+from llmsim.validation.throughput import completed, emitted_series, read_series, series_errors, total_throughput
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,6 +40,14 @@ def test_errors_are_of_totals_and_of_seconds() -> None:
     assert series_errors(recorded, recorded) == series_errors(np.array([0.0, 100, 100]), recorded)
     with pytest.raises(InputError, match="zero everywhere"):
         series_errors(recorded, np.zeros(3))
+
+
+def test_a_series_of_whole_seconds_is_completed_by_what_it_lacks() -> None:
+    printed = np.array([0.0, 40.0, 30.0, 0.0])
+    assert completed(printed, 90).tolist() == [0, 40, 30, 20]
+    assert completed(printed, 70) is printed
+    with pytest.raises(InputError, match="lacks 31 of 101"):
+        completed(printed, 101)
 
 
 def test_a_run_emits_each_of_its_tokens_once() -> None:
