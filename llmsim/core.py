@@ -171,7 +171,7 @@ class Traffic:
     """Bytes that the devices of a group moved, all of them together."""
 
     memory_bytes: int = 0
-    """Their own memory: weights, activations, KV."""
+    """Their own memory: weights, activations, KV, and what comes from other memories or goes there."""
     link_bytes: int = 0
     """Collectives between them, as ring algorithms send them."""
     host_bytes: int = 0
@@ -179,7 +179,7 @@ class Traffic:
     pool_bytes: int = 0
     """The cluster's CXL pool."""
     nic_bytes: int = 0
-    """KV hand-overs between nodes, at this end."""
+    """KV hand-overs between nodes, at this end, and KV of the cluster's storage."""
     storage_bytes: int = 0
     """Between devices and the node's storage, which crosses its links too."""
     processor_bytes: int = 0

@@ -121,7 +121,7 @@ def _info(lowered: "LoweredDeployment") -> dict[str, Any]:
         {
             "ledger": g.ledger.lines,
             "block_bytes": g.ledger.block_bytes,
-            "operators": g.operators,
+            "operators": tuple(op for op in g.operators if op.name not in g.hosted),
             "hardware": g.hardware,
             "tables": [cost for cost in g.program_costs if isinstance(cost, OpCost)],
         }

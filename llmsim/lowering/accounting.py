@@ -63,8 +63,9 @@ class Accounting:
 
     def _handed_over(self, handovers: Mapping[str, Any] | None, requests: RequestColumns) -> list[dict[str, int]]:
         """Bytes of KV hand-overs by group: over links of the sender's node, through network cards at both ends, and
-        into the node's memory where the receiver has its KV there."""
-        moved = [{"link_bytes": 0, "nic_bytes": 0, "processor_bytes": 0} for _ in self.traffic]
+        in the memory that holds the KV at either end."""
+        kinds = ("link_bytes", "nic_bytes", "processor_bytes", "memory_bytes")
+        moved = [dict.fromkeys(kinds, 0) for _ in self.traffic]
         if handovers is None or self.power is None:
             return moved
         rows = np.flatnonzero((handovers["prefill_group"] >= 0) & (handovers["kv_transfer_bytes"] > 0))
@@ -79,21 +80,22 @@ class Accounting:
                 moved[receiver]["nic_bytes"] += size
             for end in (sender, receiver):
                 plan = self.groups[end].offload
-                if plan is not None and plan.kv_bytes is not None:
-                    moved[end]["processor_bytes"] += size
+                elsewhere = plan is not None and plan.kv_bytes is not None
+                moved[end]["processor_bytes" if elsewhere else "memory_bytes"] += size
         return moved
 
 
-MEDIA = {"CPU": "host_bytes", "CXL": "pool_bytes"}
-"""Medium of a tier of KV -> the bytes that it counts as; what is neither is storage."""
+MEDIA = {"CPU": "host_bytes", "CXL": "pool_bytes", "SSD": "storage_bytes", "NVMEOF": "nic_bytes"}
+"""Medium of a tier of KV -> the bytes that it counts as; the cluster's storage is behind the network cards."""
 
 
 def _tier_bytes(activity: Mapping[str, Any], media: Sequence[str]) -> dict[str, int]:
-    """Bytes between a group and the tiers of KV below it."""
-    moved: dict[str, int] = {}
+    """Bytes between a group and the tiers of KV below it, which its devices' memory gives or takes as well."""
+    moved = {"memory_bytes": 0}
     for pool, size in activity["tier_bytes"]:
-        name = MEDIA.get(media[pool], "storage_bytes")
+        name = MEDIA[media[pool]]
         moved[name] = moved.get(name, 0) + int(size)
+        moved["memory_bytes"] += int(size)
     return moved
 
 
@@ -105,7 +107,6 @@ def accounting(deployment: Deployment, groups: Sequence["LoweredGroup"], disable
     if power is not None:
         for group, place in zip(groups, deployment.groups, strict=True):
             if id(group.program) not in tables:
-                hosted = group.offload.where.hosted if group.offload is not None else frozenset()
                 tables[id(group.program)] = traffic_table(
                     group.operators,
                     group.layout.tp,
@@ -113,7 +114,7 @@ def accounting(deployment: Deployment, groups: Sequence["LoweredGroup"], disable
                     members=place.dp,
                     stages=place.pp,
                     layout=group.layout,
-                    hosted=hosted,
+                    hosted=group.hosted,
                 )
         without = [str(index) for index, spec in enumerate(power.nodes) if spec is None]
         if without:

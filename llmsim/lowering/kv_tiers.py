@@ -1,14 +1,16 @@
 """Pools of KV below the devices: which there are, who shares them, and where they are on the cluster's network."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
-from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.errors import InfeasibleError, InputError, NotYetError
 from llmsim.lowering.layouts import stages_of
-from llmsim.lowering.network import ClusterNetwork
+from llmsim.lowering.meeting import Memory, weights_in
+from llmsim.lowering.network import EVERY_NODE, ClusterNetwork
+from llmsim.lowering.placement import HOST
 from llmsim.model.sizes import kv_bytes_per_token
 
 if TYPE_CHECKING:
@@ -116,11 +118,13 @@ def lower_tiers(
     deployment: Deployment, groups: Sequence["LoweredGroup"], options: KvTierOptions, network: ClusterNetwork
 ) -> LoweredTiers:
     """The pools of a deployment. What is a node's is cut into equal parts for its groups, or shared by them; what is
-    the cluster's is cut into equal parts for all groups, or shared by them.
+    the cluster's is cut into equal parts for all groups, or shared by them. Weights in the same memory come first.
 
     Raises InputError where the file declares no such memory, where a chunk is not whole blocks of a group, or where a
-    group has no prefix cache; NotYetError for schedulers that cannot park requests.
+    group has no prefix cache; InfeasibleError where weights leave no room; NotYetError for schedulers that cannot park
+    requests.
     """
+    weights = weights_in(deployment, groups)
     for group in deployment.groups:
         _check(deployment, group, groups[group.index].engine, options)
         plan = groups[group.index].offload
@@ -136,18 +140,33 @@ def lower_tiers(
         mine = []
         for medium, eviction in zip(options.media, options.evictions, strict=True):
             memory = _memory(deployment, group, network, medium)
+            room = memory.capacity_bytes - _weights(weights, group, medium)
+            if room <= 0:
+                raise InfeasibleError(
+                    f"{deployment.cluster_path}: {group.field_path}: the weights in that memory leave no room for "
+                    f"--prefix-storage {medium} ({room} B)"
+                )
             of_node = medium in OF_NODE
             owner = (group.node if of_node else 0) if options.shared else group.index
             if (medium, owner) not in pools:
                 whose = (f"node {group.node}" if of_node else "the cluster") if options.shared else f"group {owner}"
                 sharers = len(deployment.nodes[group.node].groups) if of_node else len(deployment.groups)
-                size = memory.capacity_bytes // (1 if options.shared else sharers)
+                size = room // (1 if options.shared else sharers)
                 how = EVICTION[eviction], memory.place, *memory.operations
                 pools[medium, owner] = config.add_pool(f"{medium} of {whose}", size, *how)
             mine.append(pools[medium, owner])
         ranks, per_token = list(network.devices[group.index]), _bytes_per_token(groups[group.index])
         config.add_group(mine, ranks, options.chunk_tokens, per_token, models.index(group.model_name))
     return LoweredTiers(network, config)
+
+
+def _weights(weights: Mapping[Memory, int], group: Group, medium: Medium) -> int:
+    """Bytes of weights in the memory that holds the pool; the cluster's pool is spread over all of its devices."""
+    if medium == "CPU":
+        return weights.get((group.node, HOST), 0)
+    if medium == "CXL":
+        return sum(size for (node, _), size in weights.items() if node == EVERY_NODE)
+    return 0
 
 
 def _bytes_per_token(group: "LoweredGroup") -> list[int]:

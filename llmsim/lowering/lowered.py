@@ -86,6 +86,11 @@ class LoweredGroup:
     """Who proposes drafts on its devices; None: nobody."""
 
     @property
+    def hosted(self) -> frozenset[str]:
+        """Names of the operators that the node's processors run."""
+        return self.offload.where.hosted if self.offload is not None else frozenset()
+
+    @property
     def program_costs(self) -> tuple[OpCost | AttentionCost, ...]:
         """The cost of each operator of the program."""
         return tuple(one.cost for one in self.placed)

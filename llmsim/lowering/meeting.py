@@ -28,8 +28,8 @@ def memory_key(group: Group, place: str) -> Memory:
     return (group.node if place == HOST else EVERY_NODE, place)
 
 
-def check_capacities(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> None:
-    """InfeasibleError where a memory cannot hold what all groups put into it."""
+def weights_in(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> dict[Memory, int]:
+    """Bytes of weights that all groups together keep in each memory beside the devices."""
     total: dict[Memory, int] = {}
     for group, lowered in zip(deployment.groups, groups, strict=True):
         if lowered.offload is None:
@@ -38,13 +38,27 @@ def check_capacities(deployment: Deployment, groups: Sequence["LoweredGroup"]) -
             for place, size in lowered.offload.where.bytes_elsewhere(stage).items():
                 key = memory_key(group, place)
                 total[key] = total.get(key, 0) + size * group.tp
+    return total
+
+
+def check_capacities(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> None:
+    """InfeasibleError where a memory cannot hold what all groups put into it: weights, and KV that is attended there
+    (of which each group has set aside what its own weights leave of its part)."""
+    weights = weights_in(deployment, groups)
+    total = dict(weights)
+    for group, lowered in zip(deployment.groups, groups, strict=True):
+        if lowered.offload is not None and lowered.offload.kv_bytes is not None:
+            key = memory_key(group, HOST)
+            total[key] = total.get(key, 0) + lowered.offload.kv_bytes * group.num_devices
     for (node, place), size in total.items():
         capacity = memory_at(deployment, node, place).capacity_bytes
         if size > capacity:
             where = f" of node {node}" if place == HOST else ""
+            held = weights.get((node, place), 0)
+            more = f" beside {(size - held) / (1 << 30):.2f} GiB of KV" if size > held else ""
             raise InfeasibleError(
-                f"{deployment.cluster_path}: weights at {place}{where}: {size / (1 << 30):.2f} GiB do not fit its "
-                f"{capacity / (1 << 30):.2f} GiB"
+                f"{deployment.cluster_path}: weights at {place}{where}: {held / (1 << 30):.2f} GiB{more} do not fit "
+                f"its {capacity / (1 << 30):.2f} GiB"
             )
 
 

@@ -78,14 +78,15 @@ def offload_plan(
     """
     check_devices(group, operators)
     hosted = frozenset(op.name for op in operators if device_of(group, op) == HOST)
-    where = Where(group, layout, stages, hosted)
+    where = Where(group, model, layout, stages, hosted)
     there = [where.bytes_elsewhere(stage) for stage in range(len(stages))]
     pim = None
+    in_host = max(one.get(HOST, 0) for one in there)
     if attends_in_memory(group):
-        pim = pim_plan(deployment, group, model, layout, operators, max_model_len)
+        pim = pim_plan(deployment, group, model, layout, operators, max_model_len, in_host)
     elif group.offloading.attention and not (hosted or any(there)):
         return None
-    host = host_plan(deployment, group, operators, max(one.get(HOST, 0) for one in there))
+    host = host_plan(deployment, group, operators, in_host)
     if not any(there) and pim is None and host is None:
         return None
     copies = copies_of(where, tables)

@@ -2,14 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from llmsim.config import Deployment, Group
 from llmsim.config.deployment import MemorySpec
-from llmsim.config.errors import InputError, nearest
+from llmsim.config.errors import InputError, NotYetError, nearest
 from llmsim.lowering.network import BETWEEN_GROUPS
-from llmsim.model import Layout, Operator
+from llmsim.model import Layout, ModelConfig, Operator
 
 DEVICE, HOST = "npu", "cpu"
+EXPERTS, DENSE = ("moe", "shared_expert"), ("gate_up_proj", "up_proj", "act_fn", "down_proj")
+PROJECTIONS = ("qkv_proj", "qk_norm", "o_proj")
+"""How the names of operators begin that only some layers of a mixed model have."""
 
 
 @dataclass(frozen=True)
@@ -56,16 +60,28 @@ class Where:
     """
 
     def __init__(
-        self, group: Group, layout: Layout, stages: Sequence[Sequence[Operator]], hosted: frozenset[str] = frozenset()
+        self,
+        group: Group,
+        model: ModelConfig,
+        layout: Layout,
+        stages: Sequence[Sequence[Operator]],
+        hosted: frozenset[str] = frozenset(),
     ) -> None:
-        self.group, self.stages, self.hosted = group, stages, hosted
+        self.group, self.model, self.stages, self.hosted = group, model, stages, hosted
         self.placement = group.offloading.placement
-        self.first_layers = [sum(layout.stage_layers[:stage]) for stage in range(len(stages))]
+        ends = list(accumulate(layout.stage_layers or (model.num_layers,)))
+        self.layers = [range(first, last) for first, last in zip([0, *ends], ends, strict=False)]
         names = [op.name for operators in stages for op in operators]
         for name in self.placement.layers if self.placement is not None else ():
             if name not in names:
                 known = ", ".join(dict.fromkeys(names))
                 raise InputError(f'placement.layers has "{name}", which is no operator{nearest(name, names)}: {known}')
+        for index, block in enumerate(self.placement.blocks if self.placement is not None else ()):
+            if (last := max(block.numbers)) >= model.num_layers:
+                raise InputError(
+                    f"placement.blocks[{index}] names block {last}, but the model has blocks 0 to "
+                    f"{model.num_layers - 1}"
+                )
 
     def of(self, execution: Execution) -> str:
         """The memory of one execution's weights."""
@@ -86,8 +102,27 @@ class Where:
         """Every operator with weights, once per execution in a step."""
         for stage, operators in enumerate(self.stages):
             for position, op in enumerate(operators):
-                for number in range(op.repeat if op.weight_bytes else 0):
-                    yield Execution(stage, position, op, number, self.first_layers[stage] + number)
+                if op.weight_bytes:
+                    for number, layer in enumerate(self._layers_of(op, stage)):
+                        yield Execution(stage, position, op, number, layer)
+
+    def _layers_of(self, op: Operator, stage: int) -> Sequence[int]:
+        """Which layers of the model the executions of a stage's operator belong to. NotYetError: nobody knows."""
+        layers, model = self.layers[stage], self.model
+        if op.part != "layer" or op.repeat == len(layers):
+            return range(layers.start, layers.start + op.repeat)
+        kinds = model.layer_kinds or ("full",) * model.num_layers
+        if op.kind == "attention":
+            found = [at for at in layers if kinds[at] == (op.name.partition("_")[2] or "full")]
+        elif op.name.startswith((*EXPERTS, *DENSE)):
+            found = [at for at in layers if model.moe_layers[at] == op.name.startswith(EXPERTS)]
+        else:
+            found = [at for at in layers if (kinds[at] == "linear") != op.name.startswith(PROJECTIONS)]
+        if len(found) != op.repeat:
+            raise NotYetError(
+                f"{op.name} is in {op.repeat} of {len(layers)} layers, which placement.blocks cannot place"
+            )
+        return found
 
     def bytes_elsewhere(self, stage: int) -> dict[str, int]:
         """Bytes of one rank of a stage by memory, without the device."""

@@ -121,6 +121,12 @@ void OffloadDomain::count_memory(std::size_t member, const Batch& batch) {
     if (item.tokens == 1) decodes_.push_back(item);
   channels_[member]->place(decodes_);
   counters.channel_busy += channels_[member]->work(decodes_).sum * attention_layers_;
+  // What decodes see there is not the device's: neither its attention nor reads of its memory.
+  Program::Usage& usage = members_[member]->usage();
+  for (const Item& item : decodes_) {
+    usage.attended_tokens_x2 -= 2 * (std::int64_t{item.computed_before} + 1);
+    usage.kv_read_tokens -= std::int64_t{item.computed_before} + 1;
+  }
   const Features& f = batch.features;
   const auto decodes = static_cast<std::int64_t>(decodes_.size());
   counters.to_memory_bytes += attention_layers_ * (decodes * pim.query_bytes + f.prefill_tokens * pim.kv_bytes);

@@ -53,7 +53,7 @@ def cost_figures(
     `duration_ps` is the makespan: hours are paid whether the devices work or not. USD throughout.
     """
     unpriced = list(dict.fromkeys(price.hardware for price in plan.groups if price.usd_per_device_hour is None))
-    if len(unpriced) == len({price.hardware for price in plan.groups}) and not plan.nodes_usd_per_hour:
+    if all(price.usd_per_device_hour is None for price in plan.groups) and not plan.nodes_usd_per_hour:
         return None
     per_hour = plan.usd_per_hour
     electricity = _electricity(plan, energy_j)

@@ -47,7 +47,8 @@ class TrafficTable:
         """The bytes of a run, from the core's counts (`Simulation.activity`); exact but for the experts' share.
 
         Memory: what each operator reads and writes (`llmsim.model.operators`), its weights once per execution, of
-        experts those that the tokens are expected to touch, E (1 - (1 - k/E)^t). Links: the rings of RING_FACTOR.
+        experts those that the tokens are expected to touch, E (1 - (1 - k/E)^t), and what comes from other memories or
+        goes there. Links: the rings of RING_FACTOR.
         """
         memory = link = host = 0
         for op in self.operators:
@@ -68,10 +69,11 @@ class TrafficTable:
         copied, pool = self._copied(activity["rows"], int(activity["offload"]["drawn_bytes"]))
         offload = activity["offload"]
         sent = sum(int(offload[name]) for name in ("to_memory_bytes", "from_memory_bytes", "host_bytes"))
+        sent *= self.ranks
         return Traffic(
-            memory_bytes=memory,
+            memory_bytes=memory + copied + pool + sent,
             link_bytes=link,
-            host_bytes=copied + sent * self.ranks,
+            host_bytes=copied + sent,
             pool_bytes=pool,
             processor_bytes=host,
         )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from llmsim.cli import run_main
+from llmsim.cli.prepare import checked_options, prepare
 from llmsim.config.errors import InputError
 from llmsim.costs.pim import PARTS_DIR, pim_attention, pim_part_names, read_pim_part
 
@@ -184,3 +185,75 @@ def test_a_bad_part_file_is_named(change: tuple[str, str], message: str, tmp_pat
     path.write_text(text.replace(*change), encoding="utf-8")
     with pytest.raises(InputError, match=message):
         read_pim_part(path)
+
+
+def test_kv_gets_what_weights_leave_of_a_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a tier, and where memory computes."""
+    elsewhere = {"placement": {"default": {"weights": "cpu"}}}
+    document = cluster(**elsewhere)
+    document["nodes"][0]["cpu_mem"]["mem_size"] = 20
+    found = summary(tmp_path, capsys, document, "--prefix-storage", "CPU")
+    weights = ledger(found)["weights that are elsewhere"]
+    assert found["kv_tiers"][0]["capacity_bytes"] == (20 << 30) - weights
+    pooled = cluster(placement={"default": {"weights": "cxl:0"}, "layers": {"lm_head": {"weights": "cxl:3"}}})
+    found = summary(tmp_path, capsys, pooled, "--prefix-storage", "CXL")
+    assert found["kv_tiers"][0]["capacity_bytes"] == (1024 << 30) - weights
+    document = cluster(**elsewhere, enable_attn_offloading=True)
+    document["nodes"][0]["cpu_mem"] = {"mem_size": 20, "mem_bw": 640, "pim_config": "HBM2_1GB_2000_pim"}
+    (kv,) = summary(tmp_path, capsys, document)["kv_cache"]
+    assert kv["num_blocks"] == ((20 << 30) - weights) // kv["block_bytes"]
+
+
+def test_weights_that_leave_no_room_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = cluster(enable_attn_offloading=True, placement={"default": {"weights": "cpu"}})
+    document["nodes"][0]["cpu_mem"] = {"mem_size": 14, "mem_bw": 640, "pim_config": "HBM2_1GB_2000_pim"}
+    assert "the weights there leave no room for the KV cache" in refusal(tmp_path, capsys, document)
+    neighbour = cluster(placement={"default": {"weights": "cpu"}})["nodes"][0]["instances"][0]
+    document = cluster(enable_attn_offloading=True)
+    document["nodes"][0]["cpu_mem"] = {"mem_size": 16, "mem_bw": 640, "pim_config": "HBM2_1GB_2000_pim"}
+    document["nodes"][0]["instances"].append(neighbour)
+    words = "weights at cpu of node 0: 14.96 GiB beside 16.00 GiB of KV do not fit its 16.00 GiB"
+    assert words in refusal(tmp_path, capsys, document)
+
+
+def test_a_block_that_the_model_does_not_have_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = cluster(
+        placement={"blocks": [{"blocks": "0-3", "weights": "cpu"}, {"blocks": "30-40", "weights": "cpu"}]}
+    )
+    error = refusal(tmp_path, capsys, document)
+    assert "placement.blocks[1] names block 40, but the model has blocks 0 to 31" in error
+
+
+@pytest.mark.parametrize(
+    ("model", "blocks", "only"),
+    [
+        ("deepseek-ai/DeepSeek-V2-Lite", "0", {"gate_up_proj": True, "moe": False, "moe_gate": False}),
+        ("deepseek-ai/DeepSeek-V2-Lite", "1-26", {"gate_up_proj": False, "moe": True, "moe_gate": True}),
+        (
+            "Qwen/Qwen3-Next-80B-A3B-Instruct",
+            "3,7,11,15,19,23,27,31,35,39,43,47",
+            {"qkv_proj": True, "linear_ba_proj": False},
+        ),
+        (
+            "openai/gpt-oss-20b",
+            ",".join(str(2 * number) for number in range(12)),
+            {"attention_sliding": True, "attention": False},
+        ),
+    ],
+)
+def test_blocks_of_a_mixed_model_hold_what_those_layers_have(
+    model: str, blocks: str, only: dict[str, bool], tmp_path: Path
+) -> None:
+    """An operator that only some layers have is placed by their numbers: all of it by its own, none by the others'."""
+    path = tmp_path / "c.json"
+    document = cluster(model_name=model, placement={"blocks": [{"blocks": blocks, "weights": "cpu"}]})
+    document["nodes"][0]["instances"][0]["npu_mem"]["mem_size"] = 400
+    path.write_text(json.dumps(document), encoding="utf-8")
+    arguments = ["--cluster-config", str(path), "--dataset", str(TRACE), "--cost-source", "roofline"]
+    plan = prepare(checked_options(arguments)).lowered.groups[0].offload
+    assert plan is not None
+    of: dict[str, set[str]] = {}
+    for execution in plan.where.executions():
+        of.setdefault(execution.op.name, set()).add(plan.where.of(execution))
+    for name, there in only.items():
+        assert of[name] == ({"cpu"} if there else {"npu"}), name

@@ -172,3 +172,12 @@ def test_handed_over_kv_pays_its_way(nodes: int, tmp_path: Path, capsys: pytest.
 
 def test_no_price_is_no_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert summary(tmp_path, capsys, cluster())["cost"] is None
+
+
+def test_one_of_two_alike_without_a_price_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = cluster()
+    instances = document["nodes"][0]["instances"]
+    instances.append({**instances[0], "price_per_device_hour": 1.5})
+    cost = summary(tmp_path, capsys, document)["cost"]
+    assert cost["total"] is None and cost["without_price"] == ["A6000"]
+    assert [row["price_per_device_hour"] for row in cost["groups"]] == [None, 1.5]
