@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,11 @@ Price = Callable[[Floats, Floats], Floats]
 DRAWS = 16
 """Samples for each layer and token count; a step takes one of them per layer by a counter."""
 ONE_BY_ONE = 16
-"""Up to so many tokens every token chooses its experts for itself; more are drawn together."""
+"""So many tokens choose their experts each for itself; what comes beyond is drawn together."""
+NEVER = 1e-100
+"""No step chooses an expert with so small a share."""
+NEWTON_STEPS = 100
+"""More than any popularity needs: the steps converge quadratically, and at least double a scale that is too small."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,38 +61,45 @@ def token_axis(last: int) -> Int64:
     return np.array(sorted(points), dtype=np.int64)
 
 
-def draw_counts(popularity: Floats, topk: int, tokens: int, draws: int, rng: np.random.Generator) -> Ints:
-    """Tokens that each expert gets, shape (draws, experts): each token takes `topk` different experts.
+def draw_counts(popularity: Floats, topk: int, tokens: Sequence[int], draws: int, rng: np.random.Generator) -> Ints:
+    """Tokens that each expert gets among the first so many (ascending), shape (draws, len(tokens), experts).
 
-    Few tokens choose one by one (the Gumbel trick: successive sampling without replacement); for many, the probability
-    that a token takes an expert is 1 - exp(-t popularity) with t such that the sum is topk: successive sampling in the
-    limit of many experts; counts are multinomial, at most one per token.
+    Each token takes `topk` different experts. The first tokens choose one by one (an exponential race: successive
+    sampling without replacement). The others are drawn together: the probability that a token takes an expert is
+    1 - exp(-t popularity) with t such that the sum is topk, successive sampling in the limit of many experts; their
+    counts are multinomial, at most one per token. A draw only grows with its tokens, so that what lies between two
+    counts of tokens can be interpolated.
     """
-    experts = len(popularity)
-    if tokens <= ONE_BY_ONE:
-        with np.errstate(divide="ignore"):
-            keys = np.log(popularity) + rng.gumbel(size=(draws, tokens, experts))
-        chosen = np.argpartition(-keys, topk - 1, axis=2)[:, :, :topk].reshape(draws, -1)
-        counts = np.zeros((draws, experts), dtype=np.int64)
-        np.add.at(counts, (np.arange(draws)[:, None], chosen), 1)
-        return counts
-    inclusion = inclusion_probability(popularity, topk)
-    drawn = rng.multinomial(tokens * topk, inclusion / inclusion.sum(), size=draws)
-    return np.asarray(np.minimum(drawn, tokens), dtype=np.int64)
+    experts, points = len(popularity), np.asarray(tokens, dtype=np.int64)
+    alone = np.minimum(points, ONE_BY_ONE)
+    one_by_one = int(alone.max(initial=0))
+    with np.errstate(divide="ignore"):
+        finish = rng.standard_exponential(size=(draws, one_by_one, experts)) / popularity
+    first = np.argpartition(finish, topk - 1, axis=2)[:, :, :topk]
+    chosen = np.zeros((draws, one_by_one, experts), dtype=np.int64)
+    np.put_along_axis(chosen, first, 1, axis=2)
+    counts = chosen.cumsum(axis=1)[:, alone - 1]
+    together = np.diff(points - alone, prepend=0)
+    if together.any():
+        share = inclusion_probability(popularity, topk)
+        more = rng.multinomial(np.broadcast_to(together * topk, (draws, len(points))), share / share.sum())
+        counts += more.cumsum(axis=1)
+    return np.asarray(np.minimum(counts, points[:, None]))
 
 
 def inclusion_probability(popularity: Floats, topk: int) -> Floats:
     """Of each expert, for one token; their sum is topk (at most the number of experts that can be chosen at all)."""
-    topk = min(topk, int(np.count_nonzero(popularity)))
-    if topk == np.count_nonzero(popularity):
-        return np.asarray((popularity > 0).astype(np.float64))
-    low, high = 0.0, 1.0
-    while np.sum(-np.expm1(-high * popularity)) < topk:
-        high *= 2.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if np.sum(-np.expm1(-middle * popularity)) < topk else (low, middle)
-    return np.asarray(-np.expm1(-high * popularity))
+    likely = popularity > NEVER
+    if topk >= np.count_nonzero(likely):
+        return np.asarray(likely.astype(np.float64))
+    scale, wanted = 1.0, float(topk)
+    for _ in range(NEWTON_STEPS):  # the sum is concave in the scale: from below, Newton's steps never overshoot
+        missed = np.exp(-scale * popularity)
+        lacking = wanted - float((1.0 - missed).sum())
+        scale += lacking / float((popularity * missed).sum())
+        if abs(lacking) < 1e-9 * wanted:
+            break
+    return np.asarray(-np.expm1(-scale * popularity))
 
 
 def in_turn(experts: int, topk: int, tokens: int) -> Ints:
@@ -118,10 +129,9 @@ def _packed(slots: list[tuple[int, int]], load: Floats, ranks: int, per_rank: in
     held: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
     sums = np.zeros(ranks)
     for slot in sorted(slots, key=lambda slot: (-load[slot[0]], slot)):
-        open_ranks = [rank for rank in range(ranks) if len(held[rank]) < per_rank]
-        rank = min(open_ranks, key=lambda rank: (sums[rank], rank))
+        rank = int(np.argmin(sums))  # of equal ones the first
         held[rank].append(slot)
-        sums[rank] += load[slot[0]]
+        sums[rank] = sums[rank] + load[slot[0]] if len(held[rank]) < per_rank else np.inf
     return [slot for rank in held for slot in rank]
 
 
@@ -169,23 +179,31 @@ def curve_price(op: Operator, ps: Int64, light: Light | None) -> Price:
     return price
 
 
-def each_draw(
+@dataclass(frozen=True, eq=False)
+class LayerDraws:
+    """What the tokens of steps load in one MoE layer."""
+
+    layer: int
+    counts: Ints
+    """Tokens of each expert: (draws, counts of tokens on `token_axis`, experts)."""
+    slots: tuple[Ints, Ints]
+    """Which expert, and which copy of it, is in each place (`place`)."""
+
+
+def each_layer(
     routing: ExpertRouting, layers: int, experts: int, topk: int, last: int, placement: Placement
-) -> Iterator[tuple[int, int, int, Ints, tuple[Ints, Ints]]]:
-    """(layer, index on the axis of tokens, tokens, counts (draws, experts), slots): the same in every call."""
-    popularity = routing.popularity(layers, experts)
-    draws = number_of_draws(routing, len(popularity))
+) -> Iterator[LayerDraws]:
+    """The draws of every layer, up to `last` tokens: the same in every call."""
+    popularity, axis = routing.popularity(layers, experts), token_axis(last).tolist()
+    snapshots = len(popularity)
     for layer in range(layers):
-        slots = place(popularity[:, layer].mean(axis=0), placement)
-        for index, tokens in enumerate(token_axis(last).tolist()):
-            rng = np.random.default_rng([routing.seed, layer, index])
-            if routing.name == "RR":
-                counts = in_turn(experts, topk, tokens)
-            else:
-                share = -(-draws // len(popularity))
-                parts = [draw_counts(row, topk, tokens, share, rng) for row in popularity[:, layer]]
-                counts = np.concatenate(parts)[:draws]
-            yield layer, index, tokens, counts, slots
+        if routing.name == "RR":
+            counts = np.stack([in_turn(experts, topk, tokens) for tokens in axis], axis=1)
+        else:
+            rng, draws = np.random.default_rng([routing.seed, layer]), number_of_draws(routing, snapshots)
+            rows = popularity[:, layer]
+            counts = np.concatenate([draw_counts(row, topk, axis, -(-draws // snapshots), rng) for row in rows])[:draws]
+        yield LayerDraws(layer, counts, place(popularity[:, layer].mean(axis=0), placement))
 
 
 def number_of_draws(routing: ExpertRouting, snapshots: int) -> int:
@@ -193,32 +211,25 @@ def number_of_draws(routing: ExpertRouting, snapshots: int) -> int:
     return 1 if routing.name == "RR" else max(DRAWS, snapshots)
 
 
-def empty_table(routing: ExpertRouting, layers: int, experts: int, last: int) -> Ints:
-    """Room for the times of all draws: [layer, draw, token count]."""
-    draws = number_of_draws(routing, len(routing.popularity(layers, experts)))
-    return np.empty((layers, draws, len(token_axis(last))), dtype=np.int64)
-
-
 def drawn_table(
     routing: ExpertRouting, layers: int, experts: int, topk: int, last: int, placement: Placement, price: Price,
     provenance: int,
 ) -> tuple[DrawnTable, float]:  # fmt: skip
     """The table of a model's MoE layers, and how far the fullest rank is above the mean at 1,024 tokens or `last`."""
-    ps = empty_table(routing, layers, experts, last)
-    fullest = np.zeros(layers)
-    for layer, index, tokens, counts, slots in each_draw(routing, layers, experts, topk, last, placement):
-        pairs, touched = rank_loads(counts, slots, placement.ranks)
-        ps[layer, :, index] = np.floor(price(pairs, touched).max(axis=-1) * 1e6 + 0.5)
-        if tokens <= min(1024, last):
-            fullest[layer] = float((pairs.max(axis=-1) / pairs.mean(axis=-1)).mean())
-    return DrawnTable(token_axis(last), ps, routing.seed, provenance), float(fullest.mean())
+    axis = token_axis(last)
+    shown = int(np.searchsorted(axis, min(1024, last), side="right")) - 1
+    ps, fullest = [], []
+    for one in each_layer(routing, layers, experts, topk, last, placement):
+        pairs, touched = rank_loads(one.counts, one.slots, placement.ranks)
+        ps.append(np.floor(price(pairs, touched).max(axis=-1) * 1e6 + 0.5).astype(np.int64))
+        fullest.append(float((pairs[:, shown].max(axis=-1) / pairs[:, shown].mean(axis=-1)).mean()))
+    return DrawnTable(axis, np.stack(ps), routing.seed, provenance), float(np.mean(fullest))
 
 
 def touched_table(
     routing: ExpertRouting, layers: int, experts: int, topk: int, last: int, placement: Placement
 ) -> DrawnTable:
     """Experts that the rank with the most of them touches, in the very draws of `drawn_table`; `ps` are experts."""
-    counts = empty_table(routing, layers, experts, last)
-    for layer, index, _, drawn, slots in each_draw(routing, layers, experts, topk, last, placement):
-        counts[layer, :, index] = rank_loads(drawn, slots, placement.ranks)[1].max(axis=-1)
-    return DrawnTable(token_axis(last), counts, routing.seed, 0)
+    draws = each_layer(routing, layers, experts, topk, last, placement)
+    touched = [rank_loads(one.counts, one.slots, placement.ranks)[1].max(axis=-1) for one in draws]
+    return DrawnTable(token_axis(last), np.stack(touched).astype(np.int64), routing.seed, 0)

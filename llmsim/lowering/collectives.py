@@ -11,7 +11,7 @@ from llmsim._native import engine
 from llmsim.config import Deployment, Group, LinkSpec
 from llmsim.core import Int64, Provenance
 from llmsim.costs import AttentionCost, CostRequest, OpCost
-from llmsim.lowering.exchange import Ports, broadcasts_ps, exchange_cost, ports_of
+from llmsim.lowering.exchange import Exchanges, Ports, broadcasts_ps, ports_of
 from llmsim.lowering.routed import Priced, RoutedLinks, Routes
 from llmsim.model import Layout, Operator
 
@@ -183,6 +183,7 @@ def link_collective_costs(
     stages: list[tuple[OpCost, ...]] = []
     sampled: set[str] = set()
     nominal: tuple[OpCost, ...] | None = None
+    exchanges = Exchanges(request)
     for stage in range(links.layout.pp):
         if nominal is not None:
             stages.append(nominal)
@@ -194,7 +195,7 @@ def link_collective_costs(
             if op.collective == "send" and stage + 1 == links.layout.pp > 1:
                 continue  # the last stage hands nothing on
             if op.collective == "all_to_all":
-                costs.append(exchange_cost(op, request, links.exchange(op)))
+                costs.append(exchanges.cost(op, links.exchange(op)))
                 continue
             last = request.counts(op.feature)
             sizes = np.arange(1, last + 1, dtype=np.int64) * op.collective_bytes_per_token

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from llmsim.config.errors import InputError
 from llmsim.core import Int64, Provenance
 from llmsim.costs import CostRequest, OpCost
-from llmsim.costs.expert_loads import DrawnTable, each_draw, empty_table, rank_loads, token_axis
+from llmsim.costs.expert_loads import DrawnTable, LayerDraws, each_layer, rank_loads, token_axis
 from llmsim.model import Layout, Operator
 from llmsim.model.rank import Rows
 
@@ -44,22 +44,27 @@ class Ports:
         """Ranks of one node."""
         return self.ranks // self.nodes
 
-    def ps(self, rows: Rows, tokens: Floats, to_rank: Floats, to_node: Floats) -> Int64:
-        """ps of an exchange; rows for each rank (..., ranks) and node (..., nodes), of their own tokens, too."""
+    def ps(self, rows: Rows, tokens: Floats, busiest: "Busiest") -> Int64:
+        """ps of an exchange at so many tokens of all ranks."""
         near, far = (self.per_node - 1) / self.ranks, (self.ranks - self.per_node) / self.ranks
         two_stages = rows.per == "rank" and self.nodes > 1
-        inside = to_rank * ((self.per_node - 1) / self.per_node if two_stages else near)
-        outside = np.zeros_like(inside)
+        # As much leaves an average rank as reaches it, and no rank has less to receive than the average at most.
+        inside = busiest.rank * ((self.per_node - 1) / self.per_node if two_stages else near)
+        slowest = inside * rows.row_bytes / self.inside[0]
         if self.nodes > 1:
-            outside = np.repeat(to_node / self.per_node, self.per_node, axis=-1) if two_stages else to_rank
-            outside = outside * far
-        busiest = np.zeros(inside.shape[:-1])
-        for count, (bytes_per_s, _) in ((inside, self.inside), (outside, self.between)):
-            # As much leaves an average rank as reaches it, and no rank has less to receive than the average at most.
-            busiest = np.maximum(busiest, count.max(axis=-1) * rows.row_bytes / bytes_per_s)
+            outside = (busiest.node / self.per_node if two_stages else busiest.rank) * far
+            slowest = np.maximum(slowest, outside * rows.row_bytes / self.between[0])
         rounds = np.ceil(tokens / self.ranks / rows.slots) if rows.slots else np.minimum(tokens, 1.0)
         latency = self.inside[1] if self.nodes == 1 else self.between[1] + (self.inside[1] if two_stages else 0)
-        return np.asarray(np.ceil(busiest * PS_PER_S) + rounds * latency, np.int64)
+        return np.asarray(np.ceil(slowest * PS_PER_S) + rounds * latency, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Busiest:
+    """Rows that the rank and the node with the most of them get, of their own tokens, too."""
+
+    rank: Floats
+    node: Floats
 
 
 def ports_of(layout: Layout, op: Operator, nodes: int, inside: tuple[int, int], between: tuple[int, int]) -> Ports:
@@ -72,83 +77,89 @@ def ports_of(layout: Layout, op: Operator, nodes: int, inside: tuple[int, int], 
     return Ports(ranks, nodes, inside, between)
 
 
-def exchange_cost(op: Operator, request: CostRequest, ports: Ports) -> OpCost:
-    """Cost of an all-to-all over the tokens of all ranks: an even one, or drawn as the experts' loads are."""
-    rows, last = op.rows, request.counts(op.feature)
-    assert rows is not None, "an all-to-all says what it sends"
-    counts = np.arange(last + 1, dtype=np.float64)
-    ps = ports.ps(rows, counts, *even_rows(rows, op, ports, counts))
-    ps[0] = 0
-    how = f"{request.layout.exchange} {op.name} over ports of {ports.inside[0] / 1e9:g} GB/s"
-    if ports.nodes > 1:
-        how += f" in a node, {ports.between[0] / 1e9:g} GB/s between {ports.nodes} nodes"
-    return OpCost(
-        name=op.name,
-        part=op.part,
-        repeat=op.repeat,
-        feature="gathered",
-        ps=ps,
-        provenance=np.full(last + 1, Provenance.ANALYTIC, np.uint8),
-        source=how,
-        drawn=None if request.expert_routing.balanced else _drawn(op, rows, ports, request, last),
-    )
+class Exchanges:
+    """Prices a domain's all-to-alls over the tokens of all ranks: even ones, or drawn as the experts' loads are.
+
+    What goes to the experts comes back: both ways share what was drawn.
+    """
+
+    def __init__(self, request: CostRequest) -> None:
+        self._request = request
+        self._drawn: dict[tuple[object, ...], Busiest] = {}
+
+    def cost(self, op: Operator, ports: Ports) -> OpCost:
+        """Of one execution, by the tokens of all ranks."""
+        rows, last = op.rows, self._request.counts(op.feature)
+        assert rows is not None, "an all-to-all says what it sends"
+        counts = np.arange(last + 1, dtype=np.float64)
+        ps = ports.ps(rows, counts, even_rows(rows, op, ports, counts))
+        ps[0] = 0
+        how = f"{self._request.layout.exchange} {op.name} over ports of {ports.inside[0] / 1e9:g} GB/s"
+        if ports.nodes > 1:
+            how += f" in a node, {ports.between[0] / 1e9:g} GB/s between {ports.nodes} nodes"
+        return OpCost(
+            name=op.name,
+            part=op.part,
+            repeat=op.repeat,
+            feature="gathered",
+            ps=ps,
+            provenance=np.full(last + 1, Provenance.ANALYTIC, np.uint8),
+            source=how,
+            drawn=None if self._request.expert_routing.balanced else self._table(op, rows, ports, last),
+        )
+
+    def _table(self, op: Operator, rows: Rows, ports: Ports, last: int) -> DrawnTable:
+        key = (rows.per, op.repeat, op.experts_total, op.topk, last, ports.ranks, ports.nodes)
+        if key not in self._drawn:
+            self._drawn[key] = self._draw(op, rows, ports, last)
+        axis = token_axis(last)
+        ps = ports.ps(rows, axis.astype(np.float64), self._drawn[key])
+        return DrawnTable(axis, ps, self._request.expert_routing.seed, int(Provenance.ANALYTIC))
+
+    def _draw(self, op: Operator, rows: Rows, ports: Ports, last: int) -> Busiest:
+        """Shapes (layers, draws, counts of tokens)."""
+        routing, placement = self._request.expert_routing, self._request.expert_placement
+        draws = each_layer(routing, op.repeat, op.experts_total, op.topk, last, placement)
+        found = [drawn_rows(rows, one, ports, token_axis(last), op.topk) for one in draws]
+        return Busiest(*(np.stack([each.max(axis=-1) for each in one]) for one in zip(*found, strict=True)))
 
 
-def even_rows(rows: Rows, op: Operator, ports: Ports, tokens: Floats) -> tuple[Floats, Floats]:
-    """Expected rows for each rank and node under an even router, shapes (..., 1 port stands for all)."""
+def even_rows(rows: Rows, op: Operator, ports: Ports, tokens: Floats) -> Busiest:
+    """Expected rows under an even router, at each count of tokens."""
     if rows.per == "expert":
         each = op.topk / ports.ranks * tokens
-        return np.repeat(each[..., None], ports.ranks, axis=-1), np.repeat(
-            each[..., None] * ports.per_node, ports.nodes, axis=-1
-        )
-    total = op.experts_total
+        return Busiest(each, each * ports.per_node)
+    total, held = op.experts_total, op.experts_total // ports.ranks
 
     def hit(experts: int) -> float:
         return 1 - comb(total - experts, op.topk) / comb(total, op.topk)
 
-    held = total // ports.ranks
-    return (
-        np.repeat((tokens * hit(held))[..., None], ports.ranks, axis=-1),
-        np.repeat((tokens * hit(held * ports.per_node))[..., None], ports.nodes, axis=-1),
-    )
+    return Busiest(tokens * hit(held), tokens * hit(held * ports.per_node))
 
 
-def drawn_rows(rows: Rows, counts: Ints, slots: tuple[Ints, Ints], ports: Ports, tokens: int) -> tuple[Floats, Floats]:
-    """Rows for each rank and node, from the tokens of each expert, shape (draws, experts)."""
-    pairs, _ = rank_loads(counts, slots, ports.ranks)
+def drawn_rows(rows: Rows, draws: LayerDraws, ports: Ports, tokens: Ints, topk: int) -> tuple[Floats, Floats]:
+    """Rows for each rank and node in the draws of one layer, shapes (draws, counts of tokens, ranks or nodes)."""
     if rows.per == "expert":
+        pairs, _ = rank_loads(draws.counts, draws.slots, ports.ranks)
         return pairs, pairs.reshape(*pairs.shape[:-1], ports.nodes, -1).sum(axis=-1)
-    expert, _ = slots
-    taken = np.minimum(1.0, counts[..., expert] / np.bincount(expert, minlength=counts.shape[-1])[expert] / tokens)
-    each = float(counts.sum(axis=-1).flat[0]) / tokens
-    return (
-        tokens * (1.0 - _missed(taken, ports.ranks, each)),
-        tokens * (1.0 - _missed(taken, ports.nodes, each)),
-    )
+    expert, _ = draws.slots
+    copies, each = np.bincount(expert, minlength=draws.counts.shape[-1])[expert], tokens[:, None]
+    taken = np.minimum(1.0, draws.counts[..., expert] / copies / each)
+    return each * (1.0 - _missed(taken, ports.ranks, topk)), each * (1.0 - _missed(taken, ports.nodes, topk))
 
 
-def _missed(taken: Floats, places: int, topk: float) -> Floats:
+def _missed(taken: Floats, places: int, topk: int) -> Floats:
     """Share of the tokens that choose none of a place's experts, each taken by a given share of the tokens.
 
     A token takes `topk` different experts, so that choices exclude each other: the share is at most what independent
     ones would give. Successive draws without replacement give it exactly where all experts are alike; the lower counts.
     """
     mine = taken.reshape(*taken.shape[:-1], places, -1)
-    apart, share, total = (1.0 - mine).prod(axis=-1), mine.sum(axis=-1) / max(topk, 1.0), taken.shape[-1]
+    apart, share, total = (1.0 - mine).prod(axis=-1), mine.sum(axis=-1) / topk, taken.shape[-1]
     drawn = np.ones_like(apart)
-    for before in range(round(topk)):
+    for before in range(topk):
         drawn *= np.maximum(0.0, 1.0 - share * total / (total - before))
     return np.asarray(np.minimum(apart, drawn))
-
-
-def _drawn(op: Operator, rows: Rows, ports: Ports, request: CostRequest, last: int) -> DrawnTable:
-    routing, placement = request.expert_routing, request.expert_placement
-    ps = empty_table(routing, op.repeat, op.experts_total, last)
-    draws = each_draw(routing, op.repeat, op.experts_total, op.topk, last, placement)
-    for layer, index, tokens, counts, slots in draws:
-        to_rank, to_node = drawn_rows(rows, counts, slots, ports, tokens)
-        ps[layer, :, index] = ports.ps(rows, np.array(float(tokens)), to_rank, to_node)
-    return DrawnTable(token_axis(last), ps, routing.seed, int(Provenance.ANALYTIC))
 
 
 def broadcasts_ps(op: Operator, sizes: Int64, links: "DomainLinks") -> Int64:

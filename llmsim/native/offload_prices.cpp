@@ -161,9 +161,9 @@ void OffloadDomain::price_copies(std::size_t member, const MemberStep& step) {
       set_copy(batch_price(member, static_cast<std::int32_t>(op), 0), weights.by_batch_from[op],
                weights.by_batch[op].at(static_cast<std::size_t>(units)));
     if (op >= weights.drawn.size() || weights.drawn[op] == nullptr) continue;
-    const llmsim::Place where = weights.drawn[op]->place(units);
+    const Drawn::Step drawn = weights.drawn[op]->step(units, members_.front()->usage().steps);
     for (std::int32_t layer = 0; layer < operators[op].repeat; ++layer) {
-      const std::int64_t bytes = weights.drawn[op]->at(where, members_.front()->usage().steps, layer);
+      const std::int64_t bytes = drawn.at(layer);
       set_copy(drawn_copy_of_[op] + at(layer), weights.by_batch_from[op], bytes);
       counters_[member]->drawn_bytes += bytes;
     }

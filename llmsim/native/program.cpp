@@ -106,8 +106,8 @@ void Program::draw(const Place& place, std::int64_t step, std::vector<Ps>& draws
   draws.clear();
   for (const Operator& op : operators_) {
     if (op.drawn == nullptr) continue;
-    const llmsim::Place at = op.drawn->place(place.at(op.feature));
-    for (std::int32_t layer = 0; layer < op.repeat; ++layer) draws.push_back(op.drawn->at(at, step, layer));
+    const Drawn::Step drawn = op.drawn->step(place.at(op.feature), step);
+    for (std::int32_t layer = 0; layer < op.repeat; ++layer) draws.push_back(drawn.at(layer));
   }
 }
 
@@ -195,19 +195,20 @@ std::vector<std::vector<Ps>> Program::node_times(const Batch& batch, const Place
 }
 
 void Program::add_draws(const Place& place, std::span<const Ps> draws, Usage& usage, StepPrice& price) const {
-  std::vector<Ps> made;
-  if (draws.empty()) {
-    draw(place, usage.steps, made);
-    draws = made;
-  }
   for (std::size_t i = 0; i < operators_.size(); ++i) {
     if (first_draw_[i] < 0) continue;
+    const Operator& op = operators_[i];
     Ps sum = 0;
-    for (std::int32_t layer = 0; layer < operators_[i].repeat; ++layer)
-      sum += draws[static_cast<std::size_t>(first_draw_[i] + layer)];
+    if (draws.empty()) {
+      const Drawn::Step drawn = op.drawn->step(place.at(op.feature), usage.steps);
+      for (std::int32_t layer = 0; layer < op.repeat; ++layer) sum += drawn.at(layer);
+    } else {
+      for (std::int32_t layer = 0; layer < op.repeat; ++layer)
+        sum += draws[static_cast<std::size_t>(first_draw_[i] + layer)];
+    }
     usage.drawn[i] += sum;
     price.ps += sum;
-    if (operators_[i].kind == NodeKind::kCollective) price.communication_ps += sum;
+    if (op.kind == NodeKind::kCollective) price.communication_ps += sum;
   }
 }
 

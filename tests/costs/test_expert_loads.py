@@ -31,7 +31,7 @@ def popularity(routing: str, layers: int = 1) -> Any:
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 300), st.sampled_from(["RAND", "ZIPF:s=1", "POWER_LAW:alpha=1.2"]), st.integers(0, 99))
 def test_every_token_takes_topk_different_experts(tokens: int, routing: str, seed: int) -> None:
-    counts = draw_counts(popularity(routing)[0, 0], TOPK, tokens, 8, np.random.default_rng(seed))
+    counts = draw_counts(popularity(routing)[0, 0], TOPK, [tokens], 8, np.random.default_rng(seed))[:, 0]
     assert counts.max() <= tokens
     if tokens <= 16:
         assert (counts.sum(axis=1) == tokens * TOPK).all()
@@ -42,15 +42,37 @@ def test_every_token_takes_topk_different_experts(tokens: int, routing: str, see
 
 def test_one_by_one_and_together_agree_in_the_mean() -> None:
     weights = popularity("ZIPF:s=1")[0, 0]
-    few = draw_counts(weights, TOPK, 16, 4000, np.random.default_rng(1)).mean(axis=0) / 16
+    few = draw_counts(weights, TOPK, [16], 4000, np.random.default_rng(1))[:, 0].mean(axis=0) / 16
     assert np.abs(few - inclusion_probability(weights, TOPK)).max() < 0.03
     assert inclusion_probability(weights, TOPK).sum() == pytest.approx(TOPK)
 
 
 def test_uniform_draws_touch_as_many_experts_as_expected() -> None:
-    counts = draw_counts(popularity("RAND")[0, 0], TOPK, 8, 4000, np.random.default_rng(2))
+    counts = draw_counts(popularity("RAND")[0, 0], TOPK, [8], 4000, np.random.default_rng(2))[:, 0]
     expected = EXPERTS * (1 - (1 - TOPK / EXPERTS) ** 8)
     assert (counts > 0).sum(axis=1).mean() == pytest.approx(expected, rel=0.01)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.floats(0, 1) | st.floats(1e-30, 1e-3), min_size=8, max_size=64).filter(lambda one: sum(one) > 1e-20),
+    st.integers(1, 64),
+)
+def test_inclusion_adds_up_to_topk(weights: list[float], topk: int) -> None:
+    shares = np.array(weights) / sum(weights)
+    inclusion = inclusion_probability(shares, topk)
+    assert inclusion.sum() == pytest.approx(min(topk, np.count_nonzero(shares > 1e-100)))
+    assert (inclusion <= 1).all() and (np.diff(inclusion[np.argsort(shares)]) >= -1e-12).all()
+
+
+def test_more_tokens_never_load_an_expert_less() -> None:
+    axis = token_axis(3000).tolist()
+    counts = draw_counts(popularity("ZIPF:s=1")[0, 0], TOPK, axis, 16, np.random.default_rng(5))
+    assert counts.shape == (16, len(axis), EXPERTS) and (np.diff(counts, axis=1) >= 0).all()
+    assert (counts <= np.array(axis)[:, None]).all()
+    # Several counts of tokens have the means of one alone.
+    alone = draw_counts(popularity("ZIPF:s=1")[0, 0], TOPK, [3000], 200, np.random.default_rng(6))[:, 0]
+    assert counts[:, -1].mean(axis=0) == pytest.approx(alone.mean(axis=0), rel=0.15)
 
 
 def test_round_robin_is_even() -> None:
@@ -66,7 +88,7 @@ def test_every_expert_has_one_place(placement: Placement) -> None:
 
 def test_balancing_and_copies_lower_the_fullest_rank() -> None:
     weights = popularity("ZIPF:s=1")[0, 0]
-    counts = draw_counts(weights, TOPK, 2000, 16, np.random.default_rng(3))
+    counts = draw_counts(weights, TOPK, [2000], 16, np.random.default_rng(3))[:, 0]
 
     def fullest(placement: Placement) -> float:
         pairs, touched = rank_loads(counts, place(weights, placement), placement.ranks)

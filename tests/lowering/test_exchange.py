@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from llmsim.config.errors import InputError
-from llmsim.costs.expert_loads import place
-from llmsim.lowering.exchange import Ports, drawn_rows, even_rows
+from llmsim.costs.expert_loads import LayerDraws, place
+from llmsim.lowering.exchange import Busiest, Ports, drawn_rows, even_rows
 from llmsim.model import Dtypes, Layout, load_model, operators, weight_bytes
 from llmsim.model.exchange import BACKENDS, SLOTS
 from llmsim.model.rank import Rows
@@ -135,13 +135,14 @@ def test_drawn_rows_are_the_expected_ones_on_average(per: str) -> None:
     rows = Rows(per, 1)  # type: ignore[arg-type]
     ones = np.ones(experts)
     slots = place(ones / experts, _placement(8))
-    to_rank, to_node = drawn_rows(rows, counts, slots, ports, tokens)
+    draws = LayerDraws(0, counts[:, None], slots)
+    to_rank, to_node = drawn_rows(rows, draws, ports, np.array([tokens]), topk)
     model_op = next(
         op for op in operators(_sixteen(), Layout(1, 8, 8, exchange="pplx"), Dtypes()) if op.name == "dispatch"
     )
-    rank, node = even_rows(rows, model_op, ports, np.array([float(tokens)]))
-    assert to_rank.mean() == pytest.approx(rank.mean(), rel=0.03)
-    assert to_node.mean() == pytest.approx(node.mean(), rel=0.03)
+    even = even_rows(rows, model_op, ports, np.array([float(tokens)]))
+    assert to_rank.mean() == pytest.approx(even.rank[0], rel=0.03)
+    assert to_node.mean() == pytest.approx(even.node[0], rel=0.03)
 
 
 def _placement(ranks: int) -> Any:
@@ -164,9 +165,9 @@ def _sixteen() -> Any:
 def test_rows_of_one_token_cross_the_network_once_for_each_node() -> None:
     """Two nodes of two ranks; a token whose experts are on both ranks of the other node: one row over the network."""
     ports = Ports(4, 2, (10**9, 0), (10**9, 0))
-    tokens, to_rank, to_node = np.array(4.0), np.array([0.0, 0.0, 4.0, 4.0]), np.array([0.0, 4.0])
-    by_rank = ports.ps(Rows("rank", 1000), tokens, to_rank, to_node)
-    by_expert = ports.ps(Rows("expert", 1000), tokens, to_rank, to_rank.reshape(2, 2).sum(axis=1))
+    tokens = np.array(4.0)
+    by_rank = ports.ps(Rows("rank", 1000), tokens, Busiest(np.array(4.0), np.array(4.0)))
+    by_expert = ports.ps(Rows("expert", 1000), tokens, Busiest(np.array(4.0), np.array(8.0)))
     # Half of the four tokens are on the other node: two rows, one over each of the node's two network cards; handed on
     # inside, each rank gets half of its four rows from its neighbour. Straight: two of four rows over each card.
     assert by_rank == max(1 * 1000, 2 * 1000) * 1000
@@ -176,9 +177,9 @@ def test_rows_of_one_token_cross_the_network_once_for_each_node() -> None:
 def test_low_latency_goes_in_rounds() -> None:
     ports = Ports(4, 1, (10**12, 5000), (10**12, 9000))
     rows = Rows("expert", 1, slots=SLOTS)
-    nothing = np.zeros(4), np.zeros(1)
+    nothing = Busiest(np.zeros(()), np.zeros(()))
     for tokens, rounds in ((1, 1), (4 * SLOTS, 1), (4 * SLOTS + 1, 2), (9 * SLOTS, 3)):
-        assert ports.ps(rows, np.array(float(tokens)), *nothing) == rounds * 5000
+        assert ports.ps(rows, np.array(float(tokens)), nothing) == rounds * 5000
 
 
 def test_buffers_are_in_the_ledger(tmp_path: Path) -> None:
