@@ -34,11 +34,13 @@ format: $(STAMP) $(TOOLS)
 sanitize: $(STAMP) $(TOOLS)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/sanitize.sh
 
-# Editable: Python changes are seen at once; new Python files, and changes of the native sources, install again.
+# Editable: Python changes are seen at once; new Python files, and changes of the native sources, install again. The
+# bytecode is written here, because where Python may write none (PYTHONDONTWRITEBYTECODE) each run would compile it.
 $(STAMP): pyproject.toml CMakeLists.txt $(NATIVE) $(VENV)/.files
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "scikit-build-core>=0.10" "nanobind>=2.4" "cmake>=3.20" ninja
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e .
+	$(BIN)/python -m compileall -q llmsim
 	touch $@
 
 # What tests and linters need on top: the extra "dev" of pyproject.toml.

@@ -1,7 +1,7 @@
 """`make bench` / `python -m bench [NAME...]`: runs whole processes and prints CPU seconds, peak memory and rates.
 
 CPU seconds (user + system) of the child process, Python start included; the best of `--repeat` runs, because machines
-are noisy. The cost tables are compiled once before (`warm`), as after a user's first run.
+are noisy. Cost tables and Python's bytecode are compiled by a run before, as after a user's first.
 """
 
 import argparse
@@ -79,7 +79,8 @@ def measure(benchmark: Benchmark) -> tuple[float, float, float, dict[str, object
     arguments = [many_groups(128) if argument == "128 groups" else argument for argument in benchmark.arguments]
     command = [sys.executable, str(ROOT / "main.py"), *arguments, "--json"]
     start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env=environment)
     assert process.stdout is not None
     output = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)

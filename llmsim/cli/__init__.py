@@ -4,13 +4,13 @@ Exit codes: 0 ok; 1 an unexpected failure; 2 bad input; 3 does not fit or can ne
 130 interrupted (what was done by then is written).
 """
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
 
-from llmsim.config.errors import LlmsimError
-
 INTERRUPTED = 130
+OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +29,10 @@ def run_main(arguments: Sequence[str] | None = None) -> int:
 
 def guarded(command: Callable[[], object], program: str = "llmsim") -> int:
     """Runs a command of `program`; every error becomes one sentence on stderr and an exit code."""
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)  # imports leave no garbage: looking for it is a tenth of a short run
     import typer
+
+    from llmsim.config.errors import LlmsimError
 
     # Newer releases of typer carry click inside, older ones import it: this is the base of its errors in both.
     parser_error = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
