@@ -17,6 +17,7 @@ from pathlib import Path
 import accuracy_published
 import accuracy_static
 from accuracy_data import SectionSkipped, needed
+from targets import reach, targets_markdown
 
 from llmsim.cli.checked import RunOptions
 from llmsim.cli.prepare import checked_options, trial
@@ -99,8 +100,16 @@ def _signed(name: str, value: float, digits: int = 2) -> str:
     return f"{value:.{digits}f}" if name.startswith("paired") else f"{value:+.{digits}f}"
 
 
+def targets(folder: Path) -> str:
+    """Section 2: every target of the recorded run, with nothing fitted and with one constant of the machine."""
+    run = RecordedRun(folder)
+    real = run.real()
+    found = {source: reach(real, run.options(source)) for source in SOURCES}
+    return accuracy_static.EVERY_TARGET + "\n" + targets_markdown(found)
+
+
 def terms(folder: Path) -> str:
-    """Section 2: the same run, one term removed at a time."""
+    """Section 3: the same run, one term removed at a time."""
     run = RecordedRun(folder)
     parts = [accuracy_static.TERMS]
     for source in SOURCES:
@@ -114,7 +123,7 @@ def terms(folder: Path) -> str:
 
 
 def half_split(folder: Path) -> str:
-    """Section 3: one constant of the machine, fitted on the first half of the log and tested on the second."""
+    """Section 4: one constant of the machine, fitted on the first half of the log and tested on the second."""
     run = RecordedRun(folder)
     parts = [accuracy_static.HALF_SPLIT]
     for source in SOURCES:
@@ -132,7 +141,7 @@ def half_split(folder: Path) -> str:
 
 
 def scheduler(folder: Path) -> str:
-    """Section 6: recorded schedules, step by step."""
+    """Section 7: recorded schedules, step by step."""
     from llmsim.scheduling.recorded import find_recordings, replay
 
     verdicts = [replay(path) for path in find_recordings([needed(folder, "vllm_oracle")])]
@@ -145,11 +154,12 @@ def scheduler(folder: Path) -> str:
 
 SECTIONS: Sequence[tuple[str, Callable[[Path], str]]] = (
     ("1. A real server, request by request: RTX PRO 6000, Llama-3.1-8B", recorded_run),
-    ("2. What each term is worth", terms),
-    ("3. One constant of the machine, half of the log", half_split),
-    ("4. Published means: H100, four devices per instance", accuracy_published.h100),
-    ("5. KV blocks", accuracy_published.kv_blocks),
-    ("6. The scheduler", scheduler),
+    ("2. Every target", targets),
+    ("3. What each term is worth", terms),
+    ("4. One constant of the machine, half of the log", half_split),
+    ("5. Published means: H100, four devices per instance", accuracy_published.h100),
+    ("6. KV blocks", accuracy_published.kv_blocks),
+    ("7. The scheduler", scheduler),
 )
 
 

@@ -1,9 +1,10 @@
 """`llmsim calibrate`: fits the constants of one machine to a recorded run of it."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,11 +14,13 @@ if TYPE_CHECKING:
     from llmsim.cli.checked import RunOptions
     from llmsim.lowering import Calibration
     from llmsim.validation import Recording
+    from llmsim.validation.means import Means
 
 HELP = (
     "Fit constants of one machine (speed factor of its operators, host gap, link) to the first half of a recorded run, "
     "test them on the second half, and write them for `run --calibration`. Takes every option of `llmsim run` that "
-    "describes the recorded deployment, at least --cluster-config and --dataset."
+    "describes the recorded deployment, at least --cluster-config and --dataset. Where only means are known "
+    "(vLLM's benchmark without details, aiperf's summary) one constant, named by --fit, is fitted on the mean TPOT."
 )
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -42,31 +45,60 @@ def command(
 ) -> int:
     from llmsim.export.files import check_writable
     from llmsim.export.json import json_text, write_json
+    from llmsim.validation.means import read_means
+
+    if str(log).startswith("-"):
+        raise InputError("the log comes first: llmsim calibrate LOG --cluster-config ... --dataset ...")
+    if out is not None:
+        check_writable(out)
+    means = read_means(log)
+    if means is not None:
+        data, text = _of_means(means, _trial_options(context.args, None), fit or ())
+    else:
+        data, text = _of_requests(log, context.args, fit or (), skip_seconds)
+    if out is not None:
+        write_json(data, out)
+    sys.stdout.write(json_text(data) if as_json else text)
+    return 0
+
+
+def _of_requests(
+    log: Path, arguments: list[str], wanted: Sequence[str], skip_seconds: float
+) -> tuple[dict[str, Any], str]:
+    """(the calibration file, what is printed) from a log of single requests."""
     from llmsim.validation import read_recording
     from llmsim.validation.calibrate import calibrate, calibration_json
     from llmsim.validation.calibration_table import calibration_markdown
 
-    if str(log).startswith("-"):
-        raise InputError("the log comes first: llmsim calibrate LOG --cluster-config ... --dataset ...")
     real = read_recording(log)
-    options = _trial_options(context.args, log if real.has_arrivals else None)
-    if out is not None:
-        check_writable(out)
-    hardware, available = _what_can_be_fitted(options)
+    options = _trial_options(arguments, log if real.has_arrivals else None)
+    hardware, available = what_can_be_fitted(options)
     report = calibrate(
         real,
         lambda calibration: _simulated(options, calibration),
         hardware=hardware,
-        wanted=fit or (),
+        wanted=wanted,
         available=available,
         skip_seconds=skip_seconds,
     )
-    middle = len(real) // 2
-    data = calibration_json(report, source=f"{log}, first {middle} of {len(real)} requests")
-    if out is not None:
-        write_json(data, out)
-    sys.stdout.write(json_text(data) if as_json else calibration_markdown(report))
-    return 0
+    source = f"{log}, first {len(real) // 2} of {len(real)} requests"
+    return calibration_json(report, source=source), calibration_markdown(report)
+
+
+def _of_means(means: "Means", options: "RunOptions", wanted: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """The same from a table of means."""
+    from llmsim.validation.means import calibrate_means, means_fit_json
+    from llmsim.validation.means_table import means_fit_markdown
+
+    hardware, available = what_can_be_fitted(options)
+    fit = calibrate_means(
+        means,
+        lambda calibration: _simulated(options, calibration),
+        hardware=hardware,
+        wanted=wanted,
+        available=available,
+    )
+    return means_fit_json(fit, source=f"{means.source}, {fit.fitted_on}"), means_fit_markdown(fit)
 
 
 def _trial_options(arguments: list[str], log: Path | None) -> "RunOptions":
@@ -86,7 +118,7 @@ def _simulated(options: "RunOptions", calibration: "Calibration | None") -> "Rec
     return recording_of(trial(replace(options, calibration=calibration)))
 
 
-def _what_can_be_fitted(options: "RunOptions") -> tuple[str, tuple[str, ...]]:
+def what_can_be_fitted(options: "RunOptions") -> tuple[str, tuple[str, ...]]:
     """The hardware of the deployment, and the constants that matter in it."""
     from llmsim.cli.prepare import prepare
 

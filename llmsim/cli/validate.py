@@ -11,7 +11,8 @@ from llmsim.config.errors import InputError
 HELP = (
     "Compare a recorded run (vLLM's per-request log, the JSON of `vllm bench serve --save-detailed`, aiperf's "
     "profile_export.jsonl) with a simulated one (run folder, requests.parquet or CSV), request by request: errors of "
-    "TTFT, TPOT, ITL, latency, throughput and makespan, and what makes the comparison unsound."
+    "TTFT, TPOT, ITL, latency, throughput and makespan, and what makes the comparison unsound. Means alone "
+    "(vLLM's benchmark without details, aiperf's summary) are compared as far as they go."
 )
 
 
@@ -32,18 +33,27 @@ def command(
     from llmsim.export.files import atomic_writer, check_writable_folder
     from llmsim.export.json import json_text
     from llmsim.validation import compare, read_recording
+    from llmsim.validation.means import compare_means, means_json, read_means
+    from llmsim.validation.means_table import means_markdown
     from llmsim.validation.table import markdown
 
     if not 0 <= skip_seconds < float("inf"):
         raise InputError(f"--skip-seconds is {skip_seconds:g}; it must be 0 or more")
-    comparison = compare(read_recording(log), read_recording(output), skip_seconds)
-    texts = {"validation.md": markdown(comparison), "validation.json": json_text(comparison.as_json())}
+    means = read_means(log)
+    if means is not None:
+        if plots is not None:
+            raise InputError(f"--plots: {log} holds means only; there is nothing to draw")
+        beside = compare_means(means, read_recording(output))
+        texts = {"validation.md": means_markdown(beside), "validation.json": json_text(means_json(beside))}
+    else:
+        comparison = compare(read_recording(log), read_recording(output), skip_seconds)
+        texts = {"validation.md": markdown(comparison), "validation.json": json_text(comparison.as_json())}
     if out is not None:
         folder = check_writable_folder(out)
         for name, text in texts.items():
             with atomic_writer(folder / name) as stream:
                 stream.write(text)
-    if plots is not None:
+    if plots is not None and means is None:
         from llmsim.validation.plots import write_plots
 
         write_plots(comparison, plots)

@@ -125,10 +125,7 @@ def calibrate(
     `available` alone, and the best of them is chosen. Raises InputError for a constant that is not available here.
     """
     for name in wanted:
-        if name not in AXES:
-            raise InputError(f'--fit "{name}" is no constant{nearest(name, AXES)}; it may be {", ".join(AXES)}')
-        if name not in available:
-            raise InputError(f'--fit "{name}" changes nothing in this deployment; it may be {", ".join(available)}')
+        check_constant(name, available)
     if len(real) < 20:
         raise InputError(f"{real.source}: {len(real)} requests; two halves of at least 10 are needed to fit and test")
     calibrator = Calibrator(replace(real, itl_s=None), simulate, hardware, skip_seconds)
@@ -143,6 +140,14 @@ def calibrate(
     return CalibrationReport(
         hardware, unfitted, fits, chosen, swapped.constants, _findings(real, calibrator, chosen, skip_seconds)
     )
+
+
+def check_constant(name: str, available: Sequence[str]) -> None:
+    """Raises InputError for a name that is no constant, or one that changes nothing in this deployment."""
+    if name not in AXES:
+        raise InputError(f'--fit "{name}" is no constant{nearest(name, AXES)}; it may be {", ".join(AXES)}')
+    if name not in available:
+        raise InputError(f'--fit "{name}" changes nothing in this deployment; it may be {", ".join(available)}')
 
 
 def _fit(calibrator: Calibrator, names: tuple[str, ...], *, half: int) -> Fit:
