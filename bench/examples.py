@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -31,6 +32,8 @@ class Example:
 
 
 ROOFLINE = ("--cost-source", "roofline")
+SHARED = ("--enable-prefix-sharing", "--prefix-storage")
+MIXED = "synthetic:n=10,rate=5,input=33,output=77,seed=1,model=meta-llama/Llama-3.1-8B|Qwen/Qwen3-8B"
 EXAMPLES = (
     Example("single_node_single_instance", "one A6000, Llama-3.1-8B"),
     Example("single_node_single_instance_H100", "four H100 as one tensor-parallel instance, Llama-3.1-70B"),
@@ -60,18 +63,46 @@ EXAMPLES = (
     Example("heterogeneous_instance", "an H100 and an A6000 serve one model, with prices", (*ROOFLINE,)),
     Example("tpu_v6e_slice", "a slice of eight TPU v6e, Llama-3.1-70B"),
     Example("cpu_amx_instance", "a two-socket CPU node with AMX, Llama-3.1-8B in tensor parallel"),
+    Example("h100_llama31_8b", "one H100, Llama-3.1-8B"),
+    Example("rtxpro6000_llama31_8b", "one RTX PRO 6000, Llama-3.1-8B"),
+    Example("h100_llama31_70b_tp4", "four H100 as one tensor-parallel instance, Llama-3.1-70B"),
+    Example("h100_llama31_70b_tp4_pp2", "eight H100, two pipeline stages of four, Llama-3.1-70B"),
+    Example("h100_qwen3_30b_a3b", "one H100, Qwen3-30B-A3B"),
+    Example("rtxpro6000_qwen3_30b_a3b_dp2_ep2", "two RTX PRO 6000: data-parallel attention, experts shared by both"),
+    Example("h100_qwen3_30b_a3b_attn2x4_ep8", "eight H100: attention as four ranks of two, experts over all by DeepEP"),
+    Example("h200_deepseek_v3_tp8_dcp8", "eight H200, DeepSeek-V3, its KV cache dealt out by tokens"),
+    Example("h100_multi_instance", "two H100, each with Llama-3.1-8B"),
+    Example("h100_mixed_models", "two H100, one with Llama-3.1-8B, one with Qwen3-8B", dataset=MIXED),
+    Example("h100_cpu_prefix_pool", "two H100 that share host memory for KV", (*ROOFLINE, *SHARED, "CPU")),
+    Example("h100_cxl_prefix_pool", "the same in a CXL pool", (*ROOFLINE, *SHARED, "CXL")),
+    Example(
+        "h100_multi_shared_prefix_pool", "two such nodes, host memory before the pool", (*ROOFLINE, *SHARED, "CPU+CXL")
+    ),
+    Example("h100_llama31_8b_pd", "one H100 prefills, one decodes"),
+    Example("h100_llama31_8b_pd_2p1d", "two H100 prefill, one decodes, layer by layer"),
+    Example("h100_h200_llama31_70b_pd", "dual node: four H100 prefill, two H200 decode, Llama-3.1-70B"),
+    Example("h100_l40s_llama31_8b_pd", "dual node: one H100 prefills, two L40S decode"),
+    Example("h100_qwen3_30b_a3b_pd", "Qwen3-30B-A3B: one H100 prefills, one decodes"),
 )
 
 HEAD = """# Examples
 
 Every scenario of LLMServingSim's `cluster_config/`, with numbers of our own
-([where each is from](../cluster_config/README.md)), and a few more. Each line is a run of `dataset/example_10.jsonl`
-(10 requests, 328 prompt and 768 output tokens):
+([where each is from](../cluster_config/README.md)), and all other cluster files of that folder. Each line is a run of
+`dataset/example_10.jsonl` (10 requests, 328 prompt and 768 output tokens):
 
     python main.py --cluster-config cluster_config/NAME.json --dataset dataset/example_10.jsonl --cost-source roofline
 
-The table is made by `python -m bench.examples`; `python -m bench.examples --check` measures wall time (a whole process,
-warm): each takes less than a second, where LLMServingSim needs 34 to 355 s for ten requests.
+The tests run every line and hold it to this table. Some add options: sub-batches `--enable-attn-offloading
+--enable-sub-batch-interleaving`; the prefix pools `--enable-prefix-sharing` and `--prefix-storage` CPU, CXL or CPU+CXL
+(ten requests with nothing in common hit nothing: [kv_tiers.md](kv_tiers.md) has a trace that does). h100_mixed_models
+needs requests that name a model:
+
+    --dataset "synthetic:n=10,rate=5,input=33,output=77,seed=1,model=meta-llama/Llama-3.1-8B|Qwen/Qwen3-8B"
+
+The table is made by `python -m bench.examples`; `python -m bench.examples --check` measures wall and CPU time (a whole
+process, warm: cost tables and bytecode are cached): each takes less than a second on an idle machine, where
+LLMServingSim needs 34 to 355 s for ten requests.
 
 | cluster | what it shows | duration s | output tok/s | TTFT ms | TPOT ms | J per output token | USD per M tokens |
 | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -81,7 +112,8 @@ warm): each takes less than a second, where LLMServingSim needs 34 to 355 s for 
 def run(example: Example) -> tuple[dict[str, Any] | None, str]:
     """The summary of one example, or None and why it does not run."""
     command = [sys.executable, str(ROOT / "main.py"), *example.arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    cached = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, env=cached)
     if done.returncode == 2 and "in this version" in done.stderr:
         return None, "refused by name in this version"
     if done.returncode:

@@ -123,7 +123,8 @@ def accounting(deployment: Deployment, groups: Sequence["LoweredGroup"], disable
                 "what it draws is not counted"
             )
     traffic = tuple(tables[id(group.program)] for group in groups) if tables else ()
-    return Accounting(power, traffic, _cost_plan(deployment, groups), tuple(notes), tuple(groups), part_power)
+    cost = _cost_plan(deployment, groups)
+    return Accounting(power, traffic, cost, (*notes, *_price_notes(cost)), tuple(groups), part_power)
 
 
 def _power_plan(deployment: Deployment, groups: Sequence["LoweredGroup"], part_power: bool) -> PowerPlan | None:
@@ -196,10 +197,11 @@ def _copies(group: "LoweredGroup") -> tuple[Copied, ...]:
 def _cost_plan(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> CostPlan:
     prices = []
     for group, lowered in zip(deployment.groups, groups, strict=True):
-        usd, source = group.price_per_device_hour, "cluster file"
-        if usd is None and lowered.hardware is not None and lowered.hardware.name in listed_prices():
-            usd, source = listed_prices()[lowered.hardware.name]
-        prices.append(Price(group.hardware, group.num_devices, usd, source if usd is not None else "not known"))
+        name = group.hardware if lowered.hardware is None else lowered.hardware.name
+        listed = listed_prices().get(name, Price(name, 1, None, "not known"))
+        if group.price_per_device_hour is not None:
+            listed = Price(name, 1, group.price_per_device_hour, "cluster file", "cluster file")
+        prices.append(replace(listed, hardware=group.hardware, devices=group.num_devices))
     economics = deployment.economics
     return CostPlan(
         groups=tuple(prices),
@@ -209,8 +211,23 @@ def _cost_plan(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> Cost
     )
 
 
+def _price_notes(cost: CostPlan) -> list[str]:
+    """Names the prices that no seller's own list gives."""
+    loose = {price.hardware: price for price in cost.groups if price.basis in ("quoted", "assumption")}
+    return [
+        f"price of {name}: {price.usd_per_device_hour:g} USD per hour is {LOOSE[price.basis]}: {price.source}"
+        for name, price in loose.items()
+    ]
+
+
+LOOSE = {"quoted": "quoted, not its seller's list", "assumption": "an assumption"}
+
+
 @cache
-def listed_prices() -> dict[str, tuple[float, str]]:
-    """Data sheet name -> (USD per device-hour, who asked it and when)."""
+def listed_prices() -> dict[str, Price]:
+    """Data sheet name -> what one device costs, who asked it and when."""
     data = json.loads(PRICES.read_text(encoding="utf-8"))
-    return {name: (float(entry["usd_per_device_hour"]), str(entry["source"])) for name, entry in data.items()}
+    return {
+        name: Price(name, 1, float(entry["usd_per_device_hour"]), str(entry["source"]), str(entry["basis"]))
+        for name, entry in data.items()
+    }

@@ -5,7 +5,7 @@ its token throughput, against a baseline g0, SR = Price(g0) / Price(g), CE = (T(
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmsim.core import PS_PER_S
@@ -21,8 +21,10 @@ class Price:
     hardware: str
     devices: int
     usd_per_device_hour: float | None
-    """None: neither the cluster file nor the data sheet gives one."""
+    """None: neither the cluster file nor the list of prices gives one."""
     source: str
+    basis: str = ""
+    """"cluster file"; of listed prices "list" (its seller's), "quoted" (what somebody says of it) or "assumption"."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +93,19 @@ def _per_million(total: float | None, tokens: int) -> float | None:
 
 def _groups(prices: Sequence[Price]) -> list[dict[str, Any]]:
     """Hardware by hardware: one row for equal devices at an equal price."""
-    devices: dict[tuple[str, float | None, str], int] = {}
+    devices: dict[Price, int] = {}
     for price in prices:
-        key = (price.hardware, price.usd_per_device_hour, price.source)
-        devices[key] = devices.get(key, 0) + price.devices
+        one = replace(price, devices=1)
+        devices[one] = devices.get(one, 0) + price.devices
     return [
-        {"hardware": hardware, "devices": count, "price_per_device_hour": usd, "source": source}
-        for (hardware, usd, source), count in devices.items()
+        {
+            "hardware": one.hardware,
+            "devices": count,
+            "price_per_device_hour": one.usd_per_device_hour,
+            "basis": one.basis or None,
+            "source": one.source,
+        }
+        for one, count in devices.items()
     ]
 
 

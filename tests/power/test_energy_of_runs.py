@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from llmsim.cli import main, run_main
+from llmsim.lowering.accounting import listed_prices
 
 ROOT = Path(__file__).resolve().parents[2]
+SHEETS = ROOT / "llmsim" / "presets" / "hardware"
 TRACE = ROOT / "dataset" / "example_10.jsonl"
 A6000 = {"idle_power": 25, "standby_power": 115, "active_power": 300, "standby_duration": 18}
 POWER = {
@@ -170,14 +172,46 @@ def test_handed_over_kv_pays_its_way(nodes: int, tmp_path: Path, capsys: pytest.
     assert found["invariants"]["12 energy"] == "ok"
 
 
+def without_a_price() -> dict[str, Any]:
+    document = cluster()
+    document["nodes"][0]["instances"][0]["hardware"] = "RTX3090"
+    document["nodes"][0]["power"]["npu"]["RTX3090"] = A6000
+    return document
+
+
 def test_no_price_is_no_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert summary(tmp_path, capsys, cluster())["cost"] is None
+    assert summary(tmp_path, capsys, without_a_price())["cost"] is None
 
 
 def test_one_of_two_alike_without_a_price_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    document = cluster()
+    document = without_a_price()
     instances = document["nodes"][0]["instances"]
     instances.append({**instances[0], "price_per_device_hour": 1.5})
     cost = summary(tmp_path, capsys, document)["cost"]
-    assert cost["total"] is None and cost["without_price"] == ["A6000"]
-    assert [row["price_per_device_hour"] for row in cost["groups"]] == [None, 1.5]
+    assert cost["total"] is None and cost["without_price"] == ["RTX3090"]
+    assert [(row["price_per_device_hour"], row["basis"]) for row in cost["groups"]] == [
+        (None, None),
+        (1.5, "cluster file"),
+    ]
+
+
+def test_every_listed_price_has_a_data_sheet_s_name_and_a_page() -> None:
+    sheets = {json.loads(path.read_text(encoding="utf-8"))["name"] for path in SHEETS.glob("*.json")}
+    for name, price in listed_prices().items():
+        assert name in sheets or name in ("H20", "H800"), name  # of the paper's deployments
+        assert price.basis in ("list", "quoted", "assumption")
+        assert price.basis == "assumption" or any(
+            mark in price.source for mark in (".ai/", ".io/", ".co/", ".com/", ".app")
+        )
+
+
+def test_a_price_that_is_not_its_seller_s_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = cluster()
+    document["nodes"][0]["instances"][0].update(hardware="TPU-v6e")
+    document["nodes"][0]["power"]["npu"]["TPU-v6e"] = A6000
+    found = summary(tmp_path, capsys, document)
+    assert found["cost"]["groups"][0]["basis"] == "quoted"
+    assert any("price of TPU-v6e: 2.7 USD per hour is quoted" in note for note in found["notes"])
+    listed = summary(tmp_path, capsys, cluster())
+    assert listed["cost"]["groups"][0]["basis"] == "list" and listed["cost"]["price_per_hour"] == 1.09
+    assert not any("price of" in note for note in listed["notes"])
