@@ -35,6 +35,7 @@ def prepare(options: RunOptions) -> Prepared:
     """Reads and lowers what the options name; raises what the parts raise (InputError, InfeasibleError)."""
     from llmsim.config import EngineOverrides, load_cluster, resolve
     from llmsim.lowering import lower
+    from llmsim.lowering.meeting import unmet_notes
     from llmsim.lowering.network import idle_pool_notes
     from llmsim.scheduling.policies import PolicySpecs
     from llmsim.simulate import SimulationOptions
@@ -53,8 +54,9 @@ def prepare(options: RunOptions) -> Prepared:
 
         assert lowered.network is not None
         tiers = lower_tiers(deployment, lowered.groups, options.tiers, lowered.network)
-    idle = idle_pool_notes(deployment, options.tiers.media if options.tiers is not None else ())
-    lowered = replace(lowered, notes=(*lowered.notes, *idle))
+    media = options.tiers.media if options.tiers is not None else ()
+    pool = (*idle_pool_notes(deployment, media), *unmet_notes(deployment, lowered.groups, media))
+    lowered = replace(lowered, notes=(*lowered.notes, *pool))
     workload, clients = _workload(options, lowered)
     simulation = SimulationOptions(
         router=options.router,

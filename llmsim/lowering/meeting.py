@@ -4,7 +4,7 @@ A group whose copies nobody can meet is folded: its ranks copy at once, each wit
 others move their bytes over the fabric, where only those that are active share (docs/memory.md).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -106,8 +106,10 @@ class Memories:
 
 
 def place_memories(deployment: Deployment, groups: Sequence["LoweredGroup"], network: ClusterNetwork) -> Memories:
-    """Adds the pool's devices that weights are on, and the channels of each rank that attends in memory."""
+    """Adds the pool's devices that weights are on (one device is the pool itself, with all KV that is there), and the
+    channels of each rank that attends in memory."""
     pools: dict[str, int] = {}
+    alone = network.pool if deployment.pool is not None and deployment.pool.devices == 1 else None
     channels: dict[int, tuple[int, ...]] = {}
     for group, lowered in zip(deployment.groups, groups, strict=True):
         plan = lowered.offload
@@ -116,12 +118,26 @@ def place_memories(deployment: Deployment, groups: Sequence["LoweredGroup"], net
         for place in plan.copies.places:
             if place == HOST or place in pools:
                 continue
+            if alone is not None:
+                pools[place] = alone
+                continue
             memory = memory_at(deployment, group.node, place)
             link = network.config.add_link(memory.bandwidth_bytes_per_s, memory.latency_ps)
             pools[place] = network.config.add_place(EVERY_NODE, (link, link), (-1, -1))
         if plan.pim is not None:
             channels[group.index] = tuple(_channels(deployment, group, plan, network) for _ in range(group.num_devices))
     return Memories(pools, channels)
+
+
+def unmet_notes(deployment: Deployment, groups: Sequence["LoweredGroup"], media: Collection[str]) -> tuple[str, ...]:
+    """Says that KV spread over the devices of a pool and weights on some of them have times of their own."""
+    places = {place for one in groups if one.offload is not None for place in one.offload.copies.places}
+    if "CXL" not in media or places <= {HOST} or deployment.pool is None or deployment.pool.devices == 1:
+        return ()
+    return (
+        f"KV is spread over the pool's {deployment.pool.devices} devices; weights on one of them and KV do not slow "
+        "each other in the pool, only on the devices' ports",
+    )
 
 
 def _channels(deployment: Deployment, group: Group, plan: OffloadPlan, network: ClusterNetwork) -> int:
