@@ -51,7 +51,7 @@ class Builder:
             weight_bytes=hidden * size * (2 if bias else 1),
             read_bytes_per_token=2 * hidden * size,
             write_bytes_per_token=2 * hidden * size,
-            flops_per_token=(8 if bias else 5) * hidden,
+            flops_per_token=(8 if self.model.layer_norm else 5) * hidden,
         )
 
     def gemm(self, name: str, n: int, k: int, *, part: str, repeat: int, bias: int = 0) -> Operator:
@@ -111,8 +111,8 @@ class Builder:
         ]
 
     def embedding(self) -> Operator:
-        """One row of the table per token."""
-        hidden, size = self.model.hidden_size, self.wide_size
+        """One row of the table per token, and one of the table of positions."""
+        hidden, size, rows = self.model.hidden_size, self.wide_size, self.model.position_rows
         return Operator(
             name="embedding",
             kind="embedding",
@@ -122,9 +122,10 @@ class Builder:
             power_class="memory",
             hidden=hidden,
             weight_dtype=self.wide_dtype,
-            weight_bytes=self.shape.vocab * hidden * size,
-            read_bytes_per_token=TOKEN_ID_BYTES + hidden * size,
+            weight_bytes=(self.shape.vocab + rows) * hidden * size,
+            read_bytes_per_token=TOKEN_ID_BYTES + hidden * size * (2 if rows else 1),
             write_bytes_per_token=hidden * size,
+            flops_per_token=hidden if rows else 0,
         )
 
     def attention(self, kind: LayerKind) -> list[Operator]:

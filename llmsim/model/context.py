@@ -71,7 +71,7 @@ def _around_attention(op: Operator, model: ModelConfig, layout: Layout, size: in
 def context_problem(model: ModelConfig, layout: Layout) -> str:
     """The rule of context or sequence parallelism that a layout breaks; "" if it is fine."""
     dcp, pcp, tp, kv_heads = layout.decode_context, layout.prefill_context, layout.tp, model.num_key_value_heads
-    if layout.sequence_parallel and tp > 1 and model.norm_bias:
+    if layout.sequence_parallel and tp > 1 and model.layer_norm:
         return "enable_sequence_parallelism splits the tokens of RMSNorms, but its norms are LayerNorms"
     if dcp == pcp == 1:
         return ""

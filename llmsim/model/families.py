@@ -1,7 +1,6 @@
 """Architecture descriptions: one JSON file for each family of models says how its config.json is to be read.
 
-A rule in such a file is a constant, the name of a config field, or a list of field names of which the first present one
-counts, with a constant last as the default: `["intermediate_size", "ffn_dim"]`, `["attention_bias", false]`.
+How the values of such a file are found in a config: rules.py.
 """
 
 from functools import cache
@@ -11,7 +10,8 @@ from typing import Any, Literal
 import msgspec
 
 from llmsim.config.errors import InputError, NotYetError, nearest
-from llmsim.model.fields import MAX_COUNT, Fields, Reader, shown
+from llmsim.model.fields import Fields, Reader, shown
+from llmsim.model.rules import Rule
 from llmsim.model.types import LayerKind
 
 FAMILIES_DIR = Path(__file__).resolve().parent.parent / "presets" / "families"
@@ -27,10 +27,8 @@ LAYER_NAMES: dict[str, LayerKind] = {
 }
 """What transformers calls them in `layer_types`."""
 
-Rule = bool | int | str | list[bool | int | str]
-
-
 INTERMEDIATE: Rule = ["intermediate_size", "ffn_dim"]
+KV_HEADS: Rule = ["num_key_value_heads", "num_attention_heads"]
 
 
 class AttentionLayers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -71,8 +69,10 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Layer i is sparse when (i + phase) is a multiple of `step`."""
     dense: str = ""
     """A config field that lists dense layers."""
+    last: str = ""
+    """A config field with the number of the last sparse layer; negative: counted from the end, as in Python."""
     listed: str = ""
-    """A config field that lists the sparse layers, instead of `first`, `step` and `dense`."""
+    """A config field that lists the sparse layers, instead of `first`, `step`, `last` and `dense`."""
 
 
 class Latent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -86,13 +86,17 @@ class Latent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Gated delta net layers."""
+    """Linear attention: gated delta nets, or lightning attention (`delta` false), which has no convolution either."""
 
     key_heads: Rule
     key_dim: Rule
     value_heads: Rule
     value_dim: Rule
-    conv_kernel: Rule
+    conv_kernel: Rule = 0
+    delta: bool = True
+    """The state is corrected by what it holds already, and decays by a learned gate; false: by a constant."""
+    whole_norm: bool = False
+    """The output's norm has a weight for every element of all heads, not one head's."""
 
 
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -101,8 +105,17 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     model_types: list[str]
     source: str
     """Where the description comes from."""
+    renamed: dict[str, str] = {}
+    """Config fields by the names that other families have for them: `{"hidden_size": "n_embd"}`."""
     defaults: dict[str, Any] = {}
     """Config fields that published files of the family leave out, with their values."""
+    expects: dict[str, Rule] = {}
+    """Config fields that must have this value where they are there: other models of the type are not described."""
+    multimodal: bool = False
+    """The config is that of a wrapper, with the text part's fields beside those of the encoders."""
+    kv_heads: Rule = msgspec.field(default_factory=lambda: KV_HEADS)
+    head_dim: Rule = "head_dim"
+    """0 or absent: hidden_size / num_attention_heads."""
     intermediate: Rule = msgspec.field(default_factory=lambda: INTERMEDIATE)
     gated_mlp: bool = True
     qkv_bias: Rule = False
@@ -113,8 +126,21 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """One weight per element of a head, of all heads, or none at all."""
     qk_norm_if: Rule = True
     layer_norm: bool = False
-    """LayerNorm (with a bias) instead of RMSNorm."""
-    norms_per_layer: int = 2
+    """LayerNorm instead of RMSNorm."""
+    norm_bias: Rule = True
+    """Whether a LayerNorm has a bias."""
+    norms_per_layer: Rule = 2
+    """1: attention and MLP read the same norm; 4: also behind both."""
+    parallel: Rule = False
+    """Attention and MLP both read the layer's input, and their outputs are added to it."""
+    one_sum: bool = False
+    """Of such layers: tensor-parallel ranks add attention and MLP up before one all-reduce, not each by its own."""
+    rotary: Rule = True
+    """Queries and keys are rotated by their position."""
+    position_rows: Rule = 0
+    """Rows of a learned table of positions, which is added to the embedding."""
+    position_offset: int = 0
+    """More rows than positions (OPT)."""
     tie_word_embeddings: bool = False
     """Where the config is silent."""
     attention_gate: Rule = False
@@ -211,41 +237,3 @@ def _similar(fields: Fields) -> str:
         if all(fields.get(mark) for mark in marks):
             return f' (its fields look like "{name}")'
     return ""
-
-
-class Rules:
-    """Evaluates the rules of a family on one config; errors name the config's field. Read only."""
-
-    def __init__(self, read: Reader) -> None:
-        self.read = read
-
-    def _find(self, rule: Rule) -> tuple[str | None, bool | int | None]:
-        """(field that is there, constant): exactly one of the two, or the first field when nothing is."""
-        choices = rule if isinstance(rule, list) else [rule]
-        for choice in choices:
-            if not isinstance(choice, str):
-                return None, choice
-            if self.read.present(choice):
-                return choice, None
-        return str(choices[0]), None
-
-    def count(self, rule: Rule, *, least: int = 1, most: int = MAX_COUNT) -> int:
-        """An integer of at least `least`."""
-        field, constant = self._find(rule)
-        if field is None:
-            return int(constant or 0)
-        if least == 0 and self.read.fields.get(field) == 0:
-            return 0
-        return self.read.count(field, most=most)
-
-    def optional(self, rule: Rule) -> int:
-        """An integer that may be 0, absent or null; those are 0."""
-        field, constant = self._find(rule)
-        if field is None:
-            return int(constant or 0)
-        return self.read.count(field) if self.read.fields.get(field) else 0
-
-    def flag(self, rule: Rule) -> bool:
-        """A boolean."""
-        field, constant = self._find(rule)
-        return bool(constant) if field is None else self.read.flag(field, False)

@@ -63,6 +63,13 @@ class Reader:
             raise InputError(f'{self.source}: field "{key}" is {shown(value)}; it must be an object')
         return Reader(value, f"{self.source}: {key}")
 
+    def index(self, key: str, length: int) -> int:
+        """A place in a row of `length`, negative from its end; beyond it the nearest."""
+        value = self.fields[key]
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InputError(f'{self.source}: field "{key}" is {shown(value)}; it must be an integer')
+        return min(value if value >= 0 else max(length + value, -1), length - 1)
+
     def counts(self, key: str) -> tuple[int, ...]:
         """A list of integers >= 0; empty if absent."""
         value = self.fields[key] if self.present(key) else []

@@ -6,10 +6,12 @@ from typing import Any
 
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.model.dtypes import short_dtype
-from llmsim.model.families import Family, Rules, find_family
+from llmsim.model.families import Family, find_family
 from llmsim.model.fields import MAX_EXPERTS, MAX_LAYERS, Fields, Reader, shown
+from llmsim.model.hf_layers import latent, layer_kinds, linear, moe_fields
 from llmsim.model.quantization import read_quantization
-from llmsim.model.types import LatentAttention, LayerKind, LinearAttention, ModelConfig
+from llmsim.model.rules import Rules
+from llmsim.model.types import ModelConfig
 
 STATE_SPACE = "state-space layers"
 UNSUPPORTED_FIELDS: Mapping[str, str] = {
@@ -23,6 +25,8 @@ UNSUPPORTED_FIELDS: Mapping[str, str] = {
     "num_global_key_value_heads": "other head shapes in some layers",
     "is_encoder_decoder": "an encoder",
     "block_configs": "layers of different shapes",
+    "use_cla": "keys and values that layers share",
+    "num_kv_shared_layers": "keys and values that layers share",
 }
 """What no family description can say yet."""
 FEATURES: tuple[tuple[str, str, str], ...] = (
@@ -38,6 +42,8 @@ FEATURES: tuple[tuple[str, str, str], ...] = (
     ("attention_chunk_size", "layers", "chunked local attention"),
 )
 """(config field, part of a description, what it asks for): a field of weight that a family does not speak of."""
+TEXT_PARTS = ("text_config", "llm_config", "language_config")
+"""What wrappers call the config of their text part."""
 SHARED_FIELDS = ("torch_dtype", "dtype", "quantization_config", "tie_word_embeddings")
 """Fields of a wrapper's own config that hold for its text part."""
 SCALED_KINDS = ("default", "llama3", "longrope", "su", "mrope", "proportional")
@@ -57,29 +63,49 @@ def parse_config(fields: Fields, *, name: str, source: str, folder: Path | None 
         if read.fields.get(key):
             raise NotYetError(f'{read.source}: field "{key}" asks for {feature}, which this version does not run')
     family = find_family(read, folder)
-    read = Reader({**family.defaults, **{k: v for k, v in read.fields.items() if v is not None}}, read.source)
+    read = _completed(read, family, notes)
     _check_features(read, family)
     return _model(read, family, name, source, [*notes, *family.notes])
 
 
 def _text_part(read: Reader, notes: list[str]) -> Reader:
     """The language model inside a wrapper; the fields that hold for all of it come from outside."""
-    inner = read.table("text_config")
+    part = next((part for part in TEXT_PARTS if read.present(part)), TEXT_PARTS[0])
+    inner = read.table(part)
     if inner is None:
-        if read.fields.get("vision_config"):
+        return read
+    outer = {key: read.fields[key] for key in SHARED_FIELDS if read.present(key)}
+    if read.fields.get("vision_config") or read.fields.get("audio_config"):
+        notes.append(_text_alone(read))
+    model_type = inner.fields.get("model_type", read.fields.get("model_type"))
+    return Reader({**outer, **inner.fields, "model_type": model_type}, f"{read.source}: {part}")
+
+
+def _text_alone(read: Reader) -> str:
+    return (
+        f"{read.source} is a multimodal model: its text part is simulated; the weights and the work of its encoders are"
+        " not counted"
+    )
+
+
+def _completed(read: Reader, family: Family, notes: list[str]) -> Reader:
+    """The config with the names that other families have for its fields, and with the family's defaults.
+
+    NotYetError where it has encoders that the description does not speak of.
+    """
+    if read.fields.get("vision_config"):
+        if not family.multimodal:
             raise NotYetError(
                 f'{read.source}: field "vision_config" asks for multimodal input in a form without "text_config", which'
                 " this version does not run"
             )
-        return read
-    outer = {key: read.fields[key] for key in SHARED_FIELDS if read.present(key)}
-    if read.fields.get("vision_config") or read.fields.get("audio_config"):
-        notes.append(
-            f"{read.source} is a multimodal model: its text part is simulated; the weights and the work of its encoders"
-            " are not counted"
-        )
-    model_type = inner.fields.get("model_type", read.fields.get("model_type"))
-    return Reader({**outer, **inner.fields, "model_type": model_type}, f"{read.source}: text_config")
+        notes.append(_text_alone(read))
+    given = {key: value for key, value in read.fields.items() if value is not None}
+    named = {name: given[other] for name, other in family.renamed.items() if other in given}
+    read = Reader({**family.defaults, **named, **given}, read.source)
+    for field, rule in family.expects.items():
+        Rules(read).expects(field, rule, family.path)
+    return read
 
 
 def _check_features(read: Reader, family: Family) -> None:
@@ -100,11 +126,11 @@ def _check_features(read: Reader, family: Family) -> None:
 
 def _model(read: Reader, family: Family, name: str, source: str, notes: list[str]) -> ModelConfig:
     rules = Rules(read)
-    latent = _latent(rules, family)
+    compressed = latent(rules, family)
     heads = read.count("num_attention_heads")
     hidden = read.count("hidden_size")
-    kv_heads = heads if latent else read.count("num_key_value_heads", default=heads)
-    head_dim = latent.nope_dim + latent.rope_dim if latent else _head_dim(read, hidden, heads)
+    kv_heads = heads if compressed else rules.count(family.kv_heads)
+    head_dim = compressed.nope_dim + compressed.rope_dim if compressed else _head_dim(rules, family, hidden, heads)
     if heads % kv_heads:
         raise InputError(
             f"{read.source}: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads};"
@@ -114,7 +140,7 @@ def _model(read: Reader, family: Family, name: str, source: str, notes: list[str
     dtype = _dtype(read, notes)
     positions = _context_tokens(read, family)
     quantization = read_quantization(read, dtype, layers)
-    kinds, window = _layer_kinds(rules, family, layers, positions)
+    kinds, window = layer_kinds(rules, family, layers, positions)
     return ModelConfig(
         name=name,
         model_type=read.text("model_type"),
@@ -135,13 +161,13 @@ def _model(read: Reader, family: Family, name: str, source: str, notes: list[str
         tie_word_embeddings=read.flag("tie_word_embeddings", family.tie_word_embeddings),
         layer_kinds=kinds,
         window=window,
-        latent=latent,
-        linear=_linear(rules, family) if "linear" in kinds else None,
+        latent=compressed,
+        linear=linear(rules, family) if "linear" in kinds else None,
         family=family.path,
         source=source,
         notes=(*notes, *quantization.notes),
         **_details(rules, family),
-        **_moe_fields(rules, family, layers),
+        **moe_fields(rules, family, layers),
     )
 
 
@@ -154,8 +180,13 @@ def _details(rules: Rules, family: Family) -> dict[str, Any]:
         "mlp_bias": rules.flag(family.mlp_bias),
         "lm_head_bias": rules.flag(family.lm_head_bias),
         "mlp_gated": family.gated_mlp,
-        "norm_bias": family.layer_norm,
-        "norms_per_layer": family.norms_per_layer,
+        "layer_norm": family.layer_norm,
+        "norm_bias": family.layer_norm and rules.flag(family.norm_bias),
+        "norms_per_layer": _norms(rules, family),
+        "parallel": rules.flag(family.parallel),
+        "one_sum": family.one_sum and rules.flag(family.parallel),
+        "rotary": rules.flag(family.rotary),
+        "position_rows": rows + family.position_offset if (rows := rules.optional(family.position_rows)) else 0,
         "qk_norm": normed,
         "qk_norm_whole": normed and family.qk_norm == "whole",
         "qk_norm_weightless": normed and family.qk_norm == "weightless",
@@ -164,12 +195,20 @@ def _details(rules: Rules, family: Family) -> dict[str, Any]:
     }
 
 
-def _head_dim(read: Reader, hidden: int, heads: int) -> int:
-    if read.present("head_dim"):
-        return read.count("head_dim")
+def _norms(rules: Rules, family: Family) -> int:
+    norms = rules.count(family.norms_per_layer)
+    if norms not in (1, 2, 4):
+        raise InputError(f"{family.path}: norms_per_layer gives {norms} for {rules.read.source}; it may be 1, 2 or 4")
+    return norms
+
+
+def _head_dim(rules: Rules, family: Family, hidden: int, heads: int) -> int:
+    given = rules.optional(family.head_dim)
+    if given:
+        return given
     if hidden % heads:
         raise InputError(
-            f'{read.source}: field "head_dim" is missing and hidden_size {hidden} is not a multiple of'
+            f'{rules.read.source}: field "head_dim" is missing and hidden_size {hidden} is not a multiple of'
             f" num_attention_heads {heads}; give head_dim"
         )
     return hidden // heads
@@ -203,120 +242,3 @@ def _context_tokens(read: Reader, family: Family) -> int:
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= MAX_EXPERTS:
         raise InputError(f'{rope.source}: field "factor" is {shown(factor)}; it must be a number >= 1')
     return int(rope.count("original_max_position_embeddings", default=positions) * factor)
-
-
-def _layer_kinds(rules: Rules, family: Family, layers: int, positions: int) -> tuple[tuple[LayerKind, ...], int]:
-    """What each layer attends to, and the window; a window no narrower than the longest context changes nothing."""
-    read, how = rules.read, family.layers
-    window = rules.optional(how.window) if how is not None and rules.flag(how.enabled) else 0
-    if how is None:
-        _refuse_windows(read, family, positions)
-        return (), 0
-    kinds = _listed_kinds(read, family, layers)
-    if not kinds:
-        every, first_full = rules.optional(how.every), rules.optional(how.first_full)
-        kinds = [how.kind if every and (i + 1) % every == 0 else how.rest for i in range(layers)]
-        flags = read.fields.get(how.flags) if how.flags else None
-        if isinstance(flags, list) and len(flags) == layers:
-            kinds = [how.rest if flag else how.kind for flag in flags]
-        kinds = ["full" if i < first_full else kind for i, kind in enumerate(kinds)]
-    local = window if 0 < window < positions else 0
-    seen = tuple(kind if local or kind not in ("sliding", "chunked") else "full" for kind in kinds)
-    used = local if any(kind in ("sliding", "chunked") for kind in seen) else 0
-    return (() if all(kind == "full" for kind in seen) else seen), used
-
-
-def _listed_kinds(read: Reader, family: Family, layers: int) -> list[LayerKind]:
-    how = family.layers
-    assert how is not None
-    listed = read.fields.get(how.field) or []
-    if not isinstance(listed, list) or (listed and len(listed) != layers):
-        raise InputError(
-            f'{read.source}: field "{how.field}" must be a list with one entry for each of {layers} layers'
-        )
-    for kind in listed:
-        if not isinstance(kind, str) or kind not in how.names:
-            raise NotYetError(
-                f'{read.source}: field "{how.field}" holds {shown(kind)}; {family.path} knows {", ".join(how.names)}'
-            )
-    return [how.names[kind] for kind in listed]
-
-
-def _refuse_windows(read: Reader, family: Family, positions: int) -> None:
-    kinds = read.fields.get("layer_types") or []
-    other = next((kind for kind in kinds if kind != "full_attention"), None) if isinstance(kinds, list) else kinds
-    if other is not None:
-        raise NotYetError(
-            f'{read.source}: field "layer_types" holds {shown(other)}; layers of the family'
-            f' "{read.text("model_type")}" see everything ({family.path})'
-        )
-    if not read.fields.get("sliding_window") or not read.flag("use_sliding_window", True):
-        return
-    window = read.count("sliding_window")
-    if window < positions:
-        raise NotYetError(
-            f'{read.source}: field "sliding_window" is {window}, shorter than max_position_embeddings {positions}, and'
-            f" {family.path} does not say which layers it holds for; set it to null to simulate full attention"
-        )
-
-
-def _latent(rules: Rules, family: Family) -> LatentAttention | None:
-    how = family.latent
-    if how is None:
-        return None
-    return LatentAttention(
-        q_rank=rules.optional(how.q_rank),
-        kv_rank=rules.count(how.kv_rank),
-        nope_dim=rules.count(how.nope_dim),
-        rope_dim=rules.count(how.rope_dim),
-        v_dim=rules.count(how.v_dim),
-    )
-
-
-def _linear(rules: Rules, family: Family) -> LinearAttention:
-    how = family.linear
-    if how is None:
-        raise InputError(f'{family.path}: layers may be "linear", but "linear" does not say their shape')
-    linear = LinearAttention(
-        key_heads=rules.count(how.key_heads),
-        key_dim=rules.count(how.key_dim),
-        value_heads=rules.count(how.value_heads),
-        value_dim=rules.count(how.value_dim),
-        conv_kernel=rules.count(how.conv_kernel),
-    )
-    if linear.value_heads % linear.key_heads:
-        raise InputError(
-            f"{rules.read.source}: {linear.value_heads} value heads of the linear layers are not a multiple of their"
-            f" {linear.key_heads} key heads"
-        )
-    return linear
-
-
-def _moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
-    """The experts, and which layers have them."""
-    how, read = family.experts, rules.read
-    if how is None:
-        return {"moe_layers": (False,) * layers}
-    experts = rules.count(how.experts, most=MAX_EXPERTS)
-    topk = rules.count(how.topk)
-    if topk > experts:
-        raise InputError(f'{read.source}: field "num_experts_per_tok" is {topk}, more than the {experts} experts')
-    first, step = rules.optional(how.first), rules.optional(how.step) or 1
-    dense = set(read.counts(how.dense)) if how.dense else set()
-    sparse = tuple(i >= first and i not in dense and (i + how.phase) % step == 0 for i in range(layers))
-    if how.listed and read.present(how.listed):
-        listed = set(read.counts(how.listed))
-        sparse = tuple(i in listed for i in range(layers))
-    shared = rules.optional(how.shared_width) if how.shared_width else 0
-    count = rules.optional(how.shared_count) if shared else 0
-    return {
-        "moe_layers": sparse,
-        "num_experts": experts if any(sparse) else 0,
-        "num_experts_per_tok": topk if any(sparse) else 0,
-        "moe_intermediate_size": rules.count(how.width),
-        "num_shared_experts": count if any(sparse) else 0,
-        "shared_expert_intermediate_size": shared * count if any(sparse) else 0,
-        "shared_expert_gate": how.shared_gate and shared * count > 0 and any(sparse),
-        "router_bias": rules.flag(how.router_bias),
-        "expert_bias": how.expert_bias,
-    }

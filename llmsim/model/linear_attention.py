@@ -1,4 +1,7 @@
-"""The operators of a gated delta net layer (Qwen3-Next): projections, convolution, recurrence, gated norm."""
+"""The operators of a layer of linear attention: projections, convolution, recurrence, gated norm.
+
+Gated delta nets (Qwen3-Next), and lightning attention (MiniMax-01), which has no convolution and no gates of its own.
+"""
 
 from dataclasses import replace
 
@@ -16,9 +19,9 @@ def rank_linear(linear: LinearAttention, tp: int) -> LinearAttention:
 def linear_layer(make: Builder) -> list[Operator]:
     """The mixer of all "linear" layers on one rank; nothing where there are none.
 
-    With K and V the widths of all keys and values and H the value heads of the rank: the recurrence decays the state,
-    takes k S, adds an outer product and reads q S: 7 key_dim value_dim flops per head and token (arXiv 2412.06464,
-    equation 10), and every step reads and writes the state of each sequence once.
+    The recurrence decays the state, takes k S, adds an outer product and reads q S: 7 key_dim value_dim flops per head
+    and token (arXiv 2412.06464, equation 10); lightning attention does without k S: 5 (arXiv 2501.08313, equation 10).
+    Every step reads and writes the state of each sequence once.
     """
     model = make.model
     repeat = model.layers_of("linear")
@@ -42,10 +45,10 @@ def linear_layer(make: Builder) -> list[Operator]:
         kv_heads=linear.key_heads,
         head_dim=linear.value_dim,
         weight_dtype=make.wide_dtype,
-        weight_bytes=2 * heads * size,
-        read_bytes_per_token=(channels + 2 * heads) * size,
+        weight_bytes=2 * heads * size * linear.delta,
+        read_bytes_per_token=(channels + 2 * heads * linear.delta) * size,
         write_bytes_per_token=values * size,
-        flops_per_token=7 * heads * linear.key_dim * linear.value_dim,
+        flops_per_token=(7 if linear.delta else 5) * heads * linear.key_dim * linear.value_dim,
         state_bytes_per_sequence=state,
     )
     traffic = Operator(
@@ -59,14 +62,18 @@ def linear_layer(make: Builder) -> list[Operator]:
         read_bytes_per_token=state,
         write_bytes_per_token=state,
     )
+    program = [make.gemm("linear_qkvz_proj", 2 * keys + 2 * values, hidden, part="attention", repeat=repeat)]
+    if linear.delta:
+        program.append(make.gemm("linear_ba_proj", 2 * heads, hidden, part="wide", repeat=repeat))
+    if taps:
+        program.append(
+            make.elementwise("linear_conv", repeat, reads=channels, writes=channels, flops=2 * taps, weights=taps)
+        )
+    weights = values if linear.whole_norm else linear.value_dim
     return [
-        make.gemm("linear_qkvz_proj", 2 * keys + 2 * values, hidden, part="attention", repeat=repeat),
-        make.gemm("linear_ba_proj", 2 * heads, hidden, part="wide", repeat=repeat),
-        make.elementwise("linear_conv", repeat, reads=channels, writes=channels, flops=2 * taps, weights=taps),
+        *program,
         recurrence,
         traffic,
-        make.elementwise(
-            "linear_norm", repeat, reads=2 * values, writes=values, flops=8 * values, weights=linear.value_dim
-        ),
+        make.elementwise("linear_norm", repeat, reads=2 * values, writes=values, flops=8 * values, weights=weights),
         make.gemm("linear_out_proj", hidden, values, part="attention", repeat=repeat),
-    ]  # fmt: skip
+    ]

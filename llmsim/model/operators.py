@@ -5,7 +5,7 @@ query and KV heads, i the rank's MLP (or one expert's) width, v the vocabulary, 
 of a cached element; per token (lm_head, logits_gather, sampler, linear_state: per scheduled sequence):
 
     operator        reads                          writes              flops
-    embedding       4 + h a  (id and row)          h a                 0
+    embedding       4 + h a  (id and row)          h a                 0  (learned positions: h a more, h)
     layernorm       2 h a  (input and residual)    2 h a               5 h (RMSNorm; LayerNorm 8 h)
     post_norm       h a                            h a                 4 h (behind attention or MLP: Gemma)
     GEMM n x k      k a                            n a                 2 n k
@@ -15,6 +15,7 @@ of a cached element; per token (lm_head, logits_gather, sampler, linear_state: p
     attention_gate  2 H d a                        H d a               5 H d
     act_fn          2 i a                          i a                 5 i
     moe             s (2 h + 3 i) a                (s (h + 3 i) + h) a 6 s h i
+    branch_add      2 h a                          h a                 h  (attention and MLP side by side: Falcon)
     sampler         (a + 4) v                      4 v                 2 v
 
 MoE: s = topk / ep is the expected number of experts per token on a rank; both GEMMs, the activation between them and
@@ -47,10 +48,14 @@ def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Opera
         program += [*make.attention("full"), *make.attention("sliding"), *make.attention("chunked")]
         program += _attention_output(make)
     program += linear_layer(make)
-    program += [*make.all_reduce(layers), *_post_norm(make), make.norm("layernorm", "layer", layers)]
+    if not model.one_sum:
+        program += make.all_reduce(layers)
+    program += _post_norm(make)
+    if model.norms_per_layer > 1:
+        program.append(make.norm("layernorm", "layer", layers))
     if layers > model.num_moe_layers:
         part = _mlp(make, ("up_proj", "act_fn", "down_proj"), make.shape.intermediate, layers - model.num_moe_layers)
-        program += [*part, *make.all_reduce(layers - model.num_moe_layers)]
+        program += [*part, *_branch_add(make, model.one_sum), *make.all_reduce(layers - model.num_moe_layers)]
     if model.num_moe_layers:
         bias = model.num_experts * model.router_bias
         program += [
@@ -59,7 +64,7 @@ def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Opera
             *_shared_expert(make),
             *make.all_reduce(model.num_moe_layers),
         ]
-    program += _post_norm(make)
+    program += [*_branch_add(make, not model.one_sum), *_post_norm(make)]
     program.append(make.norm("final_layernorm", "head", 1))
     program += [make.lm_head(), *make.logits_gather(), make.sampler()]
     return tuple(program)
@@ -76,8 +81,9 @@ def _projections(make: Builder) -> list[Operator]:
         weights = rotated if model.qk_norm_whole else 2 * model.head_dim * (not model.qk_norm_weightless)
         flops = 4 * rotated
         program.append(make.elementwise("qk_norm", repeat, reads=rotated, writes=rotated, flops=flops, weights=weights))
-    reads = rotated + model.head_dim
-    program.append(make.elementwise("rotary_emb", repeat, reads=reads, writes=rotated, flops=3 * rotated))
+    if model.rotary:
+        reads = rotated + model.head_dim
+        program.append(make.elementwise("rotary_emb", repeat, reads=reads, writes=rotated, flops=3 * rotated))
     return program
 
 
@@ -94,10 +100,18 @@ def _attention_output(make: Builder) -> list[Operator]:
 
 def _post_norm(make: Builder) -> list[Operator]:
     hidden = make.model.hidden_size
-    if make.model.norms_per_layer == 2:
+    if make.model.norms_per_layer < 4:
         return []
     flops, layers = 4 * hidden, make.model.num_layers
     return [make.elementwise("post_norm", layers, reads=hidden, writes=hidden, flops=flops, weights=hidden)]
+
+
+def _branch_add(make: Builder, here: bool) -> list[Operator]:
+    """The sum of attention and MLP that run side by side: `here`, before the ranks' sum or behind it."""
+    if not (make.model.parallel and here):
+        return []
+    hidden, layers = make.model.hidden_size, make.model.num_layers
+    return [make.elementwise("branch_add", layers, reads=2 * hidden, writes=hidden, flops=hidden)]
 
 
 def _mlp(make: Builder, names: tuple[str, str, str], width: int, repeat: int, part: str = "mlp") -> list[Operator]:

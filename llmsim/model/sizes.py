@@ -29,7 +29,7 @@ def parameter_count(model: ModelConfig) -> int:
     layers += model.num_layers * model.norms_per_layer * norm
     layers += (model.num_layers - model.num_moe_layers) * dense + model.num_moe_layers * experts
     head = model.vocab_size * (model.lm_head_bias if model.tie_word_embeddings else hidden + model.lm_head_bias)
-    return model.vocab_size * hidden + layers + norm + head
+    return (model.vocab_size + model.position_rows) * hidden + layers + norm + head
 
 
 def _attention_parameters(model: ModelConfig) -> int:
@@ -53,8 +53,10 @@ def _linear_parameters(model: ModelConfig) -> int:
     if linear is None:
         return 0
     keys, values = linear.key_heads * linear.key_dim, linear.value_heads * linear.value_dim
-    projections = hidden * (2 * keys + 2 * values + 2 * linear.value_heads) + hidden * values
-    return projections + (2 * keys + values) * linear.conv_kernel + 2 * linear.value_heads + linear.value_dim
+    gates = 2 * linear.value_heads * linear.delta  # of the state's correction and decay
+    projections = hidden * (2 * keys + 2 * values + gates) + hidden * values
+    norm = values if linear.whole_norm else linear.value_dim
+    return projections + (2 * keys + values) * linear.conv_kernel + gates + norm
 
 
 def weight_bytes(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:

@@ -32,13 +32,18 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class LinearAttention:
-    """A gated delta net (arXiv 2412.06464) as Qwen3-Next has it: heads and their sizes, and the causal convolution."""
+    """Heads and their sizes of a gated delta net (arXiv 2412.06464) as Qwen3-Next has it, with the causal convolution,
+    or (`delta` false) of lightning attention (arXiv 2501.08313), whose state decays by a constant of each head."""
 
     key_heads: int
     key_dim: int
     value_heads: int
     value_dim: int
     conv_kernel: int
+    """0: none."""
+    delta: bool = True
+    whole_norm: bool = False
+    """The output's norm has a weight for every element of all heads, not one head's."""
 
     @property
     def conv_channels(self) -> int:
@@ -48,7 +53,7 @@ class LinearAttention:
     def state_bytes(self, state_size: int, conv_size: int) -> int:
         """Of one sequence in one layer: a key x value matrix per value head, and the convolution's last inputs."""
         matrix = self.value_heads * self.key_dim * self.value_dim * state_size
-        return matrix + (self.conv_kernel - 1) * self.conv_channels * conv_size
+        return matrix + max(0, self.conv_kernel - 1) * self.conv_channels * conv_size
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,10 @@ class ModelConfig:
     shared_expert_intermediate_size: int = 0
     o_proj_bias: bool = False
     mlp_bias: bool = False
+    layer_norm: bool = False
+    """LayerNorm instead of RMSNorm."""
     norm_bias: bool = False
-    """LayerNorm (weight and bias) instead of RMSNorm (weight only)."""
+    """Norms have a bias beside their weight."""
     lm_head_bias: bool = False
     weight_block: tuple[int, int] | None = None
     """Rows and columns that share one scale in block-quantised weights; None: scales are negligible."""
@@ -107,7 +114,14 @@ class ModelConfig:
     """The norm of queries and keys has a weight for every element of all heads, not one head's."""
     qk_norm_weightless: bool = False
     norms_per_layer: int = 2
-    """4: also behind attention and MLP (Gemma 2 and 3)."""
+    """1: one for attention and MLP (Falcon, Command R); 4: also behind attention and MLP (Gemma 2 and 3)."""
+    parallel: bool = False
+    """Attention and MLP both read the layer's input, and their outputs are added to it."""
+    one_sum: bool = False
+    """Of parallel layers: ranks add attention and MLP up before one all-reduce."""
+    rotary: bool = True
+    position_rows: int = 0
+    """Of a learned table of positions; 0: none."""
     mlp_gated: bool = True
     """gate_up and down; False: up and down."""
     router_bias: bool = False

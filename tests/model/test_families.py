@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from llmsim.config.errors import InputError, NotYetError
-from llmsim.model import Dtypes, Layout, ModelConfig, family_types, load_model, operators, parameter_count, weight_bytes
+from llmsim.model import (
+    Dtypes,
+    Layout,
+    ModelConfig,
+    family_types,
+    load_model,
+    operators,
+    parameter_count,
+    state_bytes_per_sequence,
+    weight_bytes,
+)
 from llmsim.model.families import FAMILIES_DIR, load_family
 from llmsim.model.hf_config import parse_config
 
@@ -21,10 +31,12 @@ BASE: dict[str, Any] = {
     "head_dim": 64,
     "vocab_size": 6400,
     "torch_dtype": "bfloat16",
+    "multi_query": False,
 }
 EXPERTS: dict[str, Any] = {
     "num_experts": 8, "num_local_experts": 8, "n_routed_experts": 8, "num_experts_per_tok": 2,
     "moe_intermediate_size": 256, "n_shared_experts": 1, "shared_expert_intermediate_size": 128,
+    "moe_num_experts": 8, "moe_k": 2,
 }  # fmt: skip
 LATENT = {"kv_lora_rank": 64, "q_lora_rank": 96, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 48}
 LINEAR = {
@@ -214,3 +226,42 @@ def test_the_family_in_the_documents_is_the_one_tested_here() -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "models.md").read_text()
     described = json.loads(text.split("```json\n")[1].split("```")[0])
     assert {**described, "source": "a test"} == ZEBRA
+
+
+def test_a_rule_may_depend_on_a_flag_and_scale_a_field(tmp_path: Path) -> None:
+    rules = {
+        "kv_heads": [{"grouped": ["groups", 4]}, {"multi": 1}, "num_attention_heads"],
+        "intermediate": "4 * hidden_size",
+    }
+    described = {"model_types": ["zebra"], "source": "here", "renamed": {"hidden_size": "width"}, **rules}
+    (tmp_path / "family.json").write_text(json.dumps(described))
+
+    def kv_heads(**more: Any) -> int:
+        fields = {k: v for k, v in BASE.items() if k not in ("hidden_size", "num_key_value_heads")}
+        config = {"model_type": "zebra", "width": 512, **fields, **more}
+        model = parse_config(config, name="m", source="config.json", folder=tmp_path)
+        assert (model.hidden_size, model.intermediate_size) == (512, 2048)
+        return model.num_key_value_heads
+
+    assert [kv_heads(), kv_heads(multi=True), kv_heads(grouped=True), kv_heads(grouped=True, groups=2)] == [8, 1, 4, 2]
+    with pytest.raises(InputError, match='field "multi" is 3; it must be true or false'):
+        kv_heads(multi=3)
+
+
+def test_parallel_layers_share_a_norm_and_maybe_a_sum() -> None:
+    falcon, command = of_type("falcon"), of_type("cohere")
+    names = {model.name + model.model_type: [op.name for op in operators(model, Layout(2), Dtypes())]
+             for model in (falcon, command)}  # fmt: skip
+    assert [one.count("layernorm") for one in names.values()] == [1, 1]
+    # One sum of the ranks for each layer, or one behind attention and one behind the MLP; and that of the embedding.
+    assert [one.count("all_reduce") for one in names.values()] == [2, 3]
+    assert names["mfalcon"].index("branch_add") < len(names["mfalcon"]) - names["mfalcon"][::-1].index("all_reduce") - 1
+    assert (command.norm_bias, falcon.norm_bias) == (False, True)
+
+
+def test_lightning_attention_has_no_convolution_and_no_gates() -> None:
+    model = of_type("minimax_m1", attn_type_list=[0] * 7 + [1])
+    names = [op.name for op in operators(model, Layout(), Dtypes())]
+    assert "linear_attention" in names and not {"linear_conv", "linear_ba_proj"} & set(names)
+    assert state_bytes_per_sequence(model, Layout(2), Dtypes()) == 7 * 4 * 64 * 64 * 4  # half of eight heads, fp32
+    assert (model.layers_of("linear"), model.layers_of("full")) == (7, 1)
