@@ -12,7 +12,7 @@ from llmsim.lowering.graphs import graph_rules, padded_mixed
 from llmsim.lowering.program import build_program
 from llmsim.model import Dtypes, Layout, ModelConfig, Operator, load_model, operators
 from llmsim.model.builder import Builder
-from llmsim.model.memory import DraftShare
+from llmsim.model.demand import DraftShare
 from llmsim.model.presets import config_path, read_object
 from llmsim.model.sizes import kv_bytes_per_token, weight_bytes
 

@@ -1,10 +1,11 @@
 """Models and devices: what a config.json says, which operators run, how many bytes they hold and move."""
 
+from llmsim.model.demand import Elsewhere
 from llmsim.model.dtypes import DTYPES, dtype_bytes, short_dtype
 from llmsim.model.families import family_types
 from llmsim.model.hardware import hardware_names, load_hardware
 from llmsim.model.layout import RankShape, layout_problem, padded_vocab_size, rank_shape
-from llmsim.model.memory import Elsewhere, MemoryLedger, memory_ledger
+from llmsim.model.memory import MemoryLedger, memory_ledger
 from llmsim.model.operators import operators
 from llmsim.model.presets import load_model, model_names
 from llmsim.model.profile_run import DEFAULT_NUM_SMS

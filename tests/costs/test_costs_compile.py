@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from llmsim.config.errors import InputError
 from llmsim.costs import CompiledCosts, cache, compile_costs
 from llmsim.costs.axes import geometric_axis
-from llmsim.costs.compile import build, look
+from llmsim.costs.compile import build
 from llmsim.costs.explain import explain, main
+from llmsim.costs.found import look
 from llmsim.costs.source import curve_from_points, to_ps
 from tests.costs.builders import LLAMA, needs_database, request, write_bundle
 
