@@ -155,7 +155,7 @@ def lower_tiers(
                 how = EVICTION[eviction], memory.place, *memory.operations
                 pools[medium, owner] = config.add_pool(f"{medium} of {whose}", size, *how)
             mine.append(pools[medium, owner])
-        ranks, per_token = list(network.devices[group.index]), _bytes_per_token(groups[group.index])
+        ranks, per_token = list(network.devices[group.index]), bytes_per_token(groups[group.index])
         config.add_group(mine, ranks, options.chunk_tokens, per_token, models.index(group.model_name))
     return LoweredTiers(network, config)
 
@@ -169,12 +169,14 @@ def _weights(weights: Mapping[Memory, int], group: Group, medium: Medium) -> int
     return 0
 
 
-def _bytes_per_token(group: "LoweredGroup") -> list[int]:
-    """Of every rank, stage by stage."""
-    if group.layout.pp == 1:
-        return [group.ledger.block_bytes // group.engine.block_size] * group.layout.tp
-    stages = [kv_bytes_per_token(group.model, stage, group.dtypes) for stage in stages_of(group.layout)]
-    return [size for size in stages for _ in range(group.layout.tp)]
+def bytes_per_token(group: "LoweredGroup") -> list[int]:
+    """Of every rank, stage by stage; ranks that share sequences by tokens hold as many of a block each."""
+    layout, engine = group.layout, group.engine
+    if layout.pp == 1:
+        sizes = [-(-group.ledger.block_bytes // engine.block_size)]
+    else:
+        sizes = [kv_bytes_per_token(group.model, stage, group.dtypes) for stage in stages_of(layout)]
+    return [-(-size // layout.context_ranks) for size in sizes for _ in range(layout.stage_ranks)]
 
 
 @dataclass(frozen=True)
@@ -214,19 +216,15 @@ def _placed(place: int | None) -> int:
 
 def _check(deployment: Deployment, group: Group, engine: EngineArgs, options: KvTierOptions) -> None:
     where = f"{deployment.cluster_path}: {group.field_path}"
-    if group.pcp * engine.decode_context_parallel_size > 1:
-        raise NotYetError(
-            f"{where}: KV tiers together with context parallelism do not run in this version; remove one of them"
-        )
     if RECALL[options.recall] and engine.scheduler != "vllm_v1":
         raise NotYetError(
             f"{where}: with --kv-tier-recall async requests are parked, which scheduler {engine.scheduler} does not do "
             "in this version; say sync, or scheduler vllm_v1"
         )
-    if options.chunk_tokens % engine.block_size:
+    block_size = engine.block_size * group.pcp * engine.decode_context_parallel_size
+    if options.chunk_tokens % block_size:
         raise InputError(
-            f"{where}: --kv-chunk-size is {options.chunk_tokens} tokens, which is not whole blocks of "
-            f"{engine.block_size}"
+            f"{where}: --kv-chunk-size is {options.chunk_tokens} tokens, which is not whole blocks of {block_size}"
         )
     if not engine.enable_prefix_caching:
         raise InputError(f"{where}: KV tiers need the prefix cache, which enable_prefix_caching turns off")

@@ -81,12 +81,11 @@ def context_problem(model: ModelConfig, layout: Layout) -> str:
         return "context parallelism deals whole sequences to ranks, but it has layers that see a window"
     if dcp == 1:
         return ""
-    copies = tp if model.latent is not None else tp // kv_heads
-    if copies % dcp or copies == 0:
-        what = (
-            f"tp {tp}"
-            if model.latent is not None
-            else f"the {copies} ranks that hold the same KV head (tp / {kv_heads})"
+    if model.latent is not None:
+        return "" if tp % dcp == 0 else f"decode_context_parallel_size {dcp} must divide tp {tp}"
+    if tp % (kv_heads * dcp):
+        return (
+            f"decode_context_parallel_size {dcp} needs as many ranks that hold the same KV head, so tp {tp} must be a"
+            f" multiple of {dcp} x num_key_value_heads {kv_heads}"
         )
-        return f"decode_context_parallel_size {dcp} must divide {what}"
     return ""

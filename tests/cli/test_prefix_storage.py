@@ -117,6 +117,8 @@ LAYOUTS: dict[str, list[dict[str, object]]] = {
     ]
     * 2,
     "prefill and decode": [{"pd_type": "prefill"}, {"pd_type": "decode"}],
+    "decode context": [{"num_npus": 16, "tp_size": 16, "decode_context_parallel_size": 2}],
+    "prefill context": [{"num_npus": 4, "tp_size": 2, "prefill_context_parallel_size": 2}],
 }
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.core import FEATURES
+from llmsim.lowering.kv_tiers import bytes_per_token
 from llmsim.lowering.layouts import stage_operators
 from llmsim.model import Dtypes, Layout, kv_bytes_per_token, load_model, operators
 from llmsim.results.work import group_usage, operator_work
@@ -151,6 +152,24 @@ def test_the_cache_is_dealt_by_tokens(tmp_path: Path, name: str, ranks: int) -> 
     assert any("context-parallel" in note for note in group.ledger.notes)
 
 
+@pytest.mark.parametrize(
+    ("heads", "keys", "copies"),
+    [
+        (2, {"tp_size": 8, "decode_context_parallel_size": 4}, 1),
+        (2, {"tp_size": 8, "decode_context_parallel_size": 2}, 2),
+        (2, {"tp_size": 8}, 4),
+        (4, {"num_npus": 8, "tp_size": 4, "prefill_context_parallel_size": 2}, 1),
+        (2, {"num_npus": 16, "tp_size": 4, "pp_size": 2, "prefill_context_parallel_size": 2}, 2),
+    ],
+)
+def test_tiers_hold_what_all_ranks_hold(tmp_path: Path, heads: int, keys: dict[str, Any], copies: int) -> None:
+    """A token's KV is on each of the ranks that share its head's cache once between them."""
+    group = lowered(cluster(model(tmp_path, kv_heads=heads, layers=4), **keys)).groups[0]
+    sizes = bytes_per_token(group)
+    assert len(sizes) == keys.get("num_npus", keys["tp_size"])
+    assert sum(sizes) == copies * kv_bytes_per_token(group.model, Layout(), Dtypes())
+
+
 def test_long_decodes_are_faster_with_their_context_dealt_out(tmp_path: Path) -> None:
     long = "synthetic:n=8,rate=1000,input=3500,output=32,seed=1"
     path = model(tmp_path, kv_heads=1)
@@ -223,7 +242,7 @@ def _config(kv_heads: int) -> Any:
         (
             "gqa",
             {"tp_size": 2, "decode_context_parallel_size": 2},
-            r"must divide the 1 ranks that hold the same KV head",
+            "tp 2 must be a multiple of 2 x num_key_value_heads 2",
         ),
         ("mla", {"tp_size": 2, "decode_context_parallel_size": 4}, "must divide tp 2"),
         ("gqa", {"num_npus": 4, "tp_size": 2, "prefill_context_parallel_size": 3}, "must divide num_npus, which is 4"),
