@@ -24,6 +24,8 @@ TABLES = {
     "scale_matrix": ("quantize", "scale_matrix_perf.parquet"),
     "mla_context": ("mla", "mla_context_module_perf.parquet"),
     "mla_generation": ("mla", "mla_generation_module_perf.parquet"),
+    "mla_context_kernel": ("mla", "context_mla_perf.parquet"),
+    "mla_generation_kernel": ("mla", "generation_mla_perf.parquet"),
     "linear_attention": ("linear_attention", "gdn_perf.parquet"),
     "all_reduce": ("comm", "custom_allreduce_perf.parquet"),
 }

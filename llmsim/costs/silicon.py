@@ -14,7 +14,7 @@ from llmsim.costs.silicon_attention import AttentionRows, find_rows
 from llmsim.costs.silicon_beside import expert_choices, kv_writes
 from llmsim.costs.silicon_gemm import GemmTable, load_gemm
 from llmsim.costs.silicon_grid import decode_grid, prefill_grid
-from llmsim.costs.silicon_latent import INSIDE, find_modules
+from llmsim.costs.silicon_latent import INSIDE, find_kernels, find_modules
 from llmsim.costs.silicon_linear import linear_curve
 from llmsim.costs.silicon_moe import moe_curve
 from llmsim.costs.skew import mixed_decode_q20, skew_q20
@@ -61,7 +61,7 @@ class SiliconSource:
         self._gemms: dict[str, GemmTable | None] = {}
         self._notes: list[str] = []
         self._streaming: Streaming | None = None
-        self._modules = request.model.latent is not None and self._latent_rows() is not None
+        self._modules = request.model.latent is not None and self._module_rows(self._any_attention()) is not None
 
     def operator(self, op: Operator, last: int) -> Curve | None:
         """Times for 1..last; None for collectives and for what the database lacks (the caller says so)."""
@@ -83,16 +83,23 @@ class SiliconSource:
             return self._lit(op, curve) if curve is not None else None
         return self._lit(op, self._elementwise(op, last))
 
-    def _latent_rows(self) -> tuple[AttentionRows, AttentionRows] | None:
-        op = next(op for op in self._request.operators if op.kind == "attention")
+    def _any_attention(self) -> Operator:
+        return next(op for op in self._request.operators if op.kind == "attention")
+
+    def _module_rows(self, op: Operator) -> tuple[AttentionRows, AttentionRows] | None:
         context = find_modules(self._database.tables("mla_context"), op, self._request)
         generation = find_modules(self._database.tables("mla_generation"), op, self._request)
+        return (context, generation) if context is not None and generation is not None else None
+
+    def _kernel_rows(self, op: Operator) -> tuple[AttentionRows, AttentionRows] | None:
+        context = find_kernels(self._database.tables("mla_context_kernel")[::-1], op, self._request)
+        generation = find_kernels(self._database.tables("mla_generation_kernel"), op, self._request)
         return (context, generation) if context is not None and generation is not None else None
 
     def attention(self, op: Operator) -> AttentionCost | None:
         """Prefill and decode of the head shape; mixed steps and unequal lengths by the card's measured constants."""
         if self._request.model.latent is not None:
-            found = self._latent_rows()
+            found = self._module_rows(op) if self._modules else self._kernel_rows(op)
             if found is None:
                 return None
             context, generation = found
@@ -116,7 +123,8 @@ class SiliconSource:
         """Kernels without a table of their own, and the gap between kernels while it is not 0."""
         if self._streaming is None:
             self._streaming = streaming(self._database, self._light)
-        beside = kv_writes(self._request, self._streaming) + expert_choices(self._request, self._streaming)
+        writes = [] if self._modules else kv_writes(self._request, self._streaming)
+        beside = writes + expert_choices(self._request, self._streaming)
         return beside + self._kernel_gap()
 
     def _kernel_gap(self) -> list[OpCost]:

@@ -29,10 +29,8 @@ def kv_writes(request: CostRequest, streaming: Streaming) -> list[OpCost]:
     vLLM's backends for FlashAttention, FlashInfer and Triton declare `forward_includes_kv_cache_update = False` (0.19
     and later: v1/attention/backends) and write in `do_kv_cache_update`; the database's collector times `forward` alone
     (ai-dynamo/aiconfigurator, collector/vllm/collect_attn.py). The time is that of the card's streaming kernel at equal
-    bytes. Latent attention writes inside its module's rows, so it has none here.
+    bytes. The caller leaves it out where latent attention's rows are whole modules, which write inside.
     """
-    if request.model.latent is not None:
-        return []
     return [_kv_write(request, streaming, op) for op in request.operators if op.kind == "attention"]
 
 
@@ -52,7 +50,9 @@ def expert_choices(request: CostRequest, streaming: Streaming) -> list[OpCost]:
 
 
 def _kv_write(request: CostRequest, streaming: Streaming, op: Operator) -> OpCost:
-    read = int(2 * op.kv_heads * op.head_dim * dtype_bytes(request.dtypes.activation))
+    latent = request.model.latent
+    width = 2 * op.kv_heads * op.head_dim if latent is None else latent.cached_width
+    read = int(width * dtype_bytes(request.dtypes.activation))
     return _moving(op, KV_WRITE, read + op.kv_bytes_per_context_token, request, streaming)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +19,9 @@ SMALL_BATCH_ROWS = 16
 COLD_FACTOR = 2
 """A matrix this many times the last-level cache is certainly read from memory."""
 ACTIVATION_BYTES = 2
+HOST_BOUND_US = 40.0
+"""No device needs as long for a matrix of next to nothing. The least times in the tables are 1.5 to 18 us, but 55
+(Hopper) to 282 us (L40S) in vLLM's of fp8 in blocks, whatever the shape: the host's launching of its kernels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,19 +176,29 @@ def _neighbours(axis: Floats, value: float) -> tuple[int, int, float]:
 def load_gemm(
     tables: list[TablePath], dtypes: tuple[str, ...], weight_bytes: float, peak: int, light: Light
 ) -> GemmTable | None:
-    """The first table that has one of `dtypes` (tried in order), or None; the fastest kernel where several were run."""
-    for table in tables:
-        rows = read_columns(table.path, ["gemm_dtype", "m", "n", "k", "latency"])
-        for dtype in dtypes:
-            keep = rows["gemm_dtype"] == dtype
-            if not bool(keep.any()):
-                continue
-            axes = [np.unique(rows[name][keep]).astype(np.float64) for name in ("m", "n", "k")]
-            cells = tuple(
-                np.searchsorted(axis, rows[name][keep]) for axis, name in zip(axes, ("m", "n", "k"), strict=True)
-            )
-            us = np.full([len(axis) for axis in axes], np.inf)
-            np.minimum.at(us, cells, rows["latency"][keep].astype(np.float64) * 1e3)
-            us[np.isinf(us)] = np.nan
-            return GemmTable(f"{table.label} {dtype}", axes[0], axes[1], axes[2], us, weight_bytes, peak, light)
-    return None
+    """The first table of the first of `dtypes` that any has, or None; the fastest kernel where several were run.
+
+    A table that was timed at the speed of the host (HOST_BOUND_US) comes behind those of other frameworks: what the
+    host takes is in a step's own time where it is not hidden (docs/cuda_graphs.md), and in none that replays a graph.
+    """
+    bound: GemmTable | None = None
+    for dtype in dtypes:
+        for table in tables:
+            found = _load(table, dtype, weight_bytes, peak, light)
+            if found is not None and float(np.nanmin(found.us)) < HOST_BOUND_US:
+                return found
+            bound = bound or found
+    return None if bound is None else replace(bound, label=f"{bound.label}, launched kernel by kernel")
+
+
+def _load(table: TablePath, dtype: str, weight_bytes: float, peak: int, light: Light) -> GemmTable | None:
+    rows = read_columns(table.path, ["gemm_dtype", "m", "n", "k", "latency"])
+    keep = rows["gemm_dtype"] == dtype
+    if not bool(keep.any()):
+        return None
+    axes = [np.unique(rows[name][keep]).astype(np.float64) for name in ("m", "n", "k")]
+    cells = tuple(np.searchsorted(axis, rows[name][keep]) for axis, name in zip(axes, ("m", "n", "k"), strict=True))
+    us = np.full([len(axis) for axis in axes], np.inf)
+    np.minimum.at(us, cells, rows["latency"][keep].astype(np.float64) * 1e3)
+    us[np.isinf(us)] = np.nan
+    return GemmTable(f"{table.label} {dtype}", axes[0], axes[1], axes[2], us, weight_bytes, peak, light)

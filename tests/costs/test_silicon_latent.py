@@ -1,0 +1,91 @@
+"""Latent attention and block-quantised weights from the silicon database: of models and cards not measured."""
+
+import numpy as np
+import pytest
+
+from llmsim.core import Provenance
+from llmsim.costs import CompiledCosts, compile_costs, silicon_latent
+from llmsim.costs.compile import build
+from llmsim.costs.database import Database, find_database
+from llmsim.costs.explain import decode_us
+from llmsim.costs.found import look
+from llmsim.costs.light import light_of
+from llmsim.costs.silicon_gemm import HOST_BOUND_US, load_gemm
+from llmsim.costs.silicon_latent import INSIDE
+from llmsim.model import Dtypes, Layout, load_model, operators, resolve_dtypes
+from tests.costs.builders import needs_database, request
+
+pytestmark = needs_database
+
+SYSTEMS = ("A100", "H100", "H200", "B200", "GB200", "L40S", "RTXPRO6000")
+
+
+def database(hardware: str) -> Database:
+    found = find_database(request(hardware=hardware))
+    assert found is not None
+    return found
+
+
+LATENT_NAMES = {*INSIDE, "rotary_emb", "kv_write"}
+
+
+def latent_block_us(costs: CompiledCosts, n: int, cached: int) -> float:
+    """Attention of one layer with its projections, for a decode batch."""
+    assert costs.attention.split is not None
+    return decode_us(costs.attention, n, cached) + sum(op.ps[n] / 1e6 for op in costs.ops if op.name in LATENT_NAMES)
+
+
+@pytest.mark.parametrize("hardware", ["H100", "H200", "B200"])
+@pytest.mark.parametrize("tp", [1, 8])
+def test_kernels_and_projections_come_near_the_measured_module(
+    hardware: str, tp: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeepSeek-V3, whose whole module was measured, priced as if it were another model with latent attention."""
+    asked = request("deepseek-ai/DeepSeek-V3", hardware, tp=tp, dtypes=resolve_dtypes(load_model("DeepSeek-V3")))
+    module = compile_costs(asked)
+    monkeypatch.setattr(silicon_latent, "MEASURED_SHAPE", None)
+    parts = build(asked, look(asked))
+    assert "kernel" in parts.attention.source and "kernel" not in module.attention.source
+    for n, cached in ((16, 4096), (64, 4096), (128, 8192)):
+        ratio = latent_block_us(parts, n, cached) / latent_block_us(module, n, cached)
+        assert 0.55 < ratio < 1.1, (n, cached, ratio)  # what happens between the kernels is not in their tables
+
+
+@pytest.mark.parametrize("hardware", SYSTEMS)
+@pytest.mark.parametrize("model", ["deepseek-ai/DeepSeek-V2-Lite", "moonshotai/Kimi-K2-Instruct"])
+def test_latent_attention_of_any_model_comes_from_the_tables(model: str, hardware: str) -> None:
+    costs = compile_costs(request(model, hardware, tp=4, ep=4))
+    assert database(hardware).system in costs.attention.source
+    names = [op.name for op in costs.ops]
+    written = "kv_write" in names
+    assert written == ("kernel" in costs.attention.source)
+    if written:
+        assert costs.attention.split is not None
+        assert not (costs.attention.split.decode_provenance == Provenance.MEASURED).any()
+
+
+def test_ranks_that_share_sequences_take_the_kernels() -> None:
+    dealt = load_model("deepseek-ai/DeepSeek-V3")
+    layout = Layout(8, decode_context=8)
+    asked = request(
+        "deepseek-ai/DeepSeek-V3", "H200", tp=8, layout=layout, operators=operators(dealt, layout, Dtypes())
+    )
+    assert "mla_generation_kernel" in compile_costs(asked).attention.source
+
+
+@pytest.mark.parametrize("hardware", ["H100", "H200", "B200", "GB200", "L40S", "RTXPRO6000"])
+def test_block_quantised_weights_are_not_timed_by_the_host(hardware: str) -> None:
+    """vLLM's own rows of fp8 in blocks take as long as launching them does, whatever the shape; graphs do not."""
+    light = light_of(request(hardware=hardware))
+    assert light is not None
+    tables = database(hardware).tables("gemm")
+    found = load_gemm(tables, ("fp8_block", "fp8"), 1.0, light.peak("fp8"), light)
+    assert found is not None and np.nanmin(found.us) < HOST_BOUND_US
+    alone = load_gemm(tables[:1], ("fp8_block",), 1.0, light.peak("fp8"), light)
+    assert alone is not None and "launched kernel by kernel" in alone.label
+    wide, narrow = (
+        compile_costs(request(name, hardware, dtypes=resolve_dtypes(load_model(name))))
+        for name in ("Qwen/Qwen3-32B", "Qwen/Qwen3-32B-FP8")
+    )
+    at = [{op.name: op.ps[16] for op in one.ops} for one in (wide, narrow)]
+    assert at[1]["gate_up_proj"] < at[0]["gate_up_proj"]  # half the weights
