@@ -2,11 +2,6 @@
 
 import sys
 
-try:
-    from llmsim.cli import run_main
+from llmsim.__main__ import start
 
-    code = run_main()
-except KeyboardInterrupt:  # before the command line could take care of it
-    print("llmsim: error: interrupted before anything was computed", file=sys.stderr)
-    code = 130
-sys.exit(code)
+sys.exit(start("run_main"))

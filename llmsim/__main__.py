@@ -1,12 +1,24 @@
-"""`python -m llmsim` is the `llmsim` command."""
+"""Where `llmsim`, `python -m llmsim` and main.py begin: an interrupt is one sentence from the first import on."""
 
 import sys
 
-try:
-    from llmsim.cli import main
 
-    code = main()
-except KeyboardInterrupt:  # before the command line could take care of it
-    print("llmsim: error: interrupted before anything was computed", file=sys.stderr)
-    code = 130
-sys.exit(code)
+def main() -> int:
+    """The `llmsim` command; returns the exit code."""
+    return start("main")
+
+
+def start(command: str) -> int:
+    """Calls a function of `llmsim.cli`; returns the exit code."""
+    try:
+        from llmsim import cli
+
+        code: int = getattr(cli, command)()
+        return code
+    except KeyboardInterrupt:  # before the command line could take care of it
+        print("llmsim: error: interrupted before anything was computed", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -39,19 +39,22 @@ def guarded(command: Callable[[], object], program: str = "llmsim") -> int:
     _open_missing_streams()
     try:
         code = command()
+        sys.stdout.flush()  # what cannot be written is found here and not while Python ends
         if code == INTERRUPTED:  # how typer reports an interrupt that reached it
             raise KeyboardInterrupt
     except LlmsimError as error:
         return _fail(program, str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return _fail(program, "interrupted before anything was computed", INTERRUPTED)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone: nothing to say and nobody to say it to
-        return 1
+    except (BrokenPipeError, SystemExit) as error:
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        forget_stdout()  # typer makes an exit of it
+        return 0
     except MemoryError:
         return _fail(program, "out of memory; simulate fewer requests, or record fewer tables", 3)
     except OSError as error:
-        return _fail(program, f"{error.filename or 'a file'}: {error.strerror or error}", 2)
+        return _fail(program, f"{error.filename or 'standard output'}: {error.strerror or error}", 2)
     except Exception as error:
         if isinstance(error, parser_error):
             return _usage(program, error)
@@ -66,6 +69,13 @@ def _open_missing_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for the process's life
+
+
+def forget_stdout() -> None:
+    """The reader has seen enough and gone (`| head`): what else is printed goes nowhere, which is no error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _usage(program: str, error: Exception) -> int:

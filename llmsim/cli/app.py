@@ -3,6 +3,7 @@
 import typer
 
 from llmsim.cli import calibrate, conformance, cost, graph, graph_step, run, schema, times, topology, trace, validate
+from llmsim.cli.command_line import PanelledCommand
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
@@ -19,7 +20,7 @@ def _new(help_text: str) -> typer.Typer:
 
 
 app = _new("Simulates LLM serving clusters, without a GPU.")
-app.command("run", help=run.HELP)(run.command)
+app.command("run", help=run.HELP, cls=PanelledCommand)(run.command)
 app.command("validate", help=validate.HELP)(validate.command)
 app.command("calibrate", help=calibrate.HELP, context_settings=calibrate.SETTINGS)(calibrate.command)
 app.command("cost", help=cost.HELP)(cost.command)
@@ -46,4 +47,4 @@ _topology.command("export", help=topology.EXPORT_HELP)(topology.export)
 app.add_typer(_topology, name="topology")
 
 run_app = _new(run.HELP)
-run_app.command(help=run.HELP)(run.command)
+run_app.command(help=run.HELP, cls=PanelledCommand)(run.command)

@@ -35,6 +35,7 @@ def command(
             help="time_factor, host_gap_ns, link_bandwidth_gb_per_s or link_latency_ns; repeatable: fitted together. "
             "Without it each is tried alone and the best is kept.",
             show_default=False,
+            metavar="<str>",
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Calibration file to write.", show_default=False)] = None,
@@ -47,6 +48,8 @@ def command(
     from llmsim.export.json import json_text, write_json
     from llmsim.validation.means import read_means
 
+    if not 0 <= skip_seconds < float("inf"):
+        raise InputError(f"--skip-seconds is {skip_seconds:g}; it must be 0 or more")
     if str(log).startswith("-"):
         raise InputError("the log comes first: llmsim calibrate LOG --cluster-config ... --dataset ...")
     if out is not None:
@@ -103,12 +106,12 @@ def _of_means(means: "Means", options: "RunOptions", wanted: Sequence[str]) -> t
 
 def _trial_options(arguments: list[str], log: Path | None) -> "RunOptions":
     """The deployment under test: the log's arrivals where the trace is not a session trace, and no outputs."""
-    from llmsim.cli.prepare import checked_options
+    from llmsim.cli.prepare import checked_options, without_outputs
 
-    options = checked_options(arguments)
+    options = without_outputs(checked_options(arguments))
     if options.calibration is not None:
         raise InputError("--calibration: a calibration is fitted from nothing; leave the option out")
-    return replace(options, output=None, run_dir=None, arrivals=options.arrivals or log)
+    return replace(options, arrivals=options.arrivals or log)
 
 
 def _simulated(options: "RunOptions", calibration: "Calibration | None") -> "Recording":

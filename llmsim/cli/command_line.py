@@ -7,6 +7,7 @@ from dataclasses import fields as fields_of
 from typing import Any, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from llmsim.cli import options as o
 
@@ -93,6 +94,20 @@ class CommandLine:
     disable_term: o.DisableTerm = None
     calibration: o.Calibration = None
     arrivals: o.Arrivals = None
+
+
+class PanelledCommand(TyperCommand):
+    """A command whose help lists its options under the headings that they name."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {name: [] for name in o.PANELS}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                panels.setdefault(getattr(parameter, "rich_help_panel", None) or "Other", []).append(record)
+        for name, records in panels.items():
+            with formatter.section(name):
+                formatter.write_dl(records)
 
 
 def taking_command_line(act: Callable[[typer.Context, CommandLine], int]) -> Callable[..., int]:

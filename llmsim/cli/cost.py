@@ -43,7 +43,10 @@ def _summary(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{file}: cannot be read as a summary ({error}); name a run folder or a --json file") from None
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"{file}: cannot be read as a summary ({reason}); name a run folder or a --json file"
+        ) from None
     if not isinstance(data, dict) or "total_token_throughput" not in data:
         raise InputError(f"{file}: not a summary of a run; name a run folder (--run-dir) or a --json file")
     if not data.get("cost"):

@@ -28,7 +28,7 @@ def command(
     every_layer: Annotated[bool, typer.Option("--every-layer", help="DOT: each layer, not one for all alike.")] = False,
 ) -> int:
     """Runs until the iteration, and writes it; returns the exit code."""
-    from llmsim.cli.prepare import checked_options, prepare
+    from llmsim.cli.prepare import checked_options, prepare, without_outputs
     from llmsim.export.files import check_writable
     from llmsim.export.step_chakra import write_chakra
     from llmsim.export.step_formats import as_dot, as_graphml, as_json
@@ -40,7 +40,7 @@ def command(
         raise InputError(f'--graph is "{output}"; it must end in .dot, .graphml or .json, or be a folder for Chakra')
     if form != "et":
         check_writable(output)
-    prepared = prepare(checked_options(context.args))
+    prepared = prepare(without_outputs(checked_options(context.args)))
     groups = prepared.lowered.groups
     if not 0 <= group < len(groups):
         raise InputError(f"--group is {group}; the cluster has the groups 0 to {len(groups) - 1}")

@@ -5,17 +5,18 @@ from typing import Annotated
 
 import typer
 
-_INPUT, _ENGINE, _COST, _OUTPUT, _PEER = (
+PANELS = _INPUT, _ENGINE, _COST, _OUTPUT, _PEER = (
     "Input",
     "Engine (vLLM's names)",
     "Costs and network",
     "Output",
     "LLMServingSim",
 )
+"""In the order of the help."""
 
 
-def _option(panel: str, *names: str, text: str, default: bool = False) -> object:
-    return typer.Option(*names, help=text, rich_help_panel=panel, show_default=default)
+def _option(panel: str, *names: str, text: str, default: bool = False, metavar: str | None = None) -> object:
+    return typer.Option(*names, help=text, rich_help_panel=panel, show_default=default, metavar=metavar)
 
 
 Cluster = Annotated[Path, _option(_INPUT, "--cluster-config", text="Cluster JSON.")]
@@ -211,7 +212,12 @@ ExpertRouting = Annotated[
 ]
 ProfileDir = Annotated[
     list[Path] | None,
-    _option(_COST, "--profile-dir", text="Folder of profile bundles <hardware>/<model>/<variant>/tp<N>/; repeatable."),
+    _option(
+        _COST,
+        "--profile-dir",
+        text="Folder of profile bundles <hardware>/<model>/<variant>/tp<N>/; repeatable.",
+        metavar="<path>",
+    ),
 ]
 CostSource = Annotated[
     str,
@@ -224,7 +230,12 @@ CostSource = Annotated[
 ]
 CostTable = Annotated[
     list[Path] | None,
-    _option(_COST, "--cost-table", text="Table of an external simulator (docs/external_simulators.md); repeatable."),
+    _option(
+        _COST,
+        "--cost-table",
+        text="Table of an external simulator (docs/external_simulators.md); repeatable.",
+        metavar="<path>",
+    ),
 ]
 Require = Annotated[
     str | None,
@@ -248,7 +259,10 @@ Exact = Annotated[
 DisableTerm = Annotated[
     list[str] | None,
     _option(
-        _COST, "--disable-term", text="Switch off a fidelity term (decode_skew, ...; docs/calibration.md); repeatable."
+        _COST,
+        "--disable-term",
+        text="Switch off a fidelity term (decode_skew, ...; docs/calibration.md); repeatable.",
+        metavar="<str>",
     ),
 ]
 Calibration = Annotated[
@@ -269,7 +283,7 @@ LogInterval = Annotated[
     float, _option(_OUTPUT, "--log-interval", text="Simulated seconds between rows of the series.", default=True)
 ]
 LogLevel = Annotated[
-    str, _option(_OUTPUT, "--log-level", text="WARNING, INFO (heartbeat lines) or DEBUG.", default=True)
+    str, _option(_OUTPUT, "--log-level", text="WARNING, or INFO or DEBUG (heartbeat lines).", default=True)
 ]
 
 PrioritizePrefill = Annotated[
@@ -295,9 +309,25 @@ CheckEveryStep = Annotated[
     bool, _option(_OUTPUT, "--check-every-step", text="Recount the KV blocks of all tiers at every step (slow).")
 ]
 KvChunkSize = Annotated[int | None, _option(_ENGINE, "--kv-chunk-size", text="Tokens of a chunk of KV below; 256.")]
-LocalOffloading = Annotated[bool, _option(_PEER, "--enable-local-offloading", text="Not in this version.")]
-AttnOffloading = Annotated[bool, _option(_PEER, "--enable-attn-offloading", text="Not in this version.")]
-SubBatch = Annotated[bool, _option(_PEER, "--enable-sub-batch-interleaving", text="Not in this version.")]
+LocalOffloading = Annotated[
+    bool,
+    _option(
+        _PEER,
+        "--enable-local-offloading",
+        text="Reads of weights take at least what npu_mem's latency and bandwidth say (docs/memory.md).",
+    ),
+]
+AttnOffloading = Annotated[
+    bool, _option(_PEER, "--enable-attn-offloading", text="Decodes attend in the node's memory (docs/pim.md).")
+]
+SubBatch = Annotated[
+    bool,
+    _option(
+        _PEER,
+        "--enable-sub-batch-interleaving",
+        text="Two halves of a batch alternate between device and memory (docs/pim.md).",
+    ),
+]
 AttnPrediction = Annotated[
     bool, _option(_PEER, "--enable-attn-prediction", text="A bundle's attention by a regressor fitted on it.")
 ]

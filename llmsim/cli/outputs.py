@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmsim.cli import forget_stdout
 from llmsim.config.errors import InfeasibleError, InputError, InterruptedRun, InvariantError, LlmsimError
 from llmsim.core import Results, Status
 
@@ -21,15 +22,14 @@ NAMED = 3
 
 def check_outputs(options: "RunOptions") -> None:
     """Raises InputError, before any work, where an output cannot be written or would replace an input."""
-    from llmsim.export.files import check_writable, check_writable_folder
+    from llmsim.export.files import check_writable, check_writable_folder, keep_inputs
 
-    inputs = (options.cluster, Path(options.dataset))
     for option, path in (("--output", options.output), ("--timeline", options.timeline)):
-        if path is None:
-            continue
-        if any(_same_file(path, source) for source in inputs):
-            raise InputError(f"{option} {path} is an input of this run and would be overwritten; name another file")
-        check_writable(path)
+        if path is not None:
+            keep_inputs(option, path, _inputs(options))
+            check_writable(path)
+    if options.output is not None and options.output == options.timeline:
+        raise InputError(f"--output and --timeline are both {options.output}; name two files")
     if options.timeline is not None:
         from llmsim.export.timeline import check_perfetto
 
@@ -38,11 +38,12 @@ def check_outputs(options: "RunOptions") -> None:
         check_writable_folder(options.run_dir)
 
 
-def _same_file(a: Path, b: Path) -> bool:
-    try:
-        return a.samefile(b)
-    except (OSError, ValueError):
-        return False
+def _inputs(options: "RunOptions") -> list[Path]:
+    """The files that a run reads and that its manifest names."""
+    from llmsim.workload.dataset import file_of
+
+    files = [options.cluster, *map(Path, file_of(options.dataset))]
+    return files if options.arrivals is None else [*files, options.arrivals]
 
 
 def write_outputs(
@@ -67,8 +68,6 @@ def write_outputs(
     for write in writers:
         try:
             write()
-        except BrokenPipeError:
-            raise
         except (LlmsimError, OSError) as error:
             errors.append(error)
     if errors:
@@ -107,7 +106,7 @@ def _print_report(options: "RunOptions", lowered: "LoweredDeployment", report: d
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        raise
+        forget_stdout()
     except OSError as error:
         raise InputError(
             f"standard output cannot be written ({error.strerror}); redirect it to a disk with space"
@@ -156,7 +155,6 @@ def _write_run_dir(
     report: dict[str, Any],
 ) -> None:
     from llmsim.export.run_dir import RunRecord, write_run_dir
-    from llmsim.workload.dataset import file_of
 
     assert options.run_dir is not None
     groups = [
@@ -171,11 +169,7 @@ def _write_run_dir(
     record = RunRecord(
         argv=sys.argv,
         seed=options.seed,
-        inputs=[
-            options.cluster,
-            *file_of(options.dataset),
-            *([] if options.arrivals is None else [options.arrivals]),
-        ],
+        inputs=_inputs(options),
         config={
             "groups": groups,
             "link": asdict(deployment.link),

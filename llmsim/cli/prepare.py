@@ -1,10 +1,12 @@
 """From a checked `run` command line to something that can be simulated, once or many times."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from llmsim.cli.checked import RunOptions
+from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
     from llmsim.config import Deployment
@@ -115,3 +117,14 @@ def checked_options(arguments: Sequence[str]) -> RunOptions:
 
     options: RunOptions = run_app(list(arguments), standalone_mode=False, obj=lambda checked: checked)
     return options
+
+
+def without_outputs(options: RunOptions) -> RunOptions:
+    """The same for a command that writes none of a run's outputs; says on stderr which of them were asked for."""
+    asked = {"--output": options.output, "--run-dir": options.run_dir, "--timeline": options.timeline}
+    named = [name for name, path in asked.items() if path is not None]
+    if named:
+        print(f"note: {', '.join(named)}: this command writes no such output", file=sys.stderr)
+    if options.require:
+        raise InputError(f"--require {options.require}: only `llmsim run` refuses times; leave it out")
+    return replace(options, output=None, run_dir=None, timeline=None)

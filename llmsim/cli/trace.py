@@ -92,10 +92,12 @@ def convert(
     tokenizer: Tokenizer = None,
 ) -> None:
     given = dict(locals())
-    from llmsim.export.files import check_writable
+    from llmsim.export.files import check_writable, keep_inputs
+    from llmsim.workload.dataset import file_of
 
     if to not in TARGETS:
         raise InputError(f'--to is "{to}"; it may be {", ".join(TARGETS)}')
+    keep_inputs("the output", output, map(Path, file_of(path)))
     check_writable(output)
     trace = _read(path, _selection(given), CONTENT_BLOCK)
     if to == "mooncake":

@@ -3,7 +3,7 @@
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -30,6 +30,19 @@ def check_writable(path: str | Path) -> Path:
     return target
 
 
+def keep_inputs(option: str, output: Path, inputs: Iterable[Path]) -> None:
+    """Raises InputError where writing `output`, named by `option`, would replace one of the files that are read."""
+    if any(_same_file(output, source) for source in inputs):
+        raise InputError(f"{option} {output} is an input of this run and would be overwritten; name another file")
+
+
+def _same_file(a: Path, b: Path) -> bool:
+    try:
+        return a.samefile(b)
+    except (OSError, ValueError):
+        return False
+
+
 def check_writable_folder(path: str | Path) -> Path:
     """Makes sure, before any work, that files can be written into the folder `path`; creates it where it is missing.
 
@@ -38,7 +51,7 @@ def check_writable_folder(path: str | Path) -> Path:
     target = Path(path)
     try:
         if target.exists() and not target.is_dir():
-            raise InputError(f"{target}: the run folder is a file; name a folder, or a path that does not exist yet")
+            raise InputError(f"{target}: a file, but must be a folder; name one, or a path that does not exist yet")
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=target, prefix=".llmsim."):
             pass

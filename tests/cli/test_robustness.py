@@ -2,18 +2,20 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 from processes import wait_until_it_simulates
 from shared_data import shared
 
-from llmsim.cli import run_main
+from llmsim.cli import main, run_main
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "cluster_config" / "h100_llama31_8b.json"
@@ -43,6 +45,10 @@ def test_an_output_never_replaces_an_input(tmp_path: Path, capsys: pytest.Captur
     shutil.copy(TRACE, trace)
     assert run(*ROOFLINE, "--output", trace, dataset=trace) == 2
     assert "overwritten" in capsys.readouterr().err
+    assert run(*ROOFLINE, "--output", trace, dataset=f"trace:{trace},limit=3") == 2
+    assert main(["trace", "convert", str(trace), str(trace), "--to", "mooncake"]) == 2
+    assert run(*ROOFLINE, "--output", tmp_path / "a", "--timeline", tmp_path / "a") == 2
+    assert "name two files" in capsys.readouterr().err
     assert trace.read_bytes() == TRACE.read_bytes()
 
 
@@ -68,6 +74,56 @@ def test_closed_streams(closed: str) -> None:
     line = " ".join(f"'{part}'" for part in command("--dataset", "absent.jsonl"))
     done = subprocess.run(["sh", "-c", f"{line} 2>&-"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+
+
+@pytest.mark.parametrize(("line", "code"), [("schema", 0), ("run", 0), ("run --max-model-len 20", 3)])
+def test_a_reader_that_has_seen_enough_is_no_error(line: str, code: int) -> None:
+    """`llmsim ... | head`: the exit code is that of the work done."""
+    verb, *options = line.split()
+    run_options = command("--dataset", TRACE, "--json", *options)[2:] if verb == "run" else options
+    process = subprocess.Popen(
+        [sys.executable, "-m", "llmsim", verb, *run_options], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    err = process.stderr.read().decode()
+    process.stderr.close()
+    assert process.wait(timeout=60) == code
+    assert err.count("\n") == (code != 0) and "Broken" not in err
+
+
+@pytest.mark.parametrize("module", ["llmsim.cli", "typer", "llmsim.cli.app"])
+def test_an_interrupt_while_python_imports_is_one_sentence(module: str) -> None:
+    """The function behind the command `llmsim`, interrupted as its first import of `module` begins."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    home, function = scripts["llmsim"].split(":")
+    program = f"""
+import sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from {home} import {function}
+sys.exit({function}())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "llmsim: error: interrupted before anything was computed\n")
+
+
+def test_outputs_that_a_command_does_not_write_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--cluster-config", str(CLUSTER), "--dataset", str(TRACE), *ROOFLINE]
+    graph = ["graph", "step", "--graph", str(tmp_path / "g.dot"), *arguments]
+    assert main([*graph, "--run-dir", str(tmp_path / "r"), "--output", str(tmp_path / "o.csv")]) == 0
+    assert "--output, --run-dir: this command writes no such output" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["g.dot"]
+    assert main([*graph, "--require", "measured"]) == 2
+
+
+def test_the_help_lists_every_option_under_a_heading(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help"]) == 0
+    sections = re.findall(r"^(\S.*):$", capsys.readouterr().out, re.M)
+    assert sections == ["Input", "Engine (vLLM's names)", "Costs and network", "Output", "LLMServingSim", "Other"]
 
 
 @pytest.mark.parametrize(("number", "delay"), [(signal.SIGINT, 1.0), (signal.SIGTERM, 1.0), (signal.SIGINT, 0.1)])

@@ -59,9 +59,11 @@ def detect(path: str, head: Head) -> str:
             return name
     if head.kind == "empty":
         raise InputError(f"{path}: the trace is empty")
-    titles = ", ".join(FORMATS)
     columns = f" (columns {', '.join(head.columns)})" if head.kind == "csv" else ""
-    raise InputError(f'{path}:1: not a trace that is known: it begins with "{head.shown}"{columns}; known: {titles}')
+    raise InputError(
+        f'{path}:1: not a trace that is known: it begins with "{head.shown}"{columns}; the simplest has lines such as '
+        f'{{"input_toks": 200, "output_toks": 100, "arrival_time_ns": 0}}; known: {", ".join(FORMATS)} (docs/traces.md)'
+    )
 
 
 def read_trace(
