@@ -1,4 +1,4 @@
-// Flows of the fair-share network: starts, ends, and when a solve is due; the solve itself is in fair_solve.cpp.
+// Flows of the fair-share network: starts, ends, and what is known of links; the solve itself is in fair_solve.cpp.
 #include "engine/fair_share.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ constexpr unsigned __int128 kPsPerSecond = 1'000'000'000'000ULL;
 
 FairShare::FairShare(std::span<const model::BytesPerSecond> capacities, RateQuantum quantum) : quantum_(quantum) {
     links_.resize(capacities.size());
-    cursors_.resize(capacities.size());
+    tally_.resize(capacities.size());
     for (std::size_t i = 0; i < capacities.size(); ++i) {
         if (capacities[i] >= model::BytesPerSecond{1} << (63 - kRateBits)) {
             throw model::OutOfRange("a link of " + std::to_string(capacities[i]) +
@@ -46,10 +46,10 @@ FlowId FairShare::start(Ps now, std::span<const LinkId> route, model::Bytes byte
     const FlowId id = free_flows_.back();
     free_flows_.pop_back();
     Flow& flow = flows_[id];
-    flow.volume = (static_cast<Volume>(bytes) << kRateBits) * kPsPerSecond;
-    flow.rate = kNew;
+    flow.target = (static_cast<Volume>(bytes) << kRateBits) * kPsPerSecond;
     flow.owner = model::kNone;
     flow.length = static_cast<std::uint16_t>(length);
+    flow.held = flow.length;
     flow.alive = true;
     if (length > kInline) {
         if (free_routes_.size() <= length) free_routes_.resize(length + 1);
@@ -75,27 +75,44 @@ FlowId FairShare::start(Ps now, std::span<const LinkId> route, model::Bytes byte
     return id;
 }
 
-// Leaves it in the lists of its links, which the next solve tidies.
 void FairShare::remove(Ps now, FlowId id) {
     Flow& flow = flows_[id];
-    lowest_ended_ = std::min(lowest_ended_, flow.rate);
+    const Rate rate = links_[flow.owner].level;
+    lowest_ended_ = std::min(lowest_ended_, rate);
+    disown(id);
+    flow.alive = false;
+    --active_;
     for (const LinkId link_id : route_of(flow)) {
         Link& link = links_[link_id];
-        loads_[link_id].left += flow.rate;
-        link.freed += flow.rate;
+        loads_[link_id].left += rate;
+        link.freed += rate;
         if (quantum_.rate_ppm > 0 && !over_quantum_) {
             over_quantum_ = static_cast<Volume>(link.freed) * 1'000'000 >
                             static_cast<Volume>(link.capacity) * static_cast<Volume>(quantum_.rate_ppm);
         }
         if (--link.count == 0) link.busy += now - link.busy_since;
         touch(link_id);
+        if (link.list.size() > 2 * std::size_t{link.count}) tidy(link);
     }
-    flow.alive = false;
-    ended_.push_back(id);
-    --active_;
 }
 
-// The flows that a link limits are its last ones, those of its level.
+// Takes ended flows out of the list; the rest keeps its order.
+void FairShare::tidy(Link& link) {
+    std::erase_if(link.list, [&](FlowId id) {
+        if (flows_[id].alive) return false;
+        let_go(id);
+        return true;
+    });
+}
+
+// A list forgets an ended flow; its number is free when none has it any more.
+void FairShare::let_go(FlowId id) {
+    Flow& flow = flows_[id];
+    if (--flow.held > 0) return;
+    if (flow.length > kInline) free_routes_[flow.length].push_back(flow.route[0]);
+    free_flows_.push_back(id);
+}
+
 void FairShare::end_due(Ps now, std::vector<FlowId>& out) {
     while (!due_.empty() && due_.front().first <= now) {
         const auto [end, id] = due_.front();
@@ -103,33 +120,30 @@ void FairShare::end_due(Ps now, std::vector<FlowId>& out) {
         due_.pop_back();
         Link& link = links_[id];
         if (link.end != end) continue;
-        const Volume served = static_cast<Volume>(link.level) * static_cast<Volume>(now - link.since);
-        Volume least = ~Volume{0};
-        for (std::size_t at = link.list.size(); at-- > 0;) {
-            const FlowId id_there = link.list[at];
-            const Flow& flow = flows_[id_there];
-            if (flow.rate < link.level) break;
-            if (flow.owner != id || !flow.alive) continue;
-            if (flow.volume <= served) {
-                out.push_back(id_there);
-                remove(now, id_there);
-            } else {
-                least = std::min(least, flow.volume);
-            }
-        }
         link.end = kNever;
-        if (least != ~Volume{0}) {
-            const auto rate = static_cast<Volume>(link.level);
-            const Volume span = (least + rate - 1) / rate;
-            const auto limit = static_cast<Volume>(model::kHorizon - link.since);
-            set_end(id, span > limit ? model::kHorizon + 1 : link.since + static_cast<Ps>(span));
+        const Volume served = clock(link, now);
+        const std::size_t before = out.size();
+        while (!link.heap.empty() && flows_[link.heap.front()].target <= served) {
+            if (out.size() == before + 1) link.known = false;  // counting anew is cheaper than many corrections
+            out.push_back(link.heap.front());
+            remove(now, out.back());
         }
+        if (!link.heap.empty()) find_end(id);
     }
+}
+
+// When its first flow ends, at the level and from the time of the last solve.
+void FairShare::find_end(LinkId id) {
+    const Link& link = links_[id];
+    const Volume left = flows_[link.heap.front()].target - link.served;
+    const auto rate = static_cast<Volume>(link.level);
+    const Volume span = (left + rate - 1) / rate;
+    const auto limit = static_cast<Volume>(model::kHorizon - link.since);
+    set_end(id, span > limit ? model::kHorizon + 1 : link.since + static_cast<Ps>(span));
 }
 
 void FairShare::set_end(LinkId link, Ps end) {
     links_[link].end = end;
-    if (end == kNever) return;
     due_.emplace_back(end, link);
     std::push_heap(due_.begin(), due_.end(), std::greater<>());
     if (due_.size() < 4 * links_.size() + 1024) return;
@@ -144,9 +158,9 @@ Ps FairShare::next_end() const { return due_.empty() ? kNever : due_.front().fir
 
 model::Bytes FairShare::bytes_left(FlowId id, Ps now) const {
     const Flow& flow = flows_[id];
-    const Volume served = static_cast<Volume>(flow.rate) * static_cast<Volume>(now - links_[flow.owner].since);
+    const Volume served = clock(links_[flow.owner], now);
     const Volume unit = kPsPerSecond << kRateBits;
-    return served >= flow.volume ? 0 : static_cast<model::Bytes>((flow.volume - served + unit - 1) / unit);
+    return served >= flow.target ? 0 : static_cast<model::Bytes>((flow.target - served + unit - 1) / unit);
 }
 
 Ps FairShare::busy_ps(LinkId id, Ps now) const {

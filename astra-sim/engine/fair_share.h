@@ -23,14 +23,17 @@ struct RateQuantum {
 
 // Rates by level filling: s = the least floor(capacity left / flows left) of any link; every link with that share is
 // frozen at once, its flows get s, and so on; what a frozen link has left is less than one unit per flow and stays
-// unused. So rates do not depend on any order and connected components do not meet. Volumes are kept in
-// (2^-16 bytes/s * ps), settled when a flow's rate may change: V -= rate * (t - t0); a flow ends at t0 + ceil(V /
-// rate).
+// unused. So rates do not depend on any order and connected components do not meet.
+//
+// A flow belongs to the link that limits it. All flows of a link have its level as their rate, so the link keeps one
+// clock for them, the volume that each has been served (2^-16 bytes/s * ps): a flow ends when the clock is at its
+// target, and nothing is done per flow when a level changes.
 //
 // Levels rise, and a flow is frozen at the lowest level of its links. So what happens to flows of rate >= L changes no
 // level below L: a solve begins at the lowest rate of a flow that ended, or the least equal share that a started flow
-// can get, and visits only flows of at least that rate that are connected to the change. The flows of a link stand in
-// the order of their rates, so that these are the last ones. Equal to solving everything anew, bit for bit.
+// can get, and takes up only links of at least that level that are connected to the change. It moves their flows as
+// one, by how many of them cross each other link, and looks at single flows only where one gets another owner. Equal
+// to solving everything anew, bit for bit.
 class FairShare {
 public:
     static constexpr model::Ps kNever = std::numeric_limits<model::Ps>::max();
@@ -48,7 +51,7 @@ public:
     void solve(model::Ps now);
     model::Ps next_end() const;  // as of the last solve; kNever when nothing moves
 
-    Rate rate(FlowId flow) const { return flows_[flow].rate; }
+    Rate rate(FlowId flow) const { return links_[flows_[flow].owner].level; }
     bool in_motion(FlowId flow) const { return flow < flows_.size() && flows_[flow].alive; }
     std::span<const model::LinkId> route(FlowId flow) const { return route_of(flows_[flow]); }
     // What has not left yet, rounded up. Needs a flow that was solved and is in motion.
@@ -58,61 +61,97 @@ public:
     std::uint32_t peak_flows_on(model::LinkId link) const { return links_[link].peak; }
     model::Ps busy_ps(model::LinkId link, model::Ps now) const;  // with at least one flow
     std::uint64_t num_solves() const { return num_solves_; }
-    std::uint64_t num_visits() const { return num_visits_; }      // flows that solves looked at
+    std::uint64_t num_visits() const { return num_visits_; }      // flows whose rates solves found anew
     std::uint64_t num_deferred() const { return num_deferred_; }  // re-solves put off by the quantum; 0: exact
 
 private:
     using Volume = unsigned __int128;
-    static constexpr Rate kNew = std::numeric_limits<Rate>::max();   // of a flow not yet solved
-    static constexpr model::LinkId kTaken = model::kNone - 1;        // owner of a flow during a solve
-    static constexpr Rate kFree = std::numeric_limits<Rate>::max();  // level of a link that limits nobody
 
     static constexpr std::size_t kInline = 8;
+    static constexpr std::size_t kFew = 4;  // so many flows are walked one by one
     // One cache line; longer routes are kept apart.
     struct alignas(64) Flow {
-        Volume volume;
-        Rate rate;
-        model::LinkId owner;   // the link that limits it; its volume is as of that link's `since`
+        Volume target;         // of its owner's clock, at its end; without an owner: its volume
+        model::LinkId owner;   // the link that limits it; kNone until solved
+        std::uint32_t place;   // in its owner's heap
         std::uint16_t length;  // of its route
+        std::uint16_t held;    // by the lists of so many links
         bool alive;
         model::LinkId route[kInline];  // too long: route[0] says where in routes_
     };
-    // What a solve touches for every hop of every flow: small, to stay in the first cache.
+    // What a solve touches for every crossing: small, to stay in the first cache.
     struct Load {
         Rate left;               // capacity that flows with a rate do not use
         std::uint32_t open = 0;  // flows without one
         std::uint32_t stamp = 0;
     };
+    // So many of a link's own flows cross that link.
+    struct Crossing {
+        model::LinkId link;
+        std::uint32_t flows;
+    };
     struct Link {
         Rate capacity;
-        std::uint32_t count = 0;   // flows
-        std::uint32_t fixed = 0;   // during a solve: list[0 .. fixed) keep their rates
-        std::vector<FlowId> list;  // by rate; may hold flows that ended since the last solve
-        Rate level = kFree;
+        Rate level = 0;  // the rate of the flows that it limits
         model::Ps since = 0;
-        model::Ps end = kNever;  // when the first flow that it limits ends
-        Rate freed = 0;
-        std::uint32_t peak = 0;
+        Volume served = 0;                // its clock at `since`
+        std::vector<FlowId> heap;         // the flows that it limits, by target
+        std::vector<Crossing> crossings;  // of these, by link; when known
+        bool known = false;
         bool dirty = false;
+        std::uint32_t opened = 0;  // stamps of the solves that took and gave its level
+        std::uint32_t frozen = 0;
+        std::uint32_t sorted = ~0U;  // stamp of the solve since which the list is in the order of rates
+        std::vector<FlowId> list;    // all flows; may hold some that ended
+        std::uint32_t count = 0;     // flows that have not
+        std::uint32_t peak = 0;
+        std::uint32_t place = 0;  // in owning_
+        Rate freed = 0;
+        model::Ps end = kNever;  // when the first flow that it limits ends
         model::Ps busy_since = 0;
         model::Ps busy = 0;
     };
     using Due = std::pair<model::Ps, model::LinkId>;
-    using Share = std::pair<Rate, model::LinkId>;
+    struct Share {
+        Rate bound;
+        model::LinkId link;
+    };
 
     void touch(model::LinkId link);
     void remove(model::Ps now, FlowId flow);
+    void tidy(Link& link);
+    void let_go(FlowId flow);
+    // A link's own flows.
+    void own(model::LinkId link, FlowId flow);
+    void disown(FlowId flow);
+    void sift(Link& link, std::size_t at);
+    void recount(Link& link, FlowId flow, bool more);
+    void know(Link& link);
+    template <class Each>
+    void for_crossings(Link& link, const Each& each);
+    Volume clock(const Link& link, model::Ps now) const {
+        return link.served + static_cast<Volume>(link.level) * static_cast<Volume>(now - link.since);
+    }
+    void find_end(model::LinkId link);
+    void set_end(model::LinkId link, model::Ps end);
+    // A solve.
     bool nothing_to_do(bool& deferred);
+    bool has_fast_flow(Link& link);
     Rate lowest_level() const;
     void gather(model::Ps now, Rate lowest);
+    void reach(model::LinkId link);
+    void open(model::Ps now, model::LinkId link);
+    bool open_rest(model::Ps now, Rate lowest, std::size_t budget);
+    template <class Wanted>
+    bool touches(Link& link, const Wanted& wanted, std::size_t& looked_at);
     void fill(model::Ps now);
+    void sink(std::size_t at, Share share);
     void freeze(model::Ps now, model::LinkId link, Rate share);
-    void rebuild_lists();
+    void take_over(model::Ps now, model::LinkId link);
     void forget_changes();
     std::span<const model::LinkId> route_of(const Flow& flow) const {
         return {flow.length <= kInline ? flow.route : &routes_[flow.route[0]], flow.length};
     }
-    void set_end(model::LinkId link, model::Ps end);
 
     RateQuantum quantum_;
     std::vector<Load> loads_;  // by link
@@ -122,22 +161,24 @@ private:
     std::vector<FlowId> free_flows_;
     std::vector<std::vector<std::uint32_t>> free_routes_;  // by length, of the long ones
     std::size_t active_ = 0;
-    std::vector<Due> due_;  // heap; entries that differ from their link's `end` are stale
+    std::vector<model::LinkId> owning_;  // links that limit flows, in any order
+    std::vector<Due> due_;               // heap; entries that differ from their link's `end` are stale
     // Since the last solve:
     std::vector<model::LinkId> dirty_;
     std::size_t checked_ = 0;  // of dirty_, for flows that the quantum keeps waiting
     std::vector<FlowId> started_;
-    std::vector<FlowId> ended_;
-    Rate lowest_ended_ = kNew;
+    Rate lowest_ended_ = kUnlimited;
     bool over_quantum_ = false;
     bool waiting_ = false;
     // Scratch of a solve:
+    static constexpr Rate kUnlimited = std::numeric_limits<Rate>::max();
     std::uint32_t stamp_ = 0;
     std::vector<model::LinkId> affected_;
-    std::vector<Share> shares_;  // heap of lower bounds
+    std::vector<model::LinkId> rest_;
+    std::size_t left_to_freeze_ = 0;  // flows
+    std::vector<Share> shares_;       // heap of lower bounds
     std::vector<model::LinkId> level_;
-    std::vector<FlowId> order_;     // in which flows were frozen
-    std::vector<FlowId*> cursors_;  // by link: where its next flow goes
+    std::vector<std::uint32_t> tally_;  // by link, all 0
     std::uint64_t num_solves_ = 0;
     std::uint64_t num_visits_ = 0;
     std::uint64_t num_deferred_ = 0;

@@ -1,7 +1,6 @@
-// The incremental solve of FairShare: which flows a change can touch, and level filling among them.
+// The incremental solve of FairShare: which links a change can touch, and level filling among them.
 #include <algorithm>
 #include <functional>
-#include <string>
 
 #include "engine/fair_share.h"
 #include "model/errors.h"
@@ -11,23 +10,35 @@ namespace astra_sim::engine {
 using model::LinkId;
 using model::Ps;
 
-namespace {
-constexpr std::size_t kAhead = 12;  // flows to fetch before they are needed
-}  // namespace
-
 // True when no flow's rate can differ, or the quantum lets the solve wait.
 bool FairShare::nothing_to_do(bool& deferred) {
     deferred = false;
     if (!started_.empty()) return false;
     if (dirty_.empty()) return true;
-    for (; checked_ < dirty_.size() && !waiting_; ++checked_) {
-        std::vector<FlowId>& list = links_[dirty_[checked_]].list;
-        while (!list.empty() && !flows_[list.back()].alive) list.pop_back();
-        waiting_ = !list.empty() && flows_[list.back()].rate >= lowest_ended_;
-    }
+    for (; checked_ < dirty_.size() && !waiting_; ++checked_) waiting_ = has_fast_flow(links_[dirty_[checked_]]);
     if (!waiting_) return true;
     deferred = quantum_.rate_ppm > 0 && active_ > quantum_.above_flows && !over_quantum_;
     return deferred;
+}
+
+// True when a flow on the link is at least as fast as one that ended. Those that it limits are its fastest; of others
+// it keeps the order as long as there is no solve.
+bool FairShare::has_fast_flow(Link& link) {
+    if (link.count == 0) return false;
+    if (!link.heap.empty()) return link.level >= lowest_ended_;
+    if (link.sorted == stamp_) {
+        while (!flows_[link.list.back()].alive) {
+            let_go(link.list.back());
+            link.list.pop_back();
+        }
+        return rate(link.list.back()) >= lowest_ended_;
+    }
+    const auto fast = [&](FlowId id) { return flows_[id].alive && rate(id) >= lowest_ended_; };
+    if (std::any_of(link.list.begin(), link.list.end(), fast)) return true;
+    tidy(link);
+    std::sort(link.list.begin(), link.list.end(), [&](FlowId a, FlowId b) { return rate(a) < rate(b); });
+    link.sorted = stamp_;
+    return false;
 }
 
 // No level below this one can change.
@@ -50,6 +61,7 @@ void FairShare::solve(Ps now) {
     if (!started_.empty() || waiting_) {
         ++num_solves_;
         gather(now, lowest_level());
+        num_visits_ += left_to_freeze_;
         fill(now);
     }
     forget_changes();
@@ -60,12 +72,6 @@ void FairShare::solve(Ps now) {
 }
 
 void FairShare::forget_changes() {
-    for (const FlowId flow : ended_) {
-        const std::uint16_t length = flows_[flow].length;
-        if (length > kInline) free_routes_[length].push_back(flows_[flow].route[0]);
-        free_flows_.push_back(flow);
-    }
-    ended_.clear();
     for (const LinkId link : dirty_) {
         links_[link].dirty = false;
         links_[link].freed = 0;
@@ -73,50 +79,114 @@ void FairShare::forget_changes() {
     dirty_.clear();
     started_.clear();
     checked_ = 0;
-    lowest_ended_ = kNew;
+    lowest_ended_ = kUnlimited;
     over_quantum_ = false;
     waiting_ = false;
 }
 
-// Settles all flows of at least the lowest rate that are connected to a change, and takes their rates away.
+// Opens all links of at least the lowest level that are connected to a change by the flows that they limit. From what
+// is reached one can look for their links, or from the links that are left for what is reached: whichever ends first.
 void FairShare::gather(Ps now, Rate lowest) {
     ++stamp_;
     affected_.clear();
-    const std::uint32_t stamp = stamp_;
-    const auto reach = [&, stamp](LinkId id) {
-        Load& load = loads_[id];
-        if (load.stamp != stamp) {
-            load.stamp = stamp;
-            load.open = 0;
-            affected_.push_back(id);
-        }
-        return &load;
-    };
     for (const LinkId id : dirty_) reach(id);
+    for (const FlowId id : started_) {
+        for (const LinkId link : route_of(flows_[id])) ++loads_[link].open;
+    }
+    left_to_freeze_ = started_.size();
+    std::size_t looked_at = 0;
+    std::size_t budget = owning_.size();
     for (std::size_t next = 0; next < affected_.size(); ++next) {
         const LinkId id = affected_[next];
-        Link& link = links_[id];
-        const auto slower = [&](FlowId flow, Rate bound) { return flows_[flow].rate < bound; };
-        const auto split = std::lower_bound(link.list.begin(), link.list.end(), lowest, slower);
-        link.fixed = static_cast<std::uint32_t>(split - link.list.begin());
-        const std::size_t wanted = link.count - link.fixed;  // those that ended are not among the fixed
-        for (std::size_t at = link.list.size(); loads_[id].open < wanted; --at) {
-            if (at > kAhead) __builtin_prefetch(&flows_[link.list[at - 1 - kAhead]]);
-            Flow& flow = flows_[link.list[at - 1]];
-            if (!flow.alive || flow.owner == kTaken) continue;
-            Rate rate = 0;  // it keeps the old one for the order of the lists until it gets another
-            if (flow.rate != kNew) {
-                rate = flow.rate;
-                flow.volume -= static_cast<Volume>(rate) * static_cast<Volume>(now - links_[flow.owner].since);
-            }
-            flow.owner = kTaken;
-            ++num_visits_;
-            for (const LinkId crossed : route_of(flow)) {
-                Load* load = reach(crossed);
-                load->left += rate;
-                ++load->open;
+        const Link& link = links_[id];
+        for (std::size_t at = 0; at < link.list.size() && loads_[id].open < link.count; ++at, ++looked_at) {
+            const LinkId owner = flows_[link.list[at]].owner;
+            if (owner == model::kNone) continue;  // started, or ended
+            if (links_[owner].opened != stamp_ && links_[owner].level >= lowest) open(now, owner);
+        }
+        if (looked_at <= budget) continue;
+        if (open_rest(now, lowest, budget)) return;
+        budget *= 2;
+    }
+}
+
+// True when no link is left that would have to be opened; false when `budget` crossings did not suffice to say so.
+bool FairShare::open_rest(Ps now, Rate lowest, std::size_t budget) {
+    rest_.clear();
+    for (const LinkId id : owning_) {
+        if (links_[id].opened != stamp_ && links_[id].level >= lowest) rest_.push_back(id);
+    }
+    const auto reached = [&](LinkId id) { return loads_[id].stamp == stamp_; };
+    std::size_t looked_at = 0;
+    for (bool more = true; more && !rest_.empty();) {
+        more = false;
+        std::size_t kept = 0;
+        for (const LinkId id : rest_) {
+            if (looked_at > budget) return false;
+            if (touches(links_[id], reached, looked_at)) {
+                open(now, id);
+                more = true;
+            } else {
+                rest_[kept++] = id;
             }
         }
+        rest_.resize(kept);
+    }
+    return true;
+}
+
+// True when a flow of the link crosses one for which `wanted` holds.
+template <class Wanted>
+bool FairShare::touches(Link& link, const Wanted& wanted, std::size_t& looked_at) {
+    if (!link.known && link.heap.size() > kFew) know(link);
+    if (link.known) {
+        for (const Crossing& crossing : link.crossings) {
+            ++looked_at;
+            if (wanted(crossing.link)) return true;
+        }
+        return false;
+    }
+    for (const FlowId flow : link.heap) {
+        for (const LinkId id : route_of(flows_[flow])) {
+            ++looked_at;
+            if (wanted(id)) return true;
+        }
+    }
+    return false;
+}
+
+void FairShare::reach(LinkId id) {
+    Load& load = loads_[id];
+    if (load.stamp == stamp_) return;
+    load.stamp = stamp_;
+    load.open = 0;
+    affected_.push_back(id);
+}
+
+// Takes its flows' rates away and brings its clock to `now`.
+void FairShare::open(Ps now, LinkId id) {
+    Link& link = links_[id];
+    link.served = clock(link, now);
+    link.since = now;
+    link.end = kNever;
+    link.opened = stamp_;
+    left_to_freeze_ += link.heap.size();
+    if (!link.known && link.heap.size() > kFew) know(link);
+    for_crossings(link, [&](LinkId crossed, std::uint32_t flows) {
+        reach(crossed);
+        loads_[crossed].open += flows;
+        loads_[crossed].left += static_cast<Rate>(flows) * link.level;
+    });
+}
+
+template <class Each>
+void FairShare::for_crossings(Link& link, const Each& each) {
+    if (link.known) {
+        for (const Crossing& crossing : link.crossings) each(crossing.link, crossing.flows);
+        return;
+    }
+    for (const FlowId flow : link.heap) {
+        for (const LinkId id : route_of(flows_[flow])) each(id, 1);
     }
 }
 
@@ -126,78 +196,82 @@ void FairShare::fill(Ps now) {
     const auto share_of = [&](LinkId id) { return loads_[id].left / static_cast<Rate>(loads_[id].open); };
     shares_.clear();
     for (const LinkId id : affected_) {
-        if (loads_[id].open == 0) continue;  // all its flows are slower than the change: what it limits stays as it is
-        shares_.emplace_back(share_of(id), id);
-        links_[id].end = kNever;
-        links_[id].level = kFree;
+        if (loads_[id].open > 0)
+            shares_.push_back({share_of(id), id});  // else its flows are all slower than the change
     }
-    std::make_heap(shares_.begin(), shares_.end(), std::greater<>());
-    const auto pop = [&] {
-        std::pop_heap(shares_.begin(), shares_.end(), std::greater<>());
-        const LinkId id = shares_.back().second;
-        shares_.pop_back();
-        return id;
-    };
-    while (!shares_.empty()) {
-        Rate level = kNew;
+    for (std::size_t at = shares_.size() / 2; at-- > 0;) sink(at, shares_[at]);
+    while (left_to_freeze_ > 0) {
+        Rate level = kUnlimited;
         level_.clear();
-        while (!shares_.empty() && shares_.front().first <= level) {
-            const Rate bound = shares_.front().first;
-            const LinkId id = pop();
-            if (loads_[id].open == 0) continue;
-            const Rate share = share_of(id);
-            if (share > bound) {
-                shares_.emplace_back(share, id);
-                std::push_heap(shares_.begin(), shares_.end(), std::greater<>());
-            } else {
-                level = share;  // the least of all bounds, hence of all shares
-                level_.push_back(id);
+        while (!shares_.empty() && shares_.front().bound <= level) {
+            const Share top = shares_.front();
+            const Load& load = loads_[top.link];
+            if (load.open > 0 && load.left - top.bound * static_cast<Rate>(load.open) >= static_cast<Rate>(load.open)) {
+                sink(0, {share_of(top.link), top.link});
+                continue;
             }
+            if (load.open > 0) {
+                level = top.bound;  // the least of all bounds, hence of all shares
+                level_.push_back(top.link);
+            }
+            const Share last = shares_.back();
+            shares_.pop_back();
+            if (!shares_.empty()) sink(0, last);
         }
         for (const LinkId id : level_) freeze(now, id, level);
     }
-    rebuild_lists();
 }
 
-// The flows that got a rate, in rising order, after those that kept theirs.
-void FairShare::rebuild_lists() {
-    for (const LinkId id : affected_) {
-        Link& link = links_[id];
-        link.list.resize(link.count);  // exact: ended flows are among those that lost their rate
-        cursors_[id] = link.list.data() + link.fixed;
+// Puts `share` where `at` is in the heap, or below.
+void FairShare::sink(std::size_t at, Share share) {
+    const std::size_t size = shares_.size();
+    for (std::size_t child = 2 * at + 1; child < size; child = 2 * at + 1) {
+        child += static_cast<std::size_t>(child + 1 < size && shares_[child + 1].bound < shares_[child].bound);
+        if (shares_[child].bound >= share.bound) break;
+        shares_[at] = shares_[child];
+        at = child;
     }
-    for (std::size_t at = 0; at < order_.size(); ++at) {
-        if (at + kAhead < order_.size()) __builtin_prefetch(&flows_[order_[at + kAhead]]);
-        for (const LinkId id : route_of(flows_[order_[at]])) *cursors_[id]++ = order_[at];
-    }
-    order_.clear();
+    shares_[at] = share;
 }
 
+// A link's own flows are open until it is frozen, so it limits others, too, where more are open than it has.
 void FairShare::freeze(Ps now, LinkId id, Rate share) {
     if (share <= 0) {
         throw model::OutOfRange("too many messages share a link: each would get less than 2^-16 bytes/s");
     }
+    if (loads_[id].open == 0) return;  // its flows went with another link of this level
     Link& link = links_[id];
+    if (loads_[id].open > link.heap.size()) take_over(now, id);
     link.level = share;
-    link.since = now;
-    Volume least = ~Volume{0};
-    for (std::size_t at = link.fixed; loads_[id].open > 0; ++at) {
-        if (at + kAhead < link.list.size()) __builtin_prefetch(&flows_[link.list[at + kAhead]]);
-        Flow& flow = flows_[link.list[at]];
-        if (flow.owner != kTaken) continue;  // ended, or frozen at a level before
-        flow.rate = share;
-        flow.owner = id;
-        least = std::min(least, flow.volume);
-        order_.push_back(link.list[at]);
-        for (const LinkId crossed : route_of(flow)) {
-            --loads_[crossed].open;
-            loads_[crossed].left -= share;
-        }
+    link.frozen = stamp_;
+    left_to_freeze_ -= link.heap.size();
+    for_crossings(link, [&](LinkId crossed, std::uint32_t flows) {
+        loads_[crossed].open -= flows;
+        loads_[crossed].left -= static_cast<Rate>(flows) * share;
+    });
+    find_end(id);
+}
+
+// Makes all open flows of a link its own.
+void FairShare::take_over(Ps now, LinkId id) {
+    Link& link = links_[id];
+    if (link.heap.empty()) {
+        link.served = 0;
+        link.since = now;
     }
-    if (least == ~Volume{0}) return;
-    const Volume span = (least + static_cast<Volume>(share) - 1) / static_cast<Volume>(share);
-    const auto limit = static_cast<Volume>(model::kHorizon - now);
-    set_end(id, span > limit ? model::kHorizon + 1 : now + static_cast<Ps>(span));
+    if (loads_[id].open > 2 * link.heap.size()) link.known = false;  // counting anew is cheaper
+    for (std::size_t at = 0; link.heap.size() < loads_[id].open; ++at) {
+        Flow& flow = flows_[link.list[at]];
+        if (!flow.alive || flow.owner == id) continue;
+        if (flow.owner != model::kNone) {
+            const Link& owner = links_[flow.owner];
+            if (owner.opened != stamp_ || owner.frozen == stamp_) continue;
+            flow.target -= owner.served;
+            disown(link.list[at]);
+        }
+        flow.target += link.served;
+        own(id, link.list[at]);
+    }
 }
 
 }  // namespace astra_sim::engine
