@@ -24,6 +24,16 @@ A6000_POWER: Json = {
 }
 """W, GB per DIMM, pJ/bit, s: the values that the artifact's power example gives for the A6000 server."""
 
+SERVER_POWER: Json = {
+    "npu": {"A6000": {"idle_power": 33, "standby_power": 89, "active_power": 300, "standby_duration": 18}},
+    "cpu": {"idle_power": 10, "active_power": 185, "util": 0.5},
+    "dram": {"dimm_size": 32, "idle_power": 4.0, "energy_per_bit": 6.0},
+    "link": {"num_links": 1, "idle_power": 5.0, "energy_per_bit": 4.0},
+    "nic": {"num_nics": 1, "idle_power": 11.2},
+    "storage": {"num_devices": 1, "idle_power": 5.9},
+}
+"""The same server in the artifact's figure 6, without the base power, which depends on how many devices are unused."""
+
 
 def instance(device: Json, model: str, tp: int = 1, role: str | None = None) -> Json:
     """One model serving group of `tp` devices; `role` is "prefill", "decode" or None."""

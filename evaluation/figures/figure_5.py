@@ -41,9 +41,8 @@ SHARED = (
     "prefixes=8:tokens=128:share=0.5,seed=5"
 )
 """Lengths as in the paper's 300 ShareGPT requests: means of 224 and 278 tokens (Llama), 234 and 323 (Phi)."""
-SYNCHRONOUS = ("--no-async-scheduling",)
+H100_OPTIONS = ("--cost-source", "silicon", "--no-async-scheduling")
 """The vLLM of the recordings is not stated; they are older than asynchronous scheduling as a default."""
-H100_OPTIONS = ("--cost-source", "silicon", *SYNCHRONOUS)
 
 
 def runs(work: Workspace) -> list[Run]:
@@ -66,15 +65,19 @@ def _a6000(work: Workspace, name: str, title: str) -> Run:
         f"A6000, {title}",
         config or cluster(instances(name, A6000, LLAMA_8B, PHI_MOE, 1), A6000_LINK),
         str(trace) if trace else _synthetic(name),
-        ("--request-routing-policy", "RR", *SYNCHRONOUS, *source),
+        ("--request-routing-policy", "RR", *published.EAGER, *_prefixes(name), *source),
     )
 
 
 def _h100(work: Workspace, name: str, title: str) -> Run:
-    llama = work.of_artifact("dataset/sharegpt_req300_rate10_llama.jsonl")
-    trace = str(llama) if llama and name != "SM" else _synthetic(name)
+    trace = work.of_artifact(f"dataset/sharegpt_req300_rate10_{'mixtral' if name == 'SM' else 'llama'}.jsonl")
     content = cluster(instances(name, H100, LLAMA_70B, MIXTRAL, 4), H100_LINK)
-    return Run(f"H100_{name}", f"H100, {title}", content, trace, ("--request-routing-policy", "RR", *H100_OPTIONS))
+    options = ("--request-routing-policy", "RR", *H100_OPTIONS, *_prefixes(name))
+    return Run(f"H100_{name}", f"H100, {title}", content, str(trace) if trace else _synthetic(name), options)
+
+
+def _prefixes(name: str) -> tuple[str, ...]:
+    return () if name == "SD+PC" else published.NO_PREFIXES
 
 
 def _synthetic(name: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from figures import published
 from figures.clusters import A6000, A6000_LINK, LLAMA_8B, cluster, instance
-from figures.report import FigureReport
+from figures.report import Comparison, FigureReport
 from figures.runs import Outcome, Run, Workspace
 from figures.style import PARTS, note, save, subplots
 
@@ -22,16 +22,17 @@ def runs(work: Workspace) -> list[Run]:
     trace = work.of_artifact("dataset/sharegpt_pulse_req50_n6_delay15_pc.jsonl")
     profiles = work.of_artifact("perf_models")
     source = ("--profile-dir", str(profiles)) if profiles else ()
+    engine = (*published.EAGER, *source)
     shared = ("--prefix-storage", "CPU", "--enable-prefix-sharing")
     dataset = str(trace or PULSES)
     return [
-        Run("single", "one instance", cluster([instance(A6000, LLAMA_8B)], A6000_LINK), dataset, source),
+        Run("single", "one instance", cluster([instance(A6000, LLAMA_8B)], A6000_LINK), dataset, engine),
         Run(
             "multi",
             "two instances, shared host pool",
             cluster([instance(A6000, LLAMA_8B)] * 2, A6000_LINK),
             dataset,
-            ("--request-routing-policy", "RR", *shared, *source),
+            ("--request-routing-policy", "RR", *shared, *engine),
         ),
     ]
 
@@ -49,13 +50,15 @@ def build(work: Workspace) -> FigureReport:
             axes[1][column].set_axis_off()
             continue
         _panel(work, outcome, axes[0][column], axes[1][column])
+        if work.of_artifact("dataset/sharegpt_pulse_req50_n6_delay15_pc.jsonl"):
+            _compare(work, outcome, report)
         hits = outcome.summary["prefix_cache"]
         for pool in outcome.summary.get("kv_tiers") or ():
             report.remarks.append(f"{run.title}: {pool['hit_tokens']} tokens came from the pool {pool['name']}")
         report.remarks.append(
             f"{run.title}: {100 * (hits['hit_rate'] or 0):.1f} % of the prompt tokens found in the device's cache, "
             f"peak KV use {100 * outcome.summary['kv_cache'][0]['peak_usage']:.0f} % (the paper's own average error is "
-            f"{published.MEMORY_ERROR[run.name]} %; its series are not printed)"
+            f"{published.MEMORY_ERROR[run.name]} %)"
         )
     axes[0][0].set_ylabel("KV held, GB")
     axes[1][0].set_ylabel("hit rate, %")
@@ -63,6 +66,27 @@ def build(work: Workspace) -> FigureReport:
         axis.set_xlabel("time, s")
     save(figure, work.folder / "figure_7.pdf")
     return report
+
+
+def _compare(work: Workspace, outcome: Outcome, report: FigureReport) -> None:
+    """What is held at the end, and the hits, beside what the servers measured on the same trace."""
+    name = outcome.run.name
+    lines = (work.folder / "parsed" / f"{name}_memory.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    last = {int(cells[0]): cells for cells in (line.split("\t") for line in lines)}
+    for number, real in enumerate(published.MEMORY_REAL[name]):
+        label = f"{outcome.run.title}, {number}" if len(published.MEMORY_REAL[name]) > 1 else outcome.run.title
+        held_mib, hits = float(last[number][2]) * 1e9 / 2**20, float(last[number][4])
+        report.comparisons += [
+            Comparison(f"{label}: KV held at the end, MiB", held_mib, real.held_mib, published.ARTIFACT),
+            Comparison(f"{label}: prompt tokens found, %", hits, real.hit_percent, published.ARTIFACT),
+        ]
+    for pool in outcome.summary.get("kv_tiers") or ():
+        hits = 100 * pool["hit_tokens"] / max(outcome.summary["prefix_cache"]["queried_tokens"], 1)
+        held_mib, real = pool["used_bytes"] / 2**20, published.POOL_REAL
+        report.comparisons += [
+            Comparison("shared pool: held at the end, MiB", held_mib, real.held_mib, published.ARTIFACT),
+            Comparison("shared pool: prompt tokens found, %", hits, real.hit_percent, published.ARTIFACT),
+        ]
 
 
 def _panel(work: Workspace, outcome: Outcome, memory: Any, rate: Any) -> None:
@@ -89,6 +113,6 @@ def _panel(work: Workspace, outcome: Outcome, memory: Any, rate: Any) -> None:
             for t, a, b, c in zip(time_s, held, used, rates, strict=True)
         ]
     memory.set(ylim=(0, None), xlim=(0, None))
-    rate.set(ylim=(0, 100), xlim=(0, None))
+    rate.set(ylim=(0, None), xlim=(0, None))
     header = ("instance", "time_s", "held_GB", "used_GB", "hit_rate_percent")
     work.write_table(f"{outcome.run.name}_memory", header, rows)

@@ -7,7 +7,7 @@ from figures.clusters import H100, H100_LINK, LLAMA_70B, MIXTRAL, cluster
 from figures.figure_5 import H100_OPTIONS, LLAMA, PHI, instances
 from figures.report import Comparison, FigureReport
 from figures.runs import Outcome, Run, Workspace
-from figures.style import OURS, PEER, REAL, note, save, subplots
+from figures.style import OURS, PARTS, PEER, REAL, save, subplots
 
 TITLE = "accuracy and simulation time"
 CONFIGURATIONS = {
@@ -16,6 +16,9 @@ CONFIGURATIONS = {
     "PDD": "prefill/decode",
     "SM": "experts",
 }
+OTHERS = {"TokenSim": PARTS[6], "Vidur": PARTS[2], "APEX": PARTS[3]}
+TOP = 1.6
+"""Bars above are cut and labelled."""
 METRICS = (
     ("output throughput", "output_throughput", "tok/s"),
     ("mean TTFT", "mean_ttft_ms", "ms"),
@@ -26,15 +29,16 @@ METRICS = (
 def runs(work: Workspace) -> list[Run]:
     """H100, four devices per instance, 300 requests at 10/s, operator times from the silicon database."""
     llama = work.of_artifact("dataset/sharegpt_req300_rate10_llama.jsonl")
-    phi = work.of_artifact("dataset/sharegpt_req300_rate10_phi.jsonl")
-    traces = {"SM": str(phi or PHI)}
+    mixtral = work.of_artifact("dataset/sharegpt_req300_rate10_mixtral.jsonl")
+    phi = work.of_artifact("dataset/sharegpt_req300_rate10_phi.jsonl")  # a tokenizer of the same kind
+    traces = {"SM": str(mixtral or phi or PHI)}
     return [
         Run(
             f"H100_{name}",
             title,
             cluster(instances(name, H100, LLAMA_70B, MIXTRAL, 4), H100_LINK),
             traces.get(name, str(llama or LLAMA)),
-            ("--request-routing-policy", "RR", *H100_OPTIONS),
+            ("--request-routing-policy", "RR", *H100_OPTIONS, *published.NO_PREFIXES),
         )
         for name, title in CONFIGURATIONS.items()
     ]
@@ -50,6 +54,14 @@ def build(work: Workspace) -> FigureReport:
         for outcome in outcomes:
             _compare(outcome, index, f"{label}, {unit}", key, report)
     _times(axes[0][3], outcomes)
+    for outcome in outcomes:
+        name = outcome.run.name.removeprefix("H100_")
+        if not outcome.failure:
+            slowest = published.SIMULATION_S[name]["LLMServingSim 2.0"]
+            report.remarks.append(
+                f"{outcome.run.title}: simulated in {outcome.wall_s:.1f} s; LLMServingSim 2.0 took {slowest:.0f} s on "
+                "its authors' machine"
+            )
     rows = [(o.run.name, f"{o.wall_s:.2f}", f"{o.cpu_s:.2f}") for o in outcomes if not o.failure]
     work.write_table("simulation_time", ("run", "wall_s", "cpu_s"), rows)
     for outcome in outcomes:
@@ -80,26 +92,44 @@ def _normalised(axis: Any, outcomes: list[Outcome], index: int, label: str) -> N
     axis.set_title(f"{label} over vLLM's")
     for place, outcome in enumerate(outcomes):
         real, peer = _real(outcome, index)
-        first = "_" if place else ""
-        axis.bar(place - 0.2, 1 + peer / 100, 0.36, color=PEER, label=f"{first}LLMServingSim 2.0 (own H100 profile)")
+        name, first = outcome.run.name.removeprefix("H100_"), "_" if place else ""
+        for step, (other, color) in enumerate(OTHERS.items()):
+            known = published.OTHERS[name].get(other)
+            if known is not None:
+                value = known[index] / real
+                axis.bar(place - 0.36 + 0.18 * step, min(value, TOP), 0.17, color=color)
+                if value > TOP:
+                    axis.annotate(
+                        f"{value:.1f}", (place - 0.36 + 0.18 * step, TOP), ha="center", va="bottom", fontsize=6
+                    )
+        axis.bar(place + 0.18, 1 + peer / 100, 0.17, color=PEER, label=f"{first}LLMServingSim 2.0 (own H100 profile)")
         if not outcome.failure:
             value = _value(outcome, index) / real
-            axis.bar(place + 0.2, value, 0.36, color=OURS, label=f"{first}llmsim (silicon database)")
+            axis.bar(place + 0.36, value, 0.17, color=OURS, label=f"{first}llmsim (silicon database)")
+    for other, color in OTHERS.items():
+        axis.bar(0, 0, color=color, label=other)
     axis.axhline(1, color=REAL, linewidth=0.8)
+    axis.set(ylim=(0, 1.08 * TOP))
     axis.set_xticks(range(len(outcomes)), [o.run.title for o in outcomes], rotation=25, ha="right")
     axis.grid(axis="x", visible=False)
 
 
 def _times(axis: Any, outcomes: list[Outcome]) -> None:
+    """Seconds on a logarithmic axis: ours here, the others' on their authors' machine."""
     axis.set_title("simulation, s (whole process)")
-    done = [o for o in outcomes if not o.failure]
-    if not done:
-        note(axis, "no run")
-        return
+    colors = {**OTHERS, "LLMServingSim 2.0": PEER, "LLMServingSim": "#f0b48a", "llmsim": OURS}
     for place, outcome in enumerate(outcomes):
+        times = dict(published.SIMULATION_S[outcome.run.name.removeprefix("H100_")])
         if not outcome.failure:
-            axis.bar(place, outcome.wall_s, 0.5, color=OURS)
-            axis.annotate(f"{outcome.wall_s:.1f}", (place, outcome.wall_s), ha="center", va="bottom", fontsize=7)
+            times["llmsim"] = outcome.wall_s
+        for step, name in enumerate(colors):
+            if name in times:
+                axis.bar(place - 0.375 + 0.15 * step, times[name], 0.14, color=colors[name],
+                         label="LLMServingSim" if name == "LLMServingSim" else None)  # fmt: skip
+        if not outcome.failure:
+            at = (place - 0.375 + 0.15 * (len(colors) - 1), outcome.wall_s)
+            axis.annotate(f"{outcome.wall_s:.1f}", at, ha="center", va="bottom", fontsize=6)
+    axis.set_yscale("log")
     axis.set_xticks(range(len(outcomes)), [o.run.title for o in outcomes], rotation=25, ha="right")
     axis.grid(axis="x", visible=False)
 

@@ -46,11 +46,22 @@ class Workspace:
     artifact: Path | None = None
 
     def of_artifact(self, part: str) -> Path | None:
-        """A file or folder of the artifact; None where it is absent."""
+        """A file or folder of the artifact; None where it is absent.
+
+        A whole copy keeps figures under evaluation/ and evaluation/artifacts/, and profiles under llm_profile/; what
+        its simulator gave, here `peer`, is called `parsed` there.
+        """
         if self.artifact is None:
             return None
-        path = self.artifact / part
-        return path if path.exists() else None
+        stored = part.replace("/peer/", "/parsed/")
+        places = (
+            part,
+            f"evaluation/{part}",
+            f"evaluation/artifacts/{part}",
+            f"evaluation/artifacts/{stored}",
+            f"llm_profile/{part}",
+        )
+        return next((path for place in places if (path := self.artifact / place).exists()), None)
 
     def execute(self, run: Run) -> Outcome:
         """Runs it as users do, in a process of its own; a failure is an outcome, not an exception."""

@@ -64,3 +64,35 @@ def test_errors_are_of_the_reference(monkeypatch):
     from figures.report import Comparison
 
     assert Comparison("x", 110.0, 100.0, "s").error_percent == pytest.approx(10.0)
+
+
+def test_a_whole_copy_of_the_artifact_is_found_by_its_own_names(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(EVALUATION))
+    from figures.runs import Workspace
+
+    files = {
+        "figure_5/A6000/reference/MD_throughput.tsv": "evaluation/figure_5/A6000/reference/MD_throughput.tsv",
+        "figure_5/A6000/peer/MD_throughput.tsv": "evaluation/artifacts/figure_5/A6000/parsed/MD_throughput.tsv",
+        "perf_models": "llm_profile/perf_models/A6000/x.csv",
+        "dataset/x.jsonl": "dataset/x.jsonl",
+    }
+    for stored in files.values():
+        (tmp_path / stored).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / stored).write_text("x")
+    work = Workspace(tmp_path / "work", tmp_path)
+    for asked, stored in files.items():
+        found = work.of_artifact(asked)
+        assert found is not None and str(tmp_path / stored).startswith(str(found))
+    assert work.of_artifact("figure_9/reference") is None
+
+
+def test_published_numbers_agree_with_each_other(monkeypatch):
+    monkeypatch.syspath_prepend(str(EVALUATION))
+    from figures import published
+
+    for name, real in published.H100_REAL.items():
+        assert set(published.OTHERS[name]) <= set(published.SIMULATION_S[name])
+        for values in published.OTHERS[name].values():
+            assert values[0] == pytest.approx(real.throughput, rel=0.4)
+    errors = [abs(published.POWER_PEER_W[run] / real - 1) for run, real in published.POWER_REAL_W.items()]
+    assert 100 * sum(errors) / 2 == pytest.approx(published.ENERGY_ERROR, abs=0.05)
