@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import accuracy_memory
 import accuracy_published
 import accuracy_static
 from accuracy_data import SectionSkipped, needed
@@ -141,7 +142,7 @@ def half_split(folder: Path) -> str:
 
 
 def scheduler(folder: Path) -> str:
-    """Section 7: recorded schedules, step by step."""
+    """Section 8: recorded schedules, step by step."""
     from llmsim.scheduling.recorded import find_recordings, replay
 
     verdicts = [replay(path) for path in find_recordings([needed(folder, "vllm_oracle")])]
@@ -158,8 +159,9 @@ SECTIONS: Sequence[tuple[str, Callable[[Path], str]]] = (
     ("3. What each term is worth", terms),
     ("4. One constant of the machine, half of the log", half_split),
     ("5. Published means: H100, four devices per instance", accuracy_published.h100),
-    ("6. KV blocks", accuracy_published.kv_blocks),
-    ("7. The scheduler", scheduler),
+    ("6. KV blocks", accuracy_memory.kv_blocks),
+    ("7. Throughput, power, memory and prefix hits over time: RTX A6000", accuracy_memory.figures),
+    ("8. The scheduler", scheduler),
 )
 
 

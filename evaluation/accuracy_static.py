@@ -42,6 +42,21 @@ HALF_SPLIT = """`llmsim calibrate <log> <options of the run above>` fits one con
 of the requests and tests it on the other half. Each constant is tried alone; a later one is preferred only where it is
 clearly better. What is left after the fit is not a property of the machine."""
 
+KV_BLOCKS = """Llama-3.1-8B in bf16, blocks of 16 tokens, utilisation 0.9, 2048 tokens per step. The first count is of a
+server of vLLM 0.19.0, the others of server logs in the artifact of LLMServingSim 2.0 (figures 6 and 7, raw_data).
+Predicted with the engine profile of 0.19; target: 6 %. No term was sized on any of them.
+"""
+
+KV_BLOCKS_NOTES = """What does not follow from shapes (kernels, the first capture of graphs) is from logs of other
+machines, where it spreads by about 0.3 GiB: 150 blocks, 6 % of the first card's cache. The older engines keep more per
+entry of the logits than the newer: two of their lines on one device differ by 128 sequences and 0.58 GiB, 38 B per
+entry against 14 here. With a count that is off by some per cent every queueing time is off: give the server's own
+(`--num-gpu-blocks-override`) where the KV cache fills up. The first line in full:"""
+
+FIGURES = """`evaluation/figure_5.sh`, `figure_6.sh` and `figure_7.sh` with `--artifact <data>/artifact`, which draw
+them too. Operator times are the artifact's A6000 profile, nothing is fitted. Totals of figure 5 reach to the second of
+the last token, for all three alike."""
+
 SCHEDULER = (
     "They cover plain runs, KV pressure, prefix caching, sequence limit, long-prefill threshold, priority, async "
     "scheduling with and without pressure, speculative decoding, unchunked prefill, watermark, and 300 requests: "
@@ -50,12 +65,12 @@ SCHEDULER = (
 
 LIMITS = """## What is not validated
 
-- Any other card, model size, load or engine version than the above, request by request. The KV-saturated consumer card,
+- Any other card, model size, load or engine version than that of section 1, request by request. The KV-saturated card,
   the tensor-parallel and the expert-parallel run of which errors are published are not available here.
 - Tensor parallelism and MoE run, and are checked against their sources, but against servers only by the means of
   section 5.
 - Everything that this version refuses by name.
-- Power, energy and memory tiers outside of the device.
+- Energy by component (section 7 has the power of a whole server), memory tiers other than a pool in host memory.
 
 ## Limits that are known
 
