@@ -75,7 +75,7 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
         shared = shared_links(deployment, groups, waves, network, routes, tiers=options.tiers, exact=options.exact)
     how = (
         *transfer_notes(deployment, groups),
-        *unshared_notes(deployment, groups, waves, tiers=options.tiers),
+        *unshared_notes(deployment, groups, waves, routes, tiers=options.tiers),
     )
     return LoweredDeployment(
         tuple(groups), models, account, network, handovers, (*changes, *notes, *account.notes, *how), waves, shared,

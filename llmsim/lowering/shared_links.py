@@ -10,7 +10,7 @@ from llmsim.lowering.collectives import KINDS
 from llmsim.lowering.layouts import LoweredWave
 from llmsim.lowering.network import ClusterNetwork
 from llmsim.lowering.routed import Routes
-from llmsim.model import Operator
+from llmsim.model import Layout, Operator
 
 if TYPE_CHECKING:
     from llmsim.lowering.lowered import LoweredGroup
@@ -69,7 +69,7 @@ def shared_links(
             shared = {kind for kind, links in _links_by_kind(group, members, routes).items() if links & kv_links}
         if len(network.devices[members[0]]) != group.layout.tp * group.layout.pp:
             shared.discard("inside")  # ranks that share prompts: a ring of some of a stage's devices
-        moved = _moved(group, shared)
+        moved = _moved(group, shared, len(members), rows=_by_ports(deployment, members, routes))
         if moved:
             places = [place for index in members for place in network.devices[index]]
             found.append(SharedLinks(tuple(members), tuple(places), moved))
@@ -77,7 +77,12 @@ def shared_links(
 
 
 def unshared_notes(
-    deployment: Deployment, groups: Sequence["LoweredGroup"], waves: Sequence[LoweredWave], *, tiers: bool
+    deployment: Deployment,
+    groups: Sequence["LoweredGroup"],
+    waves: Sequence[LoweredWave],
+    routes: Routes | None,
+    *,
+    tiers: bool,
 ) -> tuple[str, ...]:
     """Names the collectives between members that KV on the same links does not slow, and that do not slow it."""
     names: dict[str, None] = {}
@@ -85,10 +90,11 @@ def unshared_notes(
         first = wave.groups[0]
         if tiers or deployment.groups[first].pd_type is not None:
             ops = (op for op in groups[first].operators if op.kind == "collective" and op.among != "tp")
-            names |= dict.fromkeys(op.name for op in ops if _kind(op) is None)
+            rows = _by_ports(deployment, wave.groups, routes)
+            names |= dict.fromkeys(op.name for op in ops if _kind(op, rows=rows) is None)
     if not names:
         return ()
-    return (f"{', '.join(names)}: exchanges of rows take their own times, whatever KV is on the same links",)
+    return (f"{', '.join(names)}: these exchanges take their own times, whatever KV is on the same links",)
 
 
 def _kv_links(deployment: Deployment, routes: Routes) -> set[int]:
@@ -104,11 +110,31 @@ def _kv_links(deployment: Deployment, routes: Routes) -> set[int]:
     return found
 
 
-def _kind(op: Operator) -> Kind | None:
-    """None: rings of other ranks, and exchanges of rows, are no flows; they take their own times."""
-    if op.collective in ("all_to_all", "broadcast") or op.among not in ("members", "stages", "tp"):
+def _by_ports(deployment: Deployment, members: Sequence[int], routes: Routes | None) -> bool:
+    """Whether an exchange among a domain's members loads one kind of port evenly: all on one node, or each on its own,
+    without a topology. Then a flow from each device to the next member's, of all that leaves the device, stands for it.
+    """
+    nodes = {deployment.groups[index].node for index in members}
+    return routes is None and len(nodes) in (1, len(members))
+
+
+def _kind(op: Operator, *, rows: bool) -> Kind | None:
+    """None: no flows, but times of their own: rings over the ranks of several members, and exchanges of rows where
+    they load ports unevenly (not `rows`)."""
+    if op.collective in ("all_to_all", "broadcast"):
+        return "members" if rows and op.among in ("members", "everyone") else None
+    if op.among not in ("members", "stages", "tp"):
         return None
     return "inside" if op.among == "tp" else op.among
+
+
+def _bytes_per_token(op: Operator, layout: Layout, members: int) -> int:
+    """What a flow carries for each token of the domain, times the members. Of rows (which leave `ranks` devices evenly)
+    those that go to another member: its own ranks are reached over links of their own."""
+    if op.collective != "all_to_all" or op.among != "everyone":
+        return op.collective_bytes_per_token
+    ranks = layout.tp * members
+    return -(-op.collective_bytes_per_token * (ranks - layout.tp) // ((ranks - 1) * layout.tp))
 
 
 def _links_by_kind(group: "LoweredGroup", members: Sequence[int], routes: Routes) -> dict[Kind, set[int]]:
@@ -133,11 +159,15 @@ def _links_by_kind(group: "LoweredGroup", members: Sequence[int], routes: Routes
     }
 
 
-def _moved(group: "LoweredGroup", shared: Collection[Kind]) -> "tuple[_native.CollectiveSpec, ...]":
+def _moved(
+    group: "LoweredGroup", shared: Collection[Kind], members: int, *, rows: bool
+) -> "tuple[_native.CollectiveSpec, ...]":
     """Collectives and hand-overs on shared links, with their bytes, however they are priced."""
     ops = {op.name: op for op in group.operators if op.kind == "collective"}
     return tuple(
-        _native.CollectiveSpec(index, KINDS.get(op.collective, KINDS["all_gather"]), op.collective_bytes_per_token)
+        _native.CollectiveSpec(
+            index, KINDS.get(op.collective, KINDS["all_gather"]), _bytes_per_token(op, group.layout, members)
+        )
         for index, cost in enumerate(group.program_costs)
-        if (op := ops.get(cost.name)) is not None and _kind(op) in shared
+        if (op := ops.get(cost.name)) is not None and _kind(op, rows=rows) in shared
     )

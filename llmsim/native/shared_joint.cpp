@@ -148,12 +148,14 @@ void SharedJoint::meet(std::int64_t number, std::size_t stage, Ps now) {
   for (std::size_t m = 0; m < members_.size(); ++m) advance(number, m, stage, now);
 }
 
-// What each of a ring's ranks sends.
+// What each of a ring's ranks sends; of an exchange of rows, what leaves each rank, in all one neighbour's flow: that
+// loads the ranks' ports as much as flows to all others do.
 std::int64_t SharedJoint::bytes_of(const Run& run, std::size_t member, std::int32_t op, std::size_t ranks) const {
   const auto index = static_cast<std::size_t>(op);
   const auto count = static_cast<std::int64_t>(ranks);
   const std::int64_t units = run.members[member].place.at(program_.operators()[index].feature);
   const std::int64_t chunk = ceil_div(units * specs_[index]->bytes_per_unit, count);
+  if (specs_[index]->kind == model::CollectiveKind::all_to_all) return chunk;
   return (count - 1) * chunk * (specs_[index]->kind == model::CollectiveKind::all_reduce ? 2 : 1);
 }
 

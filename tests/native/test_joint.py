@@ -50,9 +50,12 @@ class Plan:
         if self.tp > 1:
             self._collective("all_reduce", engine.CollectiveKind.ALL_REDUCE, layers, _native.Feature.TOKENS, stage)
         if moe:
-            self._collective("all_gather", engine.CollectiveKind.ALL_GATHER, moe, gathered, stage)
+            pair = [engine.CollectiveKind.ALL_GATHER, engine.CollectiveKind.REDUCE_SCATTER]
+            if self.measured and draw(st.booleans()):  # exchanges of rows, whose times no ring gives
+                pair = [engine.CollectiveKind.ALL_TO_ALL] * 2
+            self._collective("dispatch", pair[0], moe, gathered, stage)
             self._compute("experts", LAYER, moe, gathered, stage)
-            self._collective("reduce_scatter", engine.CollectiveKind.REDUCE_SCATTER, moe, gathered, stage)
+            self._collective("combine", pair[1], moe, gathered, stage)
         self._compute("mlp", LAYER, layers, _native.Feature.TOKENS, stage)
         if stage + 1 == self.stages:
             self._compute("head", HEAD, 1, _native.Feature.SEQUENCES, stage)
