@@ -42,6 +42,8 @@ class NodePowerSpec:
     nic_aj_per_bit: int
     storage_uw: int
     storage_aj_per_bit: int
+    cpu_working_uw: int = 0
+    """Of the processors above `cpu_uw`, while all of their cores run operators of instances."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +76,15 @@ def _spec(node: Node, power: NodePower) -> NodePowerSpec:
         assert node.cpu_mem is not None, "a rule of the node"
         dimms = -int(-node.cpu_mem.size_gib // dram.dimm_size_gib)
     nic, storage = power.nic, power.storage
+    polling_uw = 0
+    if cpu is not None:  # one mean load, as in the paper: a serving host polls whether it has work or not
+        idle_uw = w_to_uw(cpu.idle_power_w)
+        polling_uw = idle_uw + round((w_to_uw(cpu.active_power_w) - idle_uw) * cpu.utilization)
     return NodePowerSpec(
         accelerators=MappingProxyType({name: _accelerator(npu) for name, npu in power.npu.items()}),
         base_uw=w_to_uw(power.base_node_power_w),
-        # The paper's node keeps its processors at one mean load; a serving host polls whether it has work or not.
-        cpu_uw=0
-        if cpu is None
-        else w_to_uw(cpu.idle_power_w)
-        + round((w_to_uw(cpu.active_power_w) - w_to_uw(cpu.idle_power_w)) * cpu.utilization),
+        cpu_uw=polling_uw,
+        cpu_working_uw=0 if cpu is None else w_to_uw(cpu.active_power_w) - polling_uw,
         dram_uw=0 if dram is None else dimms * w_to_uw(dram.idle_power_w),
         dram_aj_per_bit=0 if dram is None else pj_to_aj(dram.energy_pj_per_bit),
         link_uw=(0 if link is None else link.num_links * w_to_uw(link.idle_power_w))

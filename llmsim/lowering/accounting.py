@@ -42,7 +42,7 @@ class Accounting:
             return None
         handed = self._handed_over(simulation.handovers(), requests)
         media = [str(row["name"]).split()[0] for row in simulation.kv_tiers()]
-        busy = simulation.busy_time()
+        times_ps = _operator_times(simulation.busy_time())
         activities = [simulation.activity(index) for index in range(len(self.traffic))]
         uses = [
             GroupUse(
@@ -52,7 +52,8 @@ class Accounting:
                 share_ps=activity["share_ps"],
                 traffic=table.traffic(activity).plus(**handed[index]).plus(**_tier_bytes(activity, media)),
                 computing_aj=_computing_aj(group, activity) if self.part_power else 0,
-                **_known_energy(group, activity, [row for row in busy if row[0] == index]),
+                processor_ps=_processor_ps(group, times_ps.get(index, {})),
+                **_known_energy(group, activity, times_ps.get(index, {})),
             )
             for index, (group, activity, table) in enumerate(zip(self.groups, activities, self.traffic, strict=True))
         ]
@@ -163,11 +164,24 @@ def _computing_aj(group: "LoweredGroup", activity: dict[str, Any]) -> int:
     return busy_ps * pim.channels_per_set * group.layout.tp * above_uw
 
 
-def _known_energy(
-    group: "LoweredGroup", activity: dict[str, Any], busy: Sequence[tuple[int, int, tuple[int, ...]]]
-) -> dict[str, int]:
+def _operator_times(busy: Sequence[tuple[int, int, tuple[int, ...]]]) -> dict[int, dict[int, int]]:
+    """Group -> number of the operator in its program -> ps on one rank, all layers."""
+    times_ps: dict[int, dict[int, int]] = {}
+    for group, op, parts in busy:
+        times_ps.setdefault(group, {})[op] = sum(parts)
+    return times_ps
+
+
+def _processor_ps(group: "LoweredGroup", times_ps: Mapping[int, int]) -> int:
+    """How long the node's processors worked for the group; each rank's operators have the cores of its part."""
+    if group.offload is None or group.offload.host is None:
+        return 0
+    each_ps = sum(times_ps.get(at, 0) for at, placed in enumerate(group.placed) if placed.cost.name in group.hosted)
+    return each_ps * group.layout.stage_ranks // group.offload.host.sharers
+
+
+def _known_energy(group: "LoweredGroup", activity: dict[str, Any], times_ps: Mapping[int, int]) -> dict[str, int]:
     """Energy and device time of the operators whose energy their cost source states, as keywords of `GroupUse`."""
-    times_ps = {op: sum(parts) for _, op, parts in busy}
     energy_aj = device_ps = 0
     for number, placed in enumerate(group.placed):
         cost, took_ps = placed.cost, times_ps.get(number, 0)

@@ -36,6 +36,8 @@ class GroupUse:
     traffic: Traffic
     computing_aj: int = 0
     """Of memory that computes, above its idle power."""
+    processor_ps: int = 0
+    """How long all of the node's processors together would have worked on its operators."""
     known_aj: int = 0
     """Of operators whose energy a cost table states, on all devices."""
     known_device_ps: int = 0
@@ -97,6 +99,7 @@ def _group(plan: PowerPlan, index: int, use: GroupUse, window_ps: tuple[int, int
     idle_ps = window_ps[1] - window_ps[0] - active.total_ps - standby.total_ps
     moved = _traffic_aj(spec, power, use.traffic)
     moved["dram"] += use.computing_aj
+    moved["cpu"] = use.processor_ps * spec.cpu_working_uw
     instead_aj = use.known_aj - use.known_device_ps * power.active_uw
     energy = GroupEnergy(
         group=index,

@@ -21,6 +21,7 @@ def power() -> dict[str, Any]:
     return {
         "base_node_power": 60,
         "npu": {"A6000": {**states, "memory_energy_per_bit": 4.0}},
+        "cpu": {"idle_power": 100, "active_power": 700, "util": 0.1},
         "dram": {"dimm_size": 32, "idle_power": 2.0, "energy_per_bit": 6.0},
         "link": {"num_links": 1, "idle_power": 5, "energy_per_bit": 4.0},
         "nic": {"num_nics": 1, "idle_power": 20, "energy_per_bit": 3.0},
@@ -143,3 +144,19 @@ def test_what_the_processors_do_is_not_the_device_s_utilisation(
     seconds = energy["memory_bytes"] / 768e9
     # What crosses the port is in the bytes of the energy account and not in what operators read and write.
     assert used["mbu"] * found["duration"] == pytest.approx(seconds, rel=0.02)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_processors_that_work_draw_active_power(
+    devices: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two devices share the cores: each of their operators takes twice as long with half of them."""
+    document = cluster({"mem_size": 1024, "mem_bw": 716.8}, operator_devices={"attention": "cpu"}, num_npus=devices)
+    document["nodes"][0]["cpu"] = {"hardware": "Xeon-8592+", "sockets": 2}
+    found = summary(tmp_path, capsys, document, f"synthetic:n=1,rate=1,input={PROMPT},output={OUTPUT}")
+    (attention,) = [one for one in found["sources"]["operators"] if one["operator"] == "attention"]
+    working_s = attention["time_s"]
+    polling_w = 100 + 600 * 0.1
+    expected = polling_w * found["energy"]["window_s"] + (700 - polling_w) * working_s
+    assert working_s > 0
+    assert found["energy"]["components_j"]["cpu"] == pytest.approx(expected, rel=1e-4)
