@@ -179,7 +179,7 @@ class Traffic:
     pool_bytes: int = 0
     """The cluster's CXL pool."""
     nic_bytes: int = 0
-    """KV hand-overs between nodes, at this end, and KV of the cluster's storage."""
+    """KV hand-overs and collectives between nodes, at this end, and KV of the cluster's storage."""
     storage_bytes: int = 0
     """Between devices and the node's storage, which crosses its links too."""
     processor_bytes: int = 0

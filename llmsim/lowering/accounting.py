@@ -116,6 +116,7 @@ def accounting(deployment: Deployment, groups: Sequence["LoweredGroup"], disable
                     stages=place.pp,
                     layout=group.layout,
                     hosted=group.hosted,
+                    nodes=place.dp_nodes,
                 )
         without = [str(index) for index, spec in enumerate(power.nodes) if spec is None]
         if without:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -42,20 +43,25 @@ class TrafficTable:
     copies: tuple[Copied, ...] = ()
     hosted: frozenset[str] = frozenset()
     """Operators that the node's processors run, out of its memory."""
+    nodes: int = 1
+    """Over which the members are spread, one after the other and evenly."""
 
     def traffic(self, activity: Mapping[str, Any]) -> Traffic:
         """The bytes of a run, from the core's counts (`Simulation.activity`); exact but for the experts' share.
 
         Memory: what each operator reads and writes (`llmsim.model.operators`), its weights once per execution, of
         experts those that the tokens are expected to touch, E (1 - (1 - k/E)^t), and what comes from other memories or
-        goes there. Links: the rings of RING_FACTOR.
+        goes there. Links: the rings of RING_FACTOR; what of them is between nodes passes a network card at each end.
         """
-        memory = link = host = 0
+        memory = link = nic = host = 0
         for op in self.operators:
             rows = activity["rows"][_table(op)]
             computed = int(rows @ op.units_of(np.arange(len(rows), dtype=np.int64)))
             if op.kind == "collective":
-                link += op.collective_bytes_per_token * computed * op.repeat * self._sent(op) // self.members
+                sent = op.collective_bytes_per_token * computed * op.repeat * self._sent(op) // self.members
+                crossing = sent * self._crossing(op).numerator // self._crossing(op).denominator
+                link += sent - crossing
+                nic += 2 * crossing
                 continue
             moved = (op.read_bytes_per_token + op.write_bytes_per_token) * computed + weights_read(op, rows)
             moved += op.kv_bytes_per_context_token * kv_tokens_read(
@@ -75,8 +81,18 @@ class TrafficTable:
             link_bytes=link,
             host_bytes=copied + sent,
             pool_bytes=pool,
+            nic_bytes=nic,
             processor_bytes=host,
         )
+
+    def _crossing(self, op: Operator) -> Fraction:
+        """The part of what a collective sends that goes to another node: a ring leaves each node once."""
+        if self.nodes == 1 or op.among not in ("members", "everyone"):
+            return Fraction(0)
+        ranks = self.members * (self.ranks if op.among == "everyone" else 1)
+        if op.collective == "all_to_all":
+            return Fraction(ranks - ranks // self.nodes, ranks - 1)
+        return Fraction(self.nodes, ranks)
 
     def _sent(self, op: Operator) -> int:
         """How many times the size of its tensor a collective sends, all members together."""
@@ -120,10 +136,11 @@ def traffic_table(
     stages: int = 1,
     layout: Layout | None = None,
     hosted: frozenset[str] = frozenset(),
+    nodes: int = 1,
 ) -> TrafficTable:
     """The table of a group of `tp` ranks in each stage, or of a layout's; the processors run the `hosted` operators."""
     ranks = tp if layout is None else layout.stage_ranks
-    return TrafficTable(tuple(operators), ranks, members, stages, layout, tuple(copies), hosted)
+    return TrafficTable(tuple(operators), ranks, members, stages, layout, tuple(copies), hosted, nodes)
 
 
 def _table(op: Operator) -> int:

@@ -59,3 +59,17 @@ def test_copies_count_by_step_and_by_tokens() -> None:
     found = traffic_table((), 2, copies).traffic(activity({8: 3, 4: 1}, {}))
     assert found.host_bytes == 2 * (4 * 1000 + 3 * 56 + 28)
     assert found.pool_bytes == 2 * 4 * 10
+
+
+@pytest.mark.parametrize(("nodes", "share"), [(1, 0), (2, 2 / 4), (4, 1)])
+def test_rings_between_nodes_pass_the_cards(nodes: int, share: float) -> None:
+    """Four ranks that share experts: a ring over them leaves each node once, and passes a card at both ends."""
+    model = load_model("Qwen/Qwen3-30B-A3B")
+    ops = operators(model, Layout(1, 4, dp=4), Dtypes())
+    counts = activity({8: 3}, {8: 3})
+    counts["rows"][2][32 % 65] = 3
+    alone = traffic_table(ops, 1, members=4).traffic(counts)
+    spread = traffic_table(ops, 1, members=4, nodes=nodes).traffic(counts)
+    assert alone.link_bytes > 0 and alone.nic_bytes == 0
+    assert spread.link_bytes == pytest.approx((1 - share) * alone.link_bytes)
+    assert spread.nic_bytes == pytest.approx(2 * share * alone.link_bytes)
