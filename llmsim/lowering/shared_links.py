@@ -69,7 +69,7 @@ def shared_links(
             shared = {kind for kind, links in _links_by_kind(group, members, routes).items() if links & kv_links}
         if len(network.devices[members[0]]) != group.layout.tp * group.layout.pp:
             shared.discard("inside")  # ranks that share prompts: a ring of some of a stage's devices
-        moved = _moved(group, shared, len(members), rows=_by_ports(deployment, members, routes))
+        moved = _moved(group, shared, len(members), _flows(deployment, members, routes))
         if moved:
             places = [place for index in members for place in network.devices[index]]
             found.append(SharedLinks(tuple(members), tuple(places), moved))
@@ -90,8 +90,8 @@ def unshared_notes(
         first = wave.groups[0]
         if tiers or deployment.groups[first].pd_type is not None:
             ops = (op for op in groups[first].operators if op.kind == "collective" and op.among != "tp")
-            rows = _by_ports(deployment, wave.groups, routes)
-            names |= dict.fromkeys(op.name for op in ops if _kind(op, rows=rows) is None)
+            flows = _flows(deployment, wave.groups, routes)
+            names |= dict.fromkeys(op.name for op in ops if _kind(op, flows) is None)
     if not names:
         return ()
     return (f"{', '.join(names)}: these exchanges take their own times, whatever KV is on the same links",)
@@ -110,22 +110,39 @@ def _kv_links(deployment: Deployment, routes: Routes) -> set[int]:
     return found
 
 
-def _by_ports(deployment: Deployment, members: Sequence[int], routes: Routes | None) -> bool:
-    """Whether an exchange among a domain's members loads one kind of port evenly: all on one node, or each on its own,
-    without a topology. Then a flow from each device to the next member's, of all that leaves the device, stands for it.
-    """
+@dataclass(frozen=True)
+class Flows:
+    """What stands for the exchanges of a domain on the links between its instances."""
+
+    rows: bool
+    """A flow from each device to the next member's, of all that leaves it, loads the ports as rows to all do."""
+    rings: bool
+    """A ring over all ranks of all members goes from each member to the next once."""
+
+
+def _flows(deployment: Deployment, members: Sequence[int], routes: Routes | None) -> Flows:
+    """Without a topology, rings may be followed; rows where they use one kind of port, in a node or between nodes."""
     nodes = {deployment.groups[index].node for index in members}
-    return routes is None and len(nodes) in (1, len(members))
+    return Flows(rows=routes is None and len(nodes) in (1, len(members)), rings=routes is None)
 
 
-def _kind(op: Operator, *, rows: bool) -> Kind | None:
-    """None: no flows, but times of their own: rings over the ranks of several members, and exchanges of rows where
-    they load ports unevenly (not `rows`)."""
+def _kind(op: Operator, flows: Flows) -> Kind | None:
+    """None: no flows, but times of their own: those that `flows` does not allow, and rings inside of a stage that are
+    not of all its ranks."""
     if op.collective in ("all_to_all", "broadcast"):
-        return "members" if rows and op.among in ("members", "everyone") else None
+        return "members" if flows.rows and op.among in ("members", "everyone") else None
+    if op.among == "everyone":
+        return "members" if flows.rings else None
     if op.among not in ("members", "stages", "tp"):
         return None
     return "inside" if op.among == "tp" else op.among
+
+
+def _spec(index: int, op: Operator, layout: Layout, members: int) -> "_native.CollectiveSpec":
+    ring = op.collective not in ("all_to_all", "broadcast")
+    kind = KINDS.get(op.collective, KINDS["all_gather"])
+    size = _bytes_per_token(op, layout, members)
+    return _native.CollectiveSpec(index, kind, size, everyone=ring and op.among == "everyone")
 
 
 def _bytes_per_token(op: Operator, layout: Layout, members: int) -> int:
@@ -160,14 +177,12 @@ def _links_by_kind(group: "LoweredGroup", members: Sequence[int], routes: Routes
 
 
 def _moved(
-    group: "LoweredGroup", shared: Collection[Kind], members: int, *, rows: bool
+    group: "LoweredGroup", shared: Collection[Kind], members: int, flows: Flows
 ) -> "tuple[_native.CollectiveSpec, ...]":
     """Collectives and hand-overs on shared links, with their bytes, however they are priced."""
     ops = {op.name: op for op in group.operators if op.kind == "collective"}
     return tuple(
-        _native.CollectiveSpec(
-            index, KINDS.get(op.collective, KINDS["all_gather"]), _bytes_per_token(op, group.layout, members)
-        )
+        _spec(index, op, group.layout, members)
         for index, cost in enumerate(group.program_costs)
-        if (op := ops.get(cost.name)) is not None and _kind(op, rows=rows) in shared
+        if (op := ops.get(cost.name)) is not None and _kind(op, flows) in shared
     )

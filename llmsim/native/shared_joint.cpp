@@ -135,11 +135,17 @@ void SharedJoint::meet(std::int64_t number, std::size_t stage, Ps now) {
   const Ps ps = price(run, run.members[0], item);
   if (item.kind == Item::Kind::kCollective) {
     flows_.clear();
-    for (std::size_t m = 0; m < members_.size(); ++m)
-      for (std::size_t rank = 0; rank < tp_; ++rank)
-        flows_.push_back({device(m, stage, rank), device((m + 1) % members_.size(), stage, rank)});
+    // A ring over all ranks of all members goes from member to member once; the rest of it is on their own links.
+    const bool everyone = specs_[static_cast<std::size_t>(item.ops[0])]->everyone;
+    for (std::size_t m = 0; m < members_.size(); ++m) {
+      const std::size_t next = (m + 1) % members_.size();
+      for (std::size_t rank = 0; rank < tp_ && !everyone; ++rank)
+        flows_.push_back({device(m, stage, rank), device(next, stage, rank)});
+      if (everyone) flows_.push_back({device(m, stage, tp_ - 1), device(next, stage, 0)});
+    }
+    const std::size_t ranks = members_.size() * (everyone ? tp_ : 1);
     const Exchange all{number, static_cast<std::int32_t>(stage), -1, 0, false, 0};
-    if (exchange(all, flows_, bytes_of(run, 0, item.ops[0], members_.size()), ps, at, now)) return;
+    if (exchange(all, flows_, bytes_of(run, 0, item.ops[0], ranks), ps, at, now)) return;
   }
   for (std::size_t m = 0; m < members_.size(); ++m) {
     run.cursors[place(m, stage)].at = at + ps;

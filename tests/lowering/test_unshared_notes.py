@@ -29,10 +29,11 @@ def noted(document: dict[str, Any]) -> bool:
     return any("exchanges take their own times" in note for note in lowered(document).notes)
 
 
+@pytest.mark.parametrize("tp", [1, 2])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_exchanges_on_one_kind_of_port_are_flows(tmp_path: Path, backend: str) -> None:
-    assert not noted(split(tmp_path, all2all_backend=backend))
-    assert not noted(split(tmp_path, members=1, nodes=2, all2all_backend=backend))
+def test_exchanges_on_one_kind_of_port_are_flows(tmp_path: Path, backend: str, tp: int) -> None:
+    assert not noted(split(tmp_path, all2all_backend=backend, tp_size=tp))
+    assert not noted(split(tmp_path, members=1, nodes=2, all2all_backend=backend, tp_size=tp))
 
 
 @pytest.mark.parametrize(("backend", "expected"), [("allgather_reducescatter", False), ("deepep_low_latency", True)])
@@ -40,12 +41,18 @@ def test_those_on_two_kinds_of_ports_are_named(tmp_path: Path, backend: str, exp
     assert noted(split(tmp_path, members=2, nodes=2, all2all_backend=backend)) == expected
 
 
-@pytest.mark.parametrize("backend", ["naive", "pplx", "deepep_high_throughput", "deepep_low_latency"])
-def test_kv_slows_rows_on_its_ports(tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a slow port between instances: the same tokens, later. Rows that take their own times do not notice."""
-    document = split(tmp_path, all2all_backend=backend, links=[50, 2])
+@pytest.mark.parametrize(
+    ("backend", "tp"),
+    [("naive", 1), ("pplx", 1), ("deepep_high_throughput", 1), ("deepep_low_latency", 2), ("naive", 2),
+     ("allgather_reducescatter", 2)],
+)  # fmt: skip
+def test_kv_slows_exchanges_on_its_ports(
+    tmp_path: Path, backend: str, tp: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a slow port between instances: the same tokens, later. What takes its own times does not notice."""
+    document = split(tmp_path, all2all_backend=backend, links=[50, 2], tp_size=tp)
     with_flows = run(document)
-    monkeypatch.setattr(shared_links, "_by_ports", lambda *_: False)
+    monkeypatch.setattr(shared_links, "_flows", lambda *_: shared_links.Flows(rows=False, rings=False))
     apart = run(document)
     for results in (with_flows, apart):
         assert set(results.invariants.values()) == {"ok"}
