@@ -59,6 +59,8 @@ def cache_key(request: CostRequest, available: Available) -> str:
         digest.update(read_content(table.path))
     if available.database is not None:
         digest.update(available.database.fingerprint().encode())
+    if available.similar is not None:
+        digest.update(available.similar.database.fingerprint().encode())
     return digest.hexdigest()
 
 
@@ -117,7 +119,7 @@ def _unused_bandwidth(request: CostRequest) -> str:
     assert light is not None
     return (
         f"npu_mem.mem_bw of the cluster file ({given / 1e9:g} GB/s) is not used: the times of {request.hardware_name} "
-        f"were measured on a device with {light.memory_bandwidth_bytes_per_s / 1e9:g} GB/s "
+        f"are those of a device with {light.memory_bandwidth_bytes_per_s / 1e9:g} GB/s "
         "(--cost-source roofline uses it)"
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.costs.bundle import BundleSource
@@ -13,7 +14,18 @@ from llmsim.costs.light import light_of
 from llmsim.costs.older_bundle import OlderBundleSource
 from llmsim.costs.roofline import RooflineSource
 from llmsim.costs.source import CostRequest, CostSource
-from llmsim.model.hardware import LOCATION, hardware_names, hardware_spellings
+from llmsim.model.hardware import LOCATION, hardware_names, hardware_spellings, load_hardware
+
+if TYPE_CHECKING:
+    from llmsim.model import Hardware
+
+
+@dataclass(frozen=True)
+class Similar:
+    """A measured device that an unmeasured one resembles."""
+
+    hardware: Hardware
+    database: Database
 
 
 @dataclass(frozen=True)
@@ -25,6 +37,7 @@ class Available:
     roofline: bool
     notes: tuple[str, ...]
     tables: tuple[ExternalTable, ...] = ()
+    similar: Similar | None = None
 
 
 def look(request: CostRequest) -> Available:
@@ -59,7 +72,24 @@ def look(request: CostRequest) -> Available:
             f"the path of a data sheet (.json, as in {LOCATION}), or a profile bundle "
             "(--profile-dir)" + (f": {reason}" if reason and request.profile_dirs else "")
         )
-    return Available(bundle, database, roofline, tuple(notes), tables)
+    similar = _similar(request) if request.source == "auto" else None
+    return Available(bundle, database, roofline, tuple(notes), tables, similar)
+
+
+def _similar(request: CostRequest) -> Similar | None:
+    """The neighbour of a card that was not measured itself. InputError where a user's data sheet names no such card."""
+    sheet = request.hardware
+    if sheet is None or sheet.silicon_system is not None or sheet.similar_to is None:
+        return None
+    neighbour = None if sheet.similar_to.endswith(".json") else load_hardware(sheet.similar_to)
+    if neighbour is None or neighbour.silicon_system is None:
+        known = ", ".join(name for name in hardware_names() if (one := load_hardware(name)) and one.silicon_system)
+        raise InputError(
+            f'the data sheet of {sheet.name}: similar_to is "{sheet.similar_to}", which is no device that the silicon'
+            f" database has; it may be {known}"
+        )
+    found = find_database(replace(request, hardware=neighbour))
+    return Similar(neighbour, found) if found is not None and found.has_operators else None
 
 
 def _need_silicon(request: CostRequest, database: Database | None) -> None:
@@ -93,6 +123,10 @@ def sources_of(request: CostRequest, available: Available) -> list[CostSource]:
         from llmsim.costs.silicon import SiliconSource  # pyarrow is imported only where a table is read
 
         sources.append(SiliconSource(request, available.database))
+    if available.similar is not None:
+        from llmsim.costs.similar import SimilarSource
+
+        sources.append(SimilarSource(request, available.similar.hardware, available.similar.database))
     if available.roofline and request.source not in ("bundle", "external"):
         sources.append(RooflineSource(request))
     return sources

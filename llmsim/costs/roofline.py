@@ -73,11 +73,11 @@ class RooflineSource:
         prefill_q = geometric_axis(1, self._request.table_tokens, 8)
         prefill_k = np.insert(geometric_axis(1, self._request.max_model_len, 4), 0, 0)
         q, k = np.meshgrid(prefill_q.astype(float), prefill_k.astype(float), indexing="ij")
-        prefill = self._attention_us(op, q + k, q * k + q * (q + 1) / 2)
+        prefill = self.attention_us(op, q + k, q * k + q * (q + 1) / 2)
         n_axis = geometric_axis(1, self._request.table_sequences, 2)
         kv_axis = geometric_axis(1, self._request.max_model_len, 2)
         n, kv = np.meshgrid(n_axis.astype(float), kv_axis.astype(float), indexing="ij")
-        decode = self._attention_us(op, n * (kv + 1), n * (kv + 1), op.decode_flops_per_context_token)
+        decode = self.attention_us(op, n * (kv + 1), n * (kv + 1), op.decode_flops_per_context_token)
         kappa, how = skew_q20(self._request, op)
         grid = SplitGrid(
             prefill_q, prefill_k, to_ps(prefill), analytic(prefill), n_axis, kv_axis, to_ps(decode), analytic(decode),
@@ -93,8 +93,8 @@ class RooflineSource:
         if sentence not in self._notes:
             self._notes.append(sentence)
 
-    def _attention_us(self, op: Operator, kv_tokens: Floats, pairs: Floats, flops: int = 0) -> Floats:
-        """`kv_tokens` are read from memory, `pairs` of (new, attended) tokens are computed at `flops` each."""
+    def attention_us(self, op: Operator, kv_tokens: Floats, pairs: Floats, flops: int = 0) -> Floats:
+        """us of a call that reads `kv_tokens` and computes `pairs` of (new, attended) tokens at `flops` each."""
         rate = MEMORY_EFFICIENCY * self._light.memory_bandwidth_bytes_per_s
         memory = kv_tokens * op.kv_bytes_per_context_token / rate
         peak = self._light.peak(self._request.dtypes.activation)

@@ -128,7 +128,7 @@ def test_unknown_hardware_says_how_to_give_a_data_sheet() -> None:
 
 
 def test_explain_shows_every_operator_and_where_it_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
-    costs = compile_costs(request(hardware="RTX4090"))
+    costs = compile_costs(request(hardware="A6000"))
     text = explain(costs)
     assert all(op.name in text for op in costs.ops) and "data sheet of" in text and costs.table_hash in text
     assert main([LLAMA, "RTX4090", "--source", "roofline"]) == 0
