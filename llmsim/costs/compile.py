@@ -158,9 +158,7 @@ def _loaded(op: Operator, curve: Curve, source: CostSource, request: CostRequest
     price = priced(op) if priced is not None else curve_price(op, curve.ps, light_of(request))
     last = request.counts(op.feature)
     provenance = Provenance.INTERPOLATED if priced is not None else Provenance.SCALED
-    table, fullest = drawn_table(
-        routing, op.repeat, op.experts_total, op.topk, last, request.expert_placement, price, int(provenance)
-    )
+    table, fullest = drawn_table(routing, op, last, request.expert_placement, price, int(provenance))
     notes.append(
         f"{routing.label.removeprefix('--expert-routing-policy ')}: at {min(1024, last)} tokens the fullest of "
         f"{request.expert_placement.ranks} ranks has {fullest:.2f} times the mean load of experts"

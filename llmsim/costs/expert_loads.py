@@ -20,6 +20,10 @@ Ints = NDArray[np.int64]
 Price = Callable[[Floats, Floats], Floats]
 """(token, expert) pairs of a rank, experts that they touch -> microseconds; arrays of one shape."""
 
+Groups = tuple[int, int]
+"""Groups of experts, and how many of them a token chooses first."""
+ALL: Groups = (1, 1)
+
 DRAWS = 16
 """Samples for each layer and token count; a step takes one of them per layer by a counter."""
 ONE_BY_ONE = 16
@@ -61,45 +65,66 @@ def token_axis(last: int) -> Int64:
     return np.array(sorted(points), dtype=np.int64)
 
 
-def draw_counts(popularity: Floats, topk: int, tokens: Sequence[int], draws: int, rng: np.random.Generator) -> Ints:
+def draw_counts(
+    popularity: Floats, topk: int, tokens: Sequence[int], draws: int, rng: np.random.Generator, groups: Groups = ALL
+) -> Ints:
     """Tokens that each expert gets among the first so many (ascending), shape (draws, len(tokens), experts).
 
-    Each token takes `topk` different experts. The first tokens choose one by one (an exponential race: successive
-    sampling without replacement). The others are drawn together: the probability that a token takes an expert is
-    1 - exp(-t popularity) with t such that the sum is topk, successive sampling in the limit of many experts; their
-    counts are multinomial, at most one per token. A draw only grows with its tokens, so that what lies between two
-    counts of tokens can be interpolated.
+    Each token takes `topk` different experts, of the groups that it chose before. The first tokens choose one by one
+    (an exponential race: successive sampling without replacement). The others are drawn together: the probability that
+    a token takes an expert is 1 - exp(-t popularity) with t such that the sum is topk, successive sampling in the limit
+    of many experts; their counts are multinomial, at most one per token. A draw only grows with its tokens, so that
+    what lies between two counts of tokens can be interpolated.
     """
     experts, points = len(popularity), np.asarray(tokens, dtype=np.int64)
     alone = np.minimum(points, ONE_BY_ONE)
     one_by_one = int(alone.max(initial=0))
     with np.errstate(divide="ignore"):
         finish = rng.standard_exponential(size=(draws, one_by_one, experts)) / popularity
+        if groups[1] < groups[0]:
+            together = rng.standard_exponential(size=(draws, one_by_one, groups[0])) / _of_groups(popularity, groups)
+            others = np.argpartition(together, groups[1] - 1, axis=2)[:, :, groups[1] :]
+            by_group = finish.reshape(draws, one_by_one, groups[0], -1)
+            np.put_along_axis(by_group, others[..., None], np.inf, axis=2)
     first = np.argpartition(finish, topk - 1, axis=2)[:, :, :topk]
     chosen = np.zeros((draws, one_by_one, experts), dtype=np.int64)
     np.put_along_axis(chosen, first, 1, axis=2)
     counts = chosen.cumsum(axis=1)[:, alone - 1]
-    together = np.diff(points - alone, prepend=0)
-    if together.any():
-        share = inclusion_probability(popularity, topk)
-        more = rng.multinomial(np.broadcast_to(together * topk, (draws, len(points))), share / share.sum())
+    together_tokens = np.diff(points - alone, prepend=0)
+    if together_tokens.any():
+        share = inclusion_probability(
+            popularity, topk, np.repeat(group_probability(popularity, groups), experts // groups[0])
+        )
+        more = rng.multinomial(np.broadcast_to(together_tokens * topk, (draws, len(points))), share / share.sum())
         counts += more.cumsum(axis=1)
     return np.asarray(np.minimum(counts, points[:, None]))
 
 
-def inclusion_probability(popularity: Floats, topk: int) -> Floats:
-    """Of each expert, for one token; their sum is topk (at most the number of experts that can be chosen at all)."""
-    likely = popularity > NEVER
-    if topk >= np.count_nonzero(likely):
-        return np.asarray(likely.astype(np.float64))
+def _of_groups(popularity: Floats, groups: Groups) -> Floats:
+    return np.asarray(popularity.reshape(groups[0], -1).sum(axis=1))
+
+
+def group_probability(popularity: Floats, groups: Groups) -> Floats:
+    """That a token chooses each of the groups."""
+    return inclusion_probability(_of_groups(popularity, groups), groups[1])
+
+
+def inclusion_probability(popularity: Floats, topk: int, reached: Floats | None = None) -> Floats:
+    """Of each expert, for one token; their sum is topk (at most the number of experts that can be chosen at all).
+
+    `reached`: the probability that the token may choose the expert, whose group it chose; None: always.
+    """
+    possible = np.where(popularity > NEVER, 1.0 if reached is None else reached, 0.0)
+    if topk >= possible.sum() - 1e-9:
+        return np.asarray(possible)
     scale, wanted = 1.0, float(topk)
     for _ in range(NEWTON_STEPS):  # the sum is concave in the scale: from below, Newton's steps never overshoot
-        missed = np.exp(-scale * popularity)
-        lacking = wanted - float((1.0 - missed).sum())
+        missed = possible * np.exp(-scale * popularity)
+        lacking = wanted - float((possible - missed).sum())
         scale += lacking / float((popularity * missed).sum())
         if abs(lacking) < 1e-9 * wanted:
             break
-    return np.asarray(-np.expm1(-scale * popularity))
+    return np.asarray(-possible * np.expm1(-scale * popularity))
 
 
 def in_turn(experts: int, topk: int, tokens: int) -> Ints:
@@ -188,12 +213,14 @@ class LayerDraws:
     """Tokens of each expert: (draws, counts of tokens on `token_axis`, experts)."""
     slots: tuple[Ints, Ints]
     """Which expert, and which copy of it, is in each place (`place`)."""
+    of_groups: Floats
+    """Probability that a token chooses each group."""
 
 
-def each_layer(
-    routing: ExpertRouting, layers: int, experts: int, topk: int, last: int, placement: Placement
-) -> Iterator[LayerDraws]:
-    """The draws of every layer, up to `last` tokens: the same in every call."""
+def each_layer(routing: ExpertRouting, op: Operator, last: int, placement: Placement) -> Iterator[LayerDraws]:
+    """The draws of every layer of experts, or of an exchange of their tokens, up to `last` tokens: the same in every
+    call."""
+    layers, experts, topk, groups = op.repeat, op.experts_total, op.topk, op.expert_groups
     popularity, axis = routing.popularity(layers, experts), token_axis(last).tolist()
     snapshots = len(popularity)
     for layer in range(layers):
@@ -202,8 +229,10 @@ def each_layer(
         else:
             rng, draws = np.random.default_rng([routing.seed, layer]), number_of_draws(routing, snapshots)
             rows = popularity[:, layer]
-            counts = np.concatenate([draw_counts(row, topk, axis, -(-draws // snapshots), rng) for row in rows])[:draws]
-        yield LayerDraws(layer, counts, place(popularity[:, layer].mean(axis=0), placement))
+            each = -(-draws // snapshots)
+            counts = np.concatenate([draw_counts(row, topk, axis, each, rng, groups) for row in rows])[:draws]
+        mean = popularity[:, layer].mean(axis=0)
+        yield LayerDraws(layer, counts, place(mean, placement), group_probability(mean, groups))
 
 
 def number_of_draws(routing: ExpertRouting, snapshots: int) -> int:
@@ -212,24 +241,21 @@ def number_of_draws(routing: ExpertRouting, snapshots: int) -> int:
 
 
 def drawn_table(
-    routing: ExpertRouting, layers: int, experts: int, topk: int, last: int, placement: Placement, price: Price,
-    provenance: int,
-) -> tuple[DrawnTable, float]:  # fmt: skip
+    routing: ExpertRouting, op: Operator, last: int, placement: Placement, price: Price, provenance: int
+) -> tuple[DrawnTable, float]:
     """The table of a model's MoE layers, and how far the fullest rank is above the mean at 1,024 tokens or `last`."""
     axis = token_axis(last)
     shown = int(np.searchsorted(axis, min(1024, last), side="right")) - 1
     ps, fullest = [], []
-    for one in each_layer(routing, layers, experts, topk, last, placement):
+    for one in each_layer(routing, op, last, placement):
         pairs, touched = rank_loads(one.counts, one.slots, placement.ranks)
         ps.append(np.floor(price(pairs, touched).max(axis=-1) * 1e6 + 0.5).astype(np.int64))
         fullest.append(float((pairs[:, shown].max(axis=-1) / pairs[:, shown].mean(axis=-1)).mean()))
     return DrawnTable(axis, np.stack(ps), routing.seed, provenance), float(np.mean(fullest))
 
 
-def touched_table(
-    routing: ExpertRouting, layers: int, experts: int, topk: int, last: int, placement: Placement
-) -> DrawnTable:
+def touched_table(routing: ExpertRouting, op: Operator, last: int, placement: Placement) -> DrawnTable:
     """Experts that the rank with the most of them touches, in the very draws of `drawn_table`; `ps` are experts."""
-    draws = each_layer(routing, layers, experts, topk, last, placement)
+    draws = each_layer(routing, op, last, placement)
     touched = [rank_loads(one.counts, one.slots, placement.ranks)[1].max(axis=-1) for one in draws]
     return DrawnTable(token_axis(last), np.stack(touched).astype(np.int64), routing.seed, 0)

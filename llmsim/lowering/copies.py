@@ -5,7 +5,7 @@ may use the same links the core gives every copy its share at the time (docs/mem
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -206,9 +206,8 @@ def _drawn_bytes(op: Operator, cost: OpCost, uneven: Uneven, cached: float, firs
     """Bytes of the experts that the rank with the most of them touches, in the samples that price the operator."""
     table = cost.drawn
     assert table is not None, "the caller looked"
-    touched: DrawnTable = touched_table(
-        uneven.routing, cost.repeat, op.experts_total, op.topk, int(table.tokens[-1]), uneven.placement
-    )
+    whole = replace(op, repeat=cost.repeat)  # all stages draw from the whole model's table
+    touched: DrawnTable = touched_table(uneven.routing, whole, int(table.tokens[-1]), uneven.placement)
     expert = op.weight_bytes / op.experts_local * (1.0 - cached)
     size = np.ceil(touched.ps * expert).astype(np.int64)
     layers, draws, _ = size.shape

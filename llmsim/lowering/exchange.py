@@ -9,7 +9,6 @@ hands them on inside the node meanwhile; "expert" rows go straight to their rank
 """
 
 from dataclasses import dataclass
-from math import comb
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +19,7 @@ from llmsim.core import Int64, Provenance
 from llmsim.costs import CostRequest, OpCost
 from llmsim.costs.expert_loads import DrawnTable, LayerDraws, each_layer, rank_loads, token_axis
 from llmsim.model import Layout, Operator
+from llmsim.model.exchange import hit
 from llmsim.model.rank import Rows
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Exchanges:
         )
 
     def _table(self, op: Operator, rows: Rows, ports: Ports, last: int) -> DrawnTable:
-        key = (rows.per, op.repeat, op.experts_total, op.topk, last, ports.ranks, ports.nodes)
+        key = (rows.per, op.repeat, op.experts_total, op.topk, op.expert_groups, last, ports.ranks, ports.nodes)
         if key not in self._drawn:
             self._drawn[key] = self._draw(op, rows, ports, last)
         axis = token_axis(last)
@@ -119,8 +119,8 @@ class Exchanges:
     def _draw(self, op: Operator, rows: Rows, ports: Ports, last: int) -> Busiest:
         """Shapes (layers, draws, counts of tokens)."""
         routing, placement = self._request.expert_routing, self._request.expert_placement
-        draws = each_layer(routing, op.repeat, op.experts_total, op.topk, last, placement)
-        found = [drawn_rows(rows, one, ports, token_axis(last), op.topk) for one in draws]
+        draws = each_layer(routing, op, last, placement)
+        found = [drawn_rows(rows, one, ports, token_axis(last), op) for one in draws]
         return Busiest(*(np.stack([each.max(axis=-1) for each in one]) for one in zip(*found, strict=True)))
 
 
@@ -129,15 +129,11 @@ def even_rows(rows: Rows, op: Operator, ports: Ports, tokens: Floats) -> Busiest
     if rows.per == "expert":
         each = op.topk / ports.ranks * tokens
         return Busiest(each, each * ports.per_node)
-    total, held = op.experts_total, op.experts_total // ports.ranks
-
-    def hit(experts: int) -> float:
-        return 1 - comb(total - experts, op.topk) / comb(total, op.topk)
-
-    return Busiest(tokens * hit(held), tokens * hit(held * ports.per_node))
+    held = op.experts_total // ports.ranks
+    return Busiest(tokens * hit(op, held), tokens * hit(op, held * ports.per_node))
 
 
-def drawn_rows(rows: Rows, draws: LayerDraws, ports: Ports, tokens: Ints, topk: int) -> tuple[Floats, Floats]:
+def drawn_rows(rows: Rows, draws: LayerDraws, ports: Ports, tokens: Ints, op: Operator) -> tuple[Floats, Floats]:
     """Rows for each rank and node in the draws of one layer, shapes (draws, counts of tokens, ranks or nodes)."""
     if rows.per == "expert":
         pairs, _ = rank_loads(draws.counts, draws.slots, ports.ranks)
@@ -145,21 +141,52 @@ def drawn_rows(rows: Rows, draws: LayerDraws, ports: Ports, tokens: Ints, topk: 
     expert, _ = draws.slots
     copies, each = np.bincount(expert, minlength=draws.counts.shape[-1])[expert], tokens[:, None]
     taken = np.minimum(1.0, draws.counts[..., expert] / copies / each)
-    return each * (1.0 - _missed(taken, ports.ranks, topk)), each * (1.0 - _missed(taken, ports.nodes, topk))
+    group = expert // (draws.counts.shape[-1] // len(draws.of_groups))
+    missed = [_missed_groups(taken, places, group, draws.of_groups, op) for places in (ports.ranks, ports.nodes)]
+    return each * (1.0 - missed[0]), each * (1.0 - missed[1])
 
 
-def _missed(taken: Floats, places: int, topk: int) -> Floats:
-    """Share of the tokens that choose none of a place's experts, each taken by a given share of the tokens.
+def _missed_groups(taken: Floats, places: int, group: Ints, likely: Floats, op: Operator) -> Floats:
+    """Share of the tokens that choose none of a place's experts, where they choose groups of experts first.
+
+    Of a group that the place has experts of, a token misses those that it did not choose, and of the others those that
+    choose none of its experts. Groups exclude each other like experts do.
+    """
+    chosen = op.expert_groups[1]
+    if chosen == len(likely):
+        return _missed(taken, places, op.topk, taken.shape[-1])
+    there = group.reshape(places, -1)
+    apart, none = np.ones((*taken.shape[:-1], places)), np.ones(places)
+    share = np.zeros(places)
+    for number, probability in enumerate(likely.tolist()):
+        mine = group == number
+        there_taken = np.where(mine, taken / max(probability, 1e-12), 0.0).clip(0.0, 1.0)
+        within = _missed(there_taken, places, op.topk, taken.shape[-1] * chosen // len(likely))
+        has = (there == number).any(axis=1)
+        apart *= np.where(has, 1.0 - probability + probability * within, 1.0)
+        none *= np.where(has, 1.0 - probability, 1.0)
+        share += has * probability / chosen
+    drawn = _none_of(share, len(likely), chosen)
+    return np.asarray(apart * np.divide(drawn, none, out=np.ones_like(none), where=none > drawn))
+
+
+def _missed(taken: Floats, places: int, topk: int, total: int) -> Floats:
+    """Share of the tokens that choose none of a place's experts, each taken by a given share of them, of `total`.
 
     A token takes `topk` different experts, so that choices exclude each other: the share is at most what independent
     ones would give. Successive draws without replacement give it exactly where all experts are alike; the lower counts.
     """
     mine = taken.reshape(*taken.shape[:-1], places, -1)
-    apart, share, total = (1.0 - mine).prod(axis=-1), mine.sum(axis=-1) / topk, taken.shape[-1]
-    drawn = np.ones_like(apart)
-    for before in range(topk):
-        drawn *= np.maximum(0.0, 1.0 - share * total / (total - before))
-    return np.asarray(np.minimum(apart, drawn))
+    apart, share = (1.0 - mine).prod(axis=-1), mine.sum(axis=-1) / topk
+    return np.asarray(np.minimum(apart, _none_of(share, total, topk)))
+
+
+def _none_of(share: Floats, total: int, draws: int) -> Floats:
+    """Probability that none of so many draws without replacement takes what has a share of all that is drawn."""
+    missed = np.ones_like(share)
+    for before in range(draws):
+        missed *= np.maximum(0.0, 1.0 - share * total / (total - before))
+    return missed
 
 
 def broadcasts_ps(op: Operator, sizes: Int64, links: "DomainLinks") -> Int64:

@@ -190,6 +190,7 @@ class Builder:
             experts_total=model.num_experts,
             experts_local=shape.experts,
             topk=topk,
+            expert_groups=(model.expert_groups, model.groups_per_token),
             moe_inter=width,
             weight_dtype=self.weight_dtype("experts"),
             weight_bytes=shape.experts * per_expert,

@@ -108,7 +108,9 @@ def _traffic(
     ways = []
     for name, rows in (("dispatch", dispatched(moe, layout, size)), ("combine", combined(moe, layout, size))):
         op = move(name, "all_to_all", size=round(copies(moe, layout, rows) * rows.row_bytes))
-        ways.append([replace(op, rows=rows, experts_total=moe.experts_total, topk=moe.topk)])
+        ways.append(
+            [replace(op, rows=rows, experts_total=moe.experts_total, topk=moe.topk, expert_groups=moe.expert_groups)]
+        )
     return ways[0], ways[1]
 
 
@@ -136,8 +138,25 @@ def copies(moe: Operator, layout: Layout, rows: Rows) -> float:
     ranks = layout.expert_ranks if layout.ep == layout.expert_ranks else layout.dp
     if rows.per == "expert":
         return moe.topk * (1 - 1 / ranks)
-    total, held = moe.experts_total, moe.experts_total // ranks
-    return (ranks - 1) * (1 - comb(total - held, moe.topk) / comb(total, moe.topk))
+    return (ranks - 1) * hit(moe, moe.experts_total // ranks)
+
+
+def hit(moe: Operator, experts: int) -> float:
+    """Probability that a token of an even router chooses one of so many experts that stand side by side.
+
+    Of n groups it chooses g, and topk of the experts in them; `experts` lie in c of the groups, as many in each.
+    """
+    groups, chosen = moe.expert_groups
+    each = moe.experts_total // groups
+    spread = max(1, -(-experts // each))
+    missed = 0.0
+    for inside in range(min(spread, chosen) + 1):
+        if chosen - inside > groups - spread:
+            continue
+        likely = comb(spread, inside) * comb(groups - spread, chosen - inside) / comb(groups, chosen)
+        reached = chosen * each - round(inside * experts / spread)
+        missed += likely * comb(reached, moe.topk) / comb(chosen * each, moe.topk)
+    return 1.0 - missed
 
 
 def buffer_bytes(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:

@@ -55,6 +55,9 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     experts: Rule
     topk: Rule
+    groups: Rule = 1
+    topk_groups: Rule = 1
+    """A token chooses so many of the groups first, and its experts in them."""
     width: Rule
     shared_width: Rule = 0
     shared_count: Rule = 1

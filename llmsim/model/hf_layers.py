@@ -109,6 +109,12 @@ def moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
     topk = rules.count(how.topk)
     if topk > experts:
         raise InputError(f'{read.source}: field "num_experts_per_tok" is {topk}, more than the {experts} experts')
+    groups, chosen = rules.optional(how.groups) or 1, rules.optional(how.topk_groups) or 1
+    if experts % groups or chosen > groups or topk > experts // groups * chosen:
+        raise InputError(
+            f"{read.source}: a token's {topk} experts come from {chosen} of {groups} groups of {experts} experts; the"
+            " groups must be equal, and those chosen must have as many experts"
+        )
     first, step = rules.optional(how.first), rules.optional(how.step) or 1
     dense = set(read.counts(how.dense)) if how.dense else set()
     last = read.index(how.last, layers) if how.last and read.present(how.last) else layers - 1
@@ -122,6 +128,8 @@ def moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
         "moe_layers": sparse,
         "num_experts": experts if any(sparse) else 0,
         "num_experts_per_tok": topk if any(sparse) else 0,
+        "expert_groups": groups if any(sparse) else 1,
+        "groups_per_token": chosen if any(sparse) else 1,
         "moe_intermediate_size": rules.count(how.width),
         "num_shared_experts": count if any(sparse) else 0,
         "shared_expert_intermediate_size": shared * count if any(sparse) else 0,

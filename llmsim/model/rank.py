@@ -128,6 +128,8 @@ class Operator:
     experts_total: int = 0
     experts_local: int = 0
     topk: int = 0
+    expert_groups: tuple[int, int] = (1, 1)
+    """(groups, groups of one token): a token's experts are all in so many of the groups."""
     moe_inter: int = 0
     """Width of one expert on this rank."""
     hidden: int = 0

@@ -83,6 +83,9 @@ class ModelConfig:
     source: str
     num_experts: int = 0
     num_experts_per_tok: int = 0
+    expert_groups: int = 1
+    """Groups of experts, of which a token chooses `groups_per_token` before its experts (DeepSeek-V2 and V3)."""
+    groups_per_token: int = 1
     moe_intermediate_size: int = 0
     num_shared_experts: int = 0
     shared_expert_intermediate_size: int = 0

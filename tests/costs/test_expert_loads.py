@@ -13,6 +13,7 @@ from llmsim.costs.expert_loads import (
     Placement,
     draw_counts,
     drawn_table,
+    group_probability,
     in_turn,
     inclusion_probability,
     place,
@@ -20,8 +21,14 @@ from llmsim.costs.expert_loads import (
     token_axis,
 )
 from llmsim.costs.expert_routing import ExpertRouting, parse_expert_routing
+from llmsim.model import Operator
 
 EXPERTS, TOPK = 32, 4
+
+
+def layers_of(count: int) -> Operator:
+    """Experts of so many layers."""
+    return Operator("moe", "moe", "tokens", "layer", count, "compute", experts_total=EXPERTS, topk=TOPK)
 
 
 def popularity(routing: str, layers: int = 1) -> Any:
@@ -75,6 +82,20 @@ def test_more_tokens_never_load_an_expert_less() -> None:
     assert counts[:, -1].mean(axis=0) == pytest.approx(alone.mean(axis=0), rel=0.15)
 
 
+def test_tokens_choose_groups_before_experts() -> None:
+    """Of 8 groups of 4 experts 2: a token's experts are in 2 groups, and as often as their shares say."""
+    weights, groups = popularity("ZIPF:s=1")[0, 0], (8, 2)
+    counts = draw_counts(weights, TOPK, [1, 16, 400], 500, np.random.default_rng(7), groups)
+    touched = (counts[:, 0].reshape(500, 8, 4).sum(axis=2) > 0).sum(axis=1)
+    assert touched.max() == 2 and (counts[:, 0].sum(axis=1) == TOPK).all()
+    free = draw_counts(weights, TOPK, [1], 500, np.random.default_rng(7))[:, 0]
+    assert (free.reshape(500, 8, 4).sum(axis=2) > 0).sum(axis=1).max() == TOPK
+    expected = inclusion_probability(weights, TOPK, np.repeat(group_probability(weights, groups), 4))
+    assert expected.sum() == pytest.approx(TOPK)
+    assert np.abs(counts[:, 1].mean(axis=0) / 16 - expected).max() < 0.06
+    assert np.abs(counts[:, 2].mean(axis=0) / 400 - expected).max() < 0.03
+
+
 def test_round_robin_is_even() -> None:
     assert in_turn(EXPERTS, TOPK, 9).sum() == 36
     assert np.ptp(in_turn(EXPERTS, TOPK, 1001)) <= 1
@@ -106,7 +127,7 @@ def price(pairs: Any, touched: Any) -> Any:
 
 
 def test_an_even_table_is_the_closed_form() -> None:
-    table, fullest = drawn_table(parse_expert_routing("RR"), 3, EXPERTS, TOPK, 512, Placement(8), price, 3)
+    table, fullest = drawn_table(parse_expert_routing("RR"), layers_of(3), 512, Placement(8), price, 3)
     assert table.ps.shape == (3, 1, len(table.tokens))
     assert table.ps[1, 0, -1] == round((512 * TOPK / 8 * 2.0 + 4 * 100.0) * 1e6)
     assert fullest == 1.0
@@ -114,7 +135,7 @@ def test_an_even_table_is_the_closed_form() -> None:
 
 def test_a_steeper_distribution_takes_longer_and_the_seed_decides() -> None:
     def last(text: str, seed: int = 0) -> Any:
-        return drawn_table(parse_expert_routing(text, seed), 4, EXPERTS, TOPK, 512, Placement(8), price, 3)[0].ps
+        return drawn_table(parse_expert_routing(text, seed), layers_of(4), 512, Placement(8), price, 3)[0].ps
 
     assert last("RR")[..., -1].mean() < last("RAND")[..., -1].mean() < last("ZIPF:s=0.8")[..., -1].mean()
     assert last("ZIPF:s=0.8")[..., -1].mean() < last("ZIPF:s=1.5")[..., -1].mean()
@@ -156,7 +177,7 @@ class OneHot:
 
 def test_a_class_is_asked_once() -> None:
     routing = parse_expert_routing(f"{__name__}:OneHot").with_array(3, EXPERTS)
-    drawn_table(routing, 3, EXPERTS, TOPK, 64, Placement(8), price, 3)
+    drawn_table(routing, layers_of(3), 64, Placement(8), price, 3)
     assert OneHot.calls == 1 and routing.popularity(3, EXPERTS)[0, 2, 0] == pytest.approx(2 / (EXPERTS + 1))
     assert repr(routing) == repr(parse_expert_routing(f"{__name__}:OneHot").with_array(3, EXPERTS))
 

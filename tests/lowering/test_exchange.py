@@ -1,5 +1,6 @@
 """Exchanges of tokens between data-parallel ranks: each backend's messages, bytes that follow the routing, memory."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,26 +124,39 @@ def test_gathers_do_not_see_the_skew(tmp_path: Path) -> None:
     assert np.array_equal(layers[0].ps, layers[1].ps) and layers[1].drawn is None
 
 
+@pytest.mark.parametrize("groups", [(1, 1), (4, 2), (8, 3)])
 @pytest.mark.parametrize("per", ["expert", "rank"])
-def test_drawn_rows_are_the_expected_ones_on_average(per: str) -> None:
+def test_drawn_and_even_rows_are_those_of_tokens_that_choose_one_by_one(per: str, groups: tuple[int, int]) -> None:
+    """400 tokens choose 4 of 16 experts, in some of the groups; eight ranks on two nodes."""
     rng = np.random.default_rng(3)
     tokens, experts, topk = 400, 16, 4
-    counts = np.zeros((200, experts), np.int64)
+    counts, rank, node = np.zeros((200, experts), np.int64), [], []
     for draw in range(200):
-        chosen = np.argsort(rng.random((tokens, experts)), axis=1)[:, :topk]
+        scores = rng.random((tokens, experts))
+        others = np.argsort(rng.random((tokens, groups[0])), axis=1)[:, groups[1] :]
+        by_group = scores.reshape(tokens, groups[0], -1)
+        np.put_along_axis(by_group, others[..., None], 2.0, axis=1)
+        chosen = np.argsort(scores, axis=1)[:, :topk]
         counts[draw] = np.bincount(chosen.ravel(), minlength=experts)
+        for found, held in ((rank, experts // 8), (node, experts // 2)):
+            there = np.zeros((tokens, experts // held))
+            np.put_along_axis(there, chosen // held, 1.0, axis=1)
+            every = np.bincount((chosen // held).ravel(), minlength=experts // held)
+            found.append(there.sum(axis=0) if per == "rank" else every)
     ports = Ports(8, 2, (1, 0), (1, 0))
     rows = Rows(per, 1)  # type: ignore[arg-type]
-    ones = np.ones(experts)
-    slots = place(ones / experts, _placement(8))
-    draws = LayerDraws(0, counts[:, None], slots)
-    to_rank, to_node = drawn_rows(rows, draws, ports, np.array([tokens]), topk)
-    model_op = next(
-        op for op in operators(_sixteen(), Layout(1, 8, 8, exchange="pplx"), Dtypes()) if op.name == "dispatch"
+    op = replace(
+        next(op for op in operators(_sixteen(), Layout(1, 8, 8, exchange="pplx"), Dtypes()) if op.name == "dispatch"),
+        expert_groups=groups,
     )
-    even = even_rows(rows, model_op, ports, np.array([float(tokens)]))
-    assert to_rank.mean() == pytest.approx(even.rank[0], rel=0.03)
-    assert to_node.mean() == pytest.approx(even.node[0], rel=0.03)
+    slots = place(np.ones(experts) / experts, _placement(8))
+    draws = LayerDraws(0, counts[:, None], slots, np.full(groups[0], groups[1] / groups[0]))
+    to_rank, to_node = drawn_rows(rows, draws, ports, np.array([tokens]), op)
+    even = even_rows(rows, op, ports, np.array([float(tokens)]))
+    assert even.rank[0] == pytest.approx(np.mean(rank), rel=0.01)
+    assert even.node[0] == pytest.approx(np.mean(node), rel=0.01)
+    assert to_rank.mean() == pytest.approx(np.mean(rank), rel=0.03)
+    assert to_node.mean() == pytest.approx(np.mean(node), rel=0.03)
 
 
 def _placement(ranks: int) -> Any:

@@ -265,3 +265,16 @@ def test_lightning_attention_has_no_convolution_and_no_gates() -> None:
     assert "linear_attention" in names and not {"linear_conv", "linear_ba_proj"} & set(names)
     assert state_bytes_per_sequence(model, Layout(2), Dtypes()) == 7 * 4 * 64 * 64 * 4  # half of eight heads, fp32
     assert (model.layers_of("linear"), model.layers_of("full")) == (7, 1)
+
+
+def test_tokens_may_choose_groups_of_experts_first() -> None:
+    assert [getattr(load_model("deepseek-ai/DeepSeek-V3"), name) for name in ("expert_groups", "groups_per_token")] == [
+        8,
+        4,
+    ]
+    model = of_type("deepseek_v3", n_group=4, topk_group=2)
+    moe = next(op for op in operators(model, Layout(), Dtypes()) if op.kind == "moe")
+    assert moe.expert_groups == (4, 2)
+    for groups, chosen in ((3, 1), (4, 5), (8, 1)):
+        with pytest.raises(InputError, match="a token's 2 experts come from"):
+            of_type("deepseek_v3", n_group=groups, topk_group=chosen)
