@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from llmsim.config import EngineOverrides, parse_cluster, resolve
 from llmsim.core import Results
 from llmsim.costs.expert_routing import parse_expert_routing
@@ -72,3 +74,14 @@ def run(
     deployment = lowered(document, exact=exact, experts=experts)
     workload = load_dataset(trace, known_models=deployment.models, granularity=deployment.granularity)
     return simulate(deployment, workload, SimulationOptions(router=parse_router(router), record_steps=True))
+
+
+def check_folded_is_expanded(document: dict[str, Any], **how: Any) -> Results:
+    """The folded run, after it has been found equal to the expanded one to the picosecond."""
+    folded, exact = (run(document, exact=exact, **how) for exact in (False, True))
+    for column in folded.steps:
+        assert np.array_equal(folded.steps[column], exact.steps[column]), column
+    assert np.array_equal(folded.requests.finish_ps, exact.requests.finish_ps)
+    assert set(folded.invariants.values()) == {"ok"}
+    assert folded.time_shares == exact.time_shares
+    return folded

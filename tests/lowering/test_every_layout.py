@@ -16,7 +16,7 @@ from llmsim.model import Dtypes, Layout, ModelConfig, kv_bytes_per_token, layout
 from llmsim.model.exchange import BACKENDS
 from llmsim.model.parallel import split_layers
 
-from .clusters import cluster, model, run
+from .clusters import check_folded_is_expanded, cluster, model
 
 DEVICES = 16
 POWERS = (1, 2, 4, 8, 16)
@@ -148,11 +148,6 @@ def test_any_layout_folds_as_it_expands(
     document = cluster(model(tmp_path, **shape), members=members, **keys)
     trace = f"synthetic:n=6,rate=2000,input=lognormal:80,output=lognormal:5,seed={seed}"
     try:
-        folded, exact = (run(document, exact=exact, trace=trace, experts=routing) for exact in (False, True))
+        check_folded_is_expanded(document, trace=trace, experts=routing)
     except LlmsimError as error:
         assert str(error).count("\n") == 0
-        return
-    for column in folded.steps:
-        assert np.array_equal(folded.steps[column], exact.steps[column]), (keys, column)
-    assert set(folded.invariants.values()) == {"ok"} and folded.time_shares == exact.time_shares
-    assert np.array_equal(folded.requests.finish_ps, exact.requests.finish_ps)
