@@ -42,6 +42,33 @@ PARAMETERS: dict[str, tuple[float, str]] = {
     "google/gemma-2-27b": (27_227_128_320, HF),
     "google/gemma-3-1b-it": (999_885_952, HF),
     "bigcode/starcoder2-7b": (7_173_923_840, HF),
+    "meta-llama/Meta-Llama-3-8B": (8_030_261_248, HF),
+    "meta-llama/Meta-Llama-3-70B": (70_553_706_496, HF),
+    "meta-llama/Llama-3.2-3B": (3_212_749_824, HF),
+    "meta-llama/Llama-2-13b-hf": (13_015_864_320, HF),
+    "meta-llama/Llama-2-70b-hf": (68_976_648_192, HF),
+    "Qwen/Qwen2.5-1.5B-Instruct": (1_543_714_304, HF),
+    "Qwen/Qwen2.5-3B-Instruct": (3_085_938_688, HF),
+    "Qwen/Qwen2.5-14B-Instruct": (14_770_033_664, HF),
+    "Qwen/Qwen2.5-32B-Instruct": (32_763_876_352, HF),
+    "Qwen/Qwen3-4B": (4_022_468_096, HF),
+    "Qwen/Qwen3-14B": (14_768_307_200, HF),
+    "Qwen/Qwen3-235B-A22B-Instruct-2507": (235e9, QWEN3),
+    "Qwen/Qwen3-VL-30B-A3B-Instruct": (30.5e9, "its text part is Qwen3-30B-A3B's"),
+    "mistralai/Mistral-7B-Instruct-v0.2": (7_241_732_096, HF),
+    "mistralai/Mixtral-8x22B-Instruct-v0.1": (140_630_071_296, HF),
+    "mistralai/Mistral-Small-24B-Instruct-2501": (23_572_403_200, HF),
+    "microsoft/phi-4": (14_659_507_200, HF),
+    "microsoft/Phi-3-mini-4k-instruct": (3_821_079_552, HF),
+    "microsoft/Phi-mini-MoE-instruct": (7.65e9, "model card: 7.6B; by hand in test_hf_config"),
+    "google/gemma-2-2b": (2_614_341_888, HF),
+    "deepseek-ai/DeepSeek-V2": (235_741_434_880, HF),
+    "moonshotai/Moonlight-16B-A3B": (15_960_111_936, HF),
+    "baidu/ERNIE-4.5-21B-A3B-PT": (21.83e9, HF),
+    "baidu/ERNIE-4.5-300B-A47B-PT": (300e9, "ERNIE 4.5 technical report, table 1"),
+    "allenai/OLMo-2-1124-7B": (7_298_617_344, HF),
+    "ibm-granite/granite-3.1-8b-instruct": (8_170_848_256, HF),
+    "MiniMaxAI/MiniMax-M2.5": (229e9, "model card"),
 }
 
 WHOLE_WITH_VISION: dict[str, tuple[float, str]] = {
@@ -49,6 +76,15 @@ WHOLE_WITH_VISION: dict[str, tuple[float, str]] = {
     "google/gemma-3-27b-it": (27_432_406_640, HF),
 }
 """Published with the vision tower, which is not simulated."""
+
+WITH_MORE: dict[str, str] = {
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct": "vision, as Scout; text 400.7B",
+    "zai-org/GLM-4.5": "a prediction layer: test_more_families",
+    "zai-org/GLM-4.5-Air": "a prediction layer: test_more_families",
+    "Qwen/Qwen3.5-27B": "vision; its card gives no count of the text part",
+    "Qwen/Qwen3.5-35B-A3B": "vision; its card gives no count of the text part",
+}
+"""Presets whose published counts hold more than what is simulated, and where they are compared."""
 
 WEIGHT_GIB: dict[str, tuple[float, str]] = {
     "meta-llama/Llama-3.1-8B": (14.957, "vLLM's log of loading it, pull request 17122, less its 0.2 % alignment"),

@@ -2,7 +2,16 @@
 
 import pytest
 
-from llmsim.model import Dtypes, Layout, ModelConfig, load_model, model_names, operators, parameter_count
+from llmsim.model import (
+    Dtypes,
+    Layout,
+    ModelConfig,
+    load_model,
+    model_names,
+    operators,
+    padded_vocab_size,
+    parameter_count,
+)
 
 BF16 = Dtypes()
 
@@ -29,7 +38,7 @@ def test_a_dense_forward_pass_is_2_n_plus_attention(name: str) -> None:
     d, heads = model.head_dim, model.num_attention_heads
     per_layer = model.hidden_size * d * (2 * heads + 2 * model.num_key_value_heads)
     per_layer += model.hidden_size * model.intermediate_size * (3 if model.mlp_gated else 2)
-    assert matrices == 2 * (model.num_layers * per_layer + model.hidden_size * model.vocab_size)
+    assert matrices == 2 * (model.num_layers * per_layer + model.hidden_size * padded_vocab_size(model))
     assert attention == 4 * model.num_layers * heads * d
 
 
@@ -62,8 +71,9 @@ def test_a_decode_reads_every_weight_once(name: str) -> None:
     # Pope et al. 2022 (arXiv 2211.05102), section 2: a decode step loads all weights, and the cache of its tokens.
     model = load_model(name)
     read = sum(op.weight_bytes * op.repeat for op in operators(model, Layout(), BF16))
-    embedding = 2 * model.vocab_size * model.hidden_size
-    assert read - embedding * model.tie_word_embeddings == 2 * parameter_count(model)
+    table, tables = 2 * padded_vocab_size(model) * model.hidden_size, 1 if model.tie_word_embeddings else 2
+    whole = 2 * parameter_count(model) + tables * (table - 2 * model.vocab_size * model.hidden_size)
+    assert read - table * (2 - tables) == whole
 
 
 def test_linear_attention_does_not_grow_with_context() -> None:

@@ -14,7 +14,7 @@ from llmsim.model import (
     state_bytes_per_sequence,
     weight_bytes,
 )
-from tests.model.published import KV_BYTES_PER_TOKEN, PARAMETERS, WEIGHT_GIB, WHOLE_WITH_VISION
+from tests.model.published import KV_BYTES_PER_TOKEN, PARAMETERS, WEIGHT_GIB, WHOLE_WITH_VISION, WITH_MORE
 
 GIB = 1 << 30
 
@@ -28,6 +28,11 @@ def test_parameter_counts(name: str) -> None:
 def test_at_least_twenty_presets_are_compared() -> None:
     assert len({load_model(name).source for name in (*PARAMETERS, *WHOLE_WITH_VISION)}) >= 30
     assert len(model_names()) >= 30
+
+
+def test_every_preset_is_compared() -> None:
+    compared = {load_model(name).source for name in (*PARAMETERS, *WHOLE_WITH_VISION, *WITH_MORE)}
+    assert {name for name in model_names() if load_model(name).source not in compared} == set()
 
 
 def siglip(width: int, inner: int, layers: int, patch: int, image: int) -> int:
