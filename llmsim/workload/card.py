@@ -51,7 +51,8 @@ def card(workload: Workload, format_name: str, *, max_model_len: int | None = No
 
 def _sessions(workload: Workload) -> int:
     if workload.session_id:
-        return len(set(workload.session_id) - {""})
+        names = set(workload.session_id)
+        return len(names) - ("" in names)
     return int(np.count_nonzero((workload.next_call >= 0) & (workload.arrival_ps >= 0)))
 
 

@@ -33,7 +33,9 @@ def chained(ids: NDArray[np.unsignedinteger], offsets: Int64) -> UInt64:
     follows = np.zeros(nobody, dtype=np.int32 if nobody < 1 << 31 else np.int64)
     for mine, before in _predecessors(ids, offsets, nobody):
         follows[mine] = before
-    if all(np.array_equal(follows[mine], before) for mine, before in _predecessors(ids, offsets, nobody)):
+    names_prefixes = all(np.array_equal(follows[mine], before) for mine, before in _predecessors(ids, offsets, nobody))
+    del follows
+    if names_prefixes:
         handles = ids.astype(np.uint64)
         handles += np.uint64(1)
         return handles

@@ -10,12 +10,13 @@ from msgspec import Meta
 
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import json_lines
-from llmsim.workload.formats.table import Source, Table
+from llmsim.workload.formats.source import Source
+from llmsim.workload.formats.table import Table
 
 NAME, TITLE = "aiperf", "aiperf profile export"
 
 
-class Metadata(msgspec.Struct):
+class Metadata(msgspec.Struct, gc=False):
     request_start_ns: Annotated[int, Meta(ge=0, le=1 << 62)]
     x_request_id: str | None = None
     x_correlation_id: str | None = None
@@ -23,20 +24,23 @@ class Metadata(msgspec.Struct):
     benchmark_phase: str = "profiling"
 
 
-class Length(msgspec.Struct):
+class Length(msgspec.Struct, gc=False):
     value: Annotated[float, Meta(ge=0, le=2**31)]
 
 
-class Metrics(msgspec.Struct):
+class Metrics(msgspec.Struct, gc=False):
     input_sequence_length: Length | None = None
     output_sequence_length: Length | None = None
     output_token_count: Length | None = None
 
 
-class Record(msgspec.Struct):
+class Record(msgspec.Struct, gc=False):
     metadata: Metadata
     metrics: Metrics | None = None
     error: Any = None
+
+
+NO_METRICS = Metrics()
 
 
 def detect(head: Head) -> bool:
@@ -44,10 +48,10 @@ def detect(head: Head) -> bool:
 
 
 def read(source: Source, head: Head) -> Table:
-    table = Table(source)
+    table = Table(source, labels=True)
     warm_up = 0
     for number, record in json_lines(table, Record):
-        about, metrics = record.metadata, record.metrics or Metrics()
+        about, metrics = record.metadata, record.metrics or NO_METRICS
         if about.benchmark_phase != "profiling":
             warm_up += 1
             continue

@@ -10,9 +10,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from llmsim.workload.formats.batches import Batch, each
 from llmsim.workload.formats.head import Head
-from llmsim.workload.formats.rows import json_lines, scaled_ns
-from llmsim.workload.formats.table import Source, Table
+from llmsim.workload.formats.rows import all_scaled_ns, json_batches, scaled_ns
+from llmsim.workload.formats.source import Rows, Source
+from llmsim.workload.formats.table import Table
 
 NAME, TITLE = "bailian", "Bailian (Qwen)"
 BLOCK_TOKENS = 16
@@ -34,14 +36,38 @@ def detect(head: Head) -> bool:
 
 
 def read(source: Source, head: Head) -> Table:
-    table = Table(source, block_tokens=source.options.block or BLOCK_TOKENS)
+    table = Table(source, block_tokens=source.options.block or BLOCK_TOKENS, labels=True)
     root_of: dict[int, int] = {}  # of chats that are no roots themselves
-    for number, row in json_lines(table, Row):
-        root = row.chat_id
-        if row.parent_chat_id >= 0:
-            root = root_of[row.chat_id] = root_of.get(row.parent_chat_id, row.parent_chat_id)
-        at_ns = scaled_ns(table, number, row.timestamp, 10**9, "timestamp")
-        table.add(number, at_ns, row.input_length, row.output_length, session=str(root), ids=row.hash_ids, aside=True)
-        if table.full:
-            break
+    for batch in json_batches(table, Row):
+        if isinstance(batch, Batch) and table.wants(len(batch.records)) and _take_all(table, batch, root_of):
+            continue
+        for number, row in each(batch):
+            at_ns = scaled_ns(table, number, row.timestamp, 10**9, "timestamp")
+            session = str(_root(row, root_of))
+            table.add(number, at_ns, row.input_length, row.output_length, session=session, ids=row.hash_ids)
+            if table.full:
+                return table
     return table
+
+
+def _root(row: Row, root_of: dict[int, int]) -> int:
+    """The first chat of the row's conversation; `root_of` remembers what follows from the rows so far."""
+    if row.parent_chat_id < 0:
+        return row.chat_id
+    root = root_of[row.chat_id] = root_of.get(row.parent_chat_id, row.parent_chat_id)
+    return root
+
+
+def _take_all(table: Table, batch: Batch[Row], root_of: dict[int, int]) -> bool:
+    rows = batch.records
+    at_ns = all_scaled_ns([row.timestamp for row in rows], 10**9)
+    return at_ns is not None and table.extend(
+        Rows(
+            batch.numbers,
+            at_ns,
+            [row.input_length for row in rows],
+            [row.output_length for row in rows],
+            sessions=[str(_root(row, root_of)) for row in rows],
+            ids=[row.hash_ids for row in rows],
+        )
+    )

@@ -6,7 +6,8 @@ from typing import Any
 from llmsim.config.errors import InputError
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import note_unused, scaled_ns
-from llmsim.workload.formats.table import Source, Table
+from llmsim.workload.formats.source import Source
+from llmsim.workload.formats.table import Table
 
 NAME, TITLE = "baseten", "Baseten"
 WANTED = ("timestamp_start_unix_ms", "input_tokens", "output_tokens")
@@ -19,7 +20,7 @@ def detect(head: Head) -> bool:
 
 
 def read(source: Source, head: Head) -> Table:
-    table = Table(source, block_tokens=source.options.block or BLOCK_TOKENS)
+    table = Table(source, block_tokens=source.options.block or BLOCK_TOKENS, labels=True)
     table.unit = "row"
     number, size = 0, None
     for batch in _batches(table, head):

@@ -2,7 +2,8 @@
 
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import CsvRows
-from llmsim.workload.formats.table import Source, Table
+from llmsim.workload.formats.source import Source
+from llmsim.workload.formats.table import Table
 
 NAME, TITLE = "burstgpt", "BurstGPT"
 COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
@@ -14,7 +15,7 @@ def detect(head: Head) -> bool:
 
 
 def read(source: Source, head: Head) -> Table:
-    table = Table(source)
+    table = Table(source, labels=True)
     rows = CsvRows(table, head, COLUMNS, OPTIONAL)
     (at, request, response), (model, session) = rows.columns, rows.optional
     for number, fields in rows:

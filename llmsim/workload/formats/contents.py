@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -40,11 +41,32 @@ class Contents:
         self._ends.append(len(self._ids))
         self._named = self._named or len(self._ids) > 0
 
+    def name_all(self, first: int, ids: Sequence[Sequence[int | str] | None]) -> None:
+        """The block ids of rows from `first` on; None where a row names nothing."""
+        self._fill(first)
+        before = len(self._ids)
+        counts = [len(each) if each else 0 for each in ids]
+        try:
+            self._ids.extend(chain.from_iterable(each for each in ids if each))  # type: ignore[misc]
+        except (OverflowError, TypeError):
+            del self._ids[before:]
+            for row, each in enumerate(ids, first):
+                self.name(row, each or ())
+            return
+        self._ends.frombytes((before + np.cumsum(counts, dtype=np.int64)).tobytes())
+        self._named = self._named or len(self._ids) > 0
+
     def repeat(self, row: int, earlier: int, tokens: int) -> None:
         """The row's prompt begins with that many tokens of an earlier row's prompt and answer (-1: of none)."""
         padding = row - len(self._repeat_row)
         self._repeat_row.extend([-1] * padding + [earlier])
         self._repeat_tokens.extend([0] * padding + [tokens])
+
+    def repeat_all(self, first: int, earlier: list[int], tokens: list[int]) -> None:
+        """`repeat` for rows from `first` on."""
+        padding = first - len(self._repeat_row)
+        self._repeat_row.extend([-1] * padding + earlier)
+        self._repeat_tokens.extend([0] * padding + tokens)
 
     def _fill(self, rows: int) -> None:
         while len(self._ends) < rows:
@@ -69,18 +91,29 @@ class Contents:
         return offsets, handles
 
     def _repeated(self, blocks: Int64, block_tokens: int) -> tuple[Int64, UInt64]:
-        """The full blocks of a repeated beginning are the earlier row's, all others new."""
+        """The full blocks of a repeated beginning are the earlier row's, all others new.
+
+        Every block points to the one it repeats, or to itself, and pointers to pointers are shortened until all of them
+        are ends.
+        """
         offsets = np.zeros(len(blocks) + 1, dtype=np.int64)
         np.cumsum(blocks, out=offsets[1:])
-        keys = np.arange(1, int(offsets[-1]) + 1, dtype=np.uint64)
-        starts = offsets.tolist()
-        for row, (earlier, tokens) in enumerate(zip(self._repeat_row, self._repeat_tokens, strict=True)):
-            if earlier < 0:
-                continue
-            held = starts[earlier + 1] - starts[earlier]
-            shared = min(tokens // block_tokens, held, starts[row + 1] - starts[row])
-            keys[starts[row] : starts[row] + shared] = keys[starts[earlier] : starts[earlier] + shared]
-        return offsets, keys
+        repeating = np.flatnonzero(np.frombuffer(self._repeat_row, dtype=np.int64) >= 0)
+        earlier = np.frombuffer(self._repeat_row, dtype=np.int64)[repeating]
+        shared = np.frombuffer(self._repeat_tokens, dtype=np.int64)[repeating] // block_tokens
+        shared = np.minimum(np.minimum(shared, blocks[earlier]), blocks[repeating])
+        origin = np.arange(int(offsets[-1]), dtype=np.uint64)
+        within = np.arange(int(shared.sum()), dtype=np.int64) - np.repeat(np.cumsum(shared) - shared, shared)
+        pointing = np.repeat(offsets[repeating], shared) + within
+        target = np.repeat(offsets[earlier], shared) + within
+        del within
+        while len(pointing):
+            origin[pointing] = target
+            target = origin[target].astype(np.int64)
+            moved = target != origin[pointing].astype(np.int64)
+            pointing, target = pointing[moved], target[moved]
+        origin += np.uint64(1)
+        return offsets, origin
 
 
 def _number(value: int | str) -> int:

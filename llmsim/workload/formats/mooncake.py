@@ -11,9 +11,11 @@ import msgspec
 from msgspec import Meta
 
 from llmsim.core import Workload
+from llmsim.workload.formats.batches import Batch, each
 from llmsim.workload.formats.head import Head
-from llmsim.workload.formats.rows import json_lines, scaled_ns
-from llmsim.workload.formats.table import Source, Table
+from llmsim.workload.formats.rows import all_scaled_ns, json_batches, scaled_ns
+from llmsim.workload.formats.source import Rows, Source
+from llmsim.workload.formats.table import Table
 from llmsim.workload.handles import coarser
 
 NAME, TITLE = "mooncake", "Mooncake"
@@ -47,11 +49,44 @@ def detect(head: Head) -> bool:
 
 def read(source: Source, head: Head) -> Table:
     table = Table(source, block_tokens=source.options.block or BLOCK_TOKENS)
-    for number, row in json_lines(table, Row):
-        take(table, number, row)
-        if table.full and head.first and "session_id" not in head.first:
+    stops_early = bool(head.first and "session_id" not in head.first)
+    for batch in json_batches(table, Row):
+        if not isinstance(batch, Batch) or not (table.wants(len(batch.records)) and _take_all(table, batch)):
+            for number, row in each(batch):
+                take(table, number, row)
+                if table.full and stops_early:
+                    return table
+        if table.full and stops_early:
             break
     return table
+
+
+def _take_all(table: Table, batch: Batch[Row]) -> bool:
+    """Adds rows that have a time, lengths and content, and nothing else; False where some have more or less."""
+    rows = batch.records
+    for row in rows:
+        if (
+            row.timestamp is None
+            or row.input_length is None
+            or row.output_length is None
+            or row.session_id is not None
+            or row.request_id is not None
+            or row.priority is not None
+            or row.delay is not None
+            or row.delay_ms is not None
+        ):
+            return False
+    at_ns = all_scaled_ns([row.timestamp for row in rows], NS_PER_MS)  # type: ignore[misc]  # checked above
+    return at_ns is not None and table.extend(
+        Rows(
+            batch.numbers,
+            at_ns,
+            [row.input_length for row in rows],  # type: ignore[misc]
+            [row.output_length for row in rows],  # type: ignore[misc]
+            ids=[row.hash_ids for row in rows],
+            models=[row.model for row in rows],
+        )
+    )
 
 
 def take(table: Table, number: int, row: Row) -> None:

@@ -1,45 +1,59 @@
-"""Walks the rows of JSON Lines, JSON documents and CSV files; says file, line and column of what is wrong."""
+"""Walks the rows of JSON Lines and CSV files; says file, line and column of what is wrong."""
 
 import csv
-import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 
 from llmsim.config.errors import InputError, nearest
+from llmsim.core import Int64
+from llmsim.workload.formats.batches import BYTE_ORDER_MARK, Batch, each, lines_of, whole_lines
 from llmsim.workload.formats.head import Head
-from llmsim.workload.formats.table import Table
+from llmsim.workload.formats.table import LATEST_NS, Table
 from llmsim.workload.limits import MAX_TIME_NS
 from llmsim.workload.opening import opened
 
 Record = TypeVar("Record")
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BYTE = re.compile(r"byte (\d+)")
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
-_BLANKS = re.compile(r"\s*")
-_CHUNK_CHARACTERS = 1 << 20
 
 
 def json_lines(table: Table, kind: type[Record]) -> Iterator[tuple[int, Record]]:
     """(line number, record) of every line, decoded into the msgspec struct `kind`, whose fields are the keys used."""
+    for batch in json_batches(table, kind):
+        yield from each(batch)
+
+
+def json_batches(table: Table, kind: type[Record]) -> Iterator[Batch[Record] | tuple[int, Record]]:
+    """The same in batches; one by one where a piece of the file is not a plain object in every line."""
     path = table.source.path
-    decode = msgspec.json.Decoder(kind).decode
-    noted = False
+    decoder = msgspec.json.Decoder(kind)
+    noted, number = False, 1
     with opened(Path(path)) as stream:
-        for number, line in enumerate(stream, 1):
+        for text in whole_lines(stream):
             if number == 1:
-                line = line.removeprefix(_BYTE_ORDER_MARK)
-            if line.isspace() or not line:
-                continue
-            if not noted:
-                noted = _note_unknown(table, kind, line, number)
-            try:
-                yield number, decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise _line_error(path, number, line, error) from None
+                text = text.removeprefix(BYTE_ORDER_MARK)
+            batch = lines_of(decoder.decode_lines, text, number)
+            if batch is not None and not noted:
+                noted = _note_unknown(table, kind, text.split(b"\n", 1)[0], number)
+            if batch is not None:
+                yield batch
+            else:
+                for place, line in enumerate(BytesIO(text), number):
+                    if line.isspace() or not line:
+                        continue
+                    if not noted:
+                        noted = _note_unknown(table, kind, line, place)
+                    try:
+                        yield place, decoder.decode(line)
+                    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                        raise _line_error(path, place, line, error) from None
+            number += text.count(b"\n") if batch is None else len(batch.records)
 
 
 def _note_unknown(table: Table, kind: type[Any], line: bytes, number: int) -> bool:
@@ -90,94 +104,6 @@ def json_error(path: str, number: int, text: bytes, error: Exception) -> InputEr
     reason = _PATH.sub("", said)
     reason = reason[0].lower() + reason[1:].replace("`", '"')
     return InputError(f"{path}:{line}:{column}: " + (f'"{field}": {reason}' if field else reason))
-
-
-def json_values(path: str) -> Iterator[tuple[int, int, Any]]:
-    """(line, column, value) of the elements of a top-level array, or of the documents of a file, one at a time."""
-    scan = json.JSONDecoder().raw_decode
-    with opened(Path(path)) as stream:
-        reader = _Text(path, stream.read)
-        reader.skip()
-        in_array = reader.peek() == "["
-        if in_array:
-            reader.take(1)
-        while True:
-            reader.skip()
-            if in_array and reader.peek() == "]":
-                return
-            if reader.peek() == "":
-                if in_array:
-                    raise reader.refusal("the list is cut short")
-                return
-            line, column = reader.line, reader.column
-            value, length = reader.scan(scan)
-            yield line, column, value
-            reader.take(length)
-            reader.skip()
-            if in_array and reader.peek() == ",":
-                reader.take(1)
-            elif in_array and reader.peek() not in ("]", ""):
-                raise reader.refusal('the elements of a list are divided by ","')
-
-
-class _Text:
-    """A text of any length through a window; knows its line and column."""
-
-    def __init__(self, path: str, read: Callable[[int], bytes]) -> None:
-        import codecs
-
-        self._path, self._read = path, read
-        self._decode = codecs.getincrementaldecoder("utf-8-sig")().decode
-        self._text, self._at, self._ended = "", 0, False
-        self.line, self.column = 1, 1
-
-    def _more(self) -> bool:
-        if self._ended:
-            return False
-        data = self._read(max(_CHUNK_CHARACTERS, len(self._text) - self._at))
-        self._ended = not data
-        try:
-            added = self._decode(data, self._ended)
-        except UnicodeDecodeError:
-            raise self.refusal("not UTF-8 text from here on") from None
-        self._text, self._at = self._text[self._at :] + added, 0
-        return True
-
-    def peek(self) -> str:
-        while self._at >= len(self._text) and self._more():
-            pass
-        return self._text[self._at : self._at + 1]
-
-    def skip(self) -> None:
-        while True:
-            blank = _BLANKS.match(self._text, self._at)
-            self.take(blank.end() - self._at if blank else 0)
-            if self._at < len(self._text) or not self._more():
-                return
-
-    def take(self, count: int) -> None:
-        part = self._text[self._at : self._at + count]
-        lines = part.count("\n")
-        self.line += lines
-        self.column = len(part) - part.rfind("\n") if lines else self.column + len(part)
-        self._at += count
-
-    def scan(self, scan: Callable[[str, int], tuple[Any, int]]) -> tuple[Any, int]:
-        while True:
-            try:
-                value, end = scan(self._text, self._at)
-                if end < len(self._text) or self._ended:
-                    return value, end - self._at
-                self._more()
-            except RecursionError:
-                raise self.refusal("nested too deeply for a trace") from None
-            except json.JSONDecodeError as error:
-                if not self._more():
-                    self.take(max(error.pos - self._at, 0))
-                    raise self.refusal(f"not valid JSON: {error.msg}") from None
-
-    def refusal(self, problem: str) -> InputError:
-        return InputError(f"{self._path}:{self.line}:{self.column}: {problem}")
 
 
 class CsvRows:
@@ -248,7 +174,7 @@ class CsvRows:
 def _lines(path: str, stream: Any) -> Iterator[str]:
     for number, line in enumerate(stream, 1):
         if number == 1:
-            line = line.removeprefix(_BYTE_ORDER_MARK)
+            line = line.removeprefix(BYTE_ORDER_MARK)
         try:
             yield line.decode("utf-8")
         except UnicodeDecodeError as bad:
@@ -263,3 +189,10 @@ def scaled_ns(table: Table, number: int, value: float, ns_per_unit: int, name: s
     if not abs(time_ns) < 1 << 62:
         raise table.refusal(number, f'"{name}" is {value}, beyond {MAX_TIME_NS} ns')
     return round(time_ns)
+
+
+def all_scaled_ns(values: Sequence[float], ns_per_unit: int) -> Int64 | None:
+    """`scaled_ns` of many; None where one of them is to be refused."""
+    times_ns = np.array(values, dtype=np.float64) * ns_per_unit
+    within = bool((np.abs(times_ns) < LATEST_NS).all())
+    return np.rint(times_ns).astype(np.int64) if within else None

@@ -5,6 +5,7 @@ round and the first of the next (the tools and the person), or after its tools' 
 """
 
 from array import array
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -12,11 +13,18 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from llmsim.core import Int64
+from llmsim.workload.formats.batches import Batch, each
 from llmsim.workload.formats.head import Head
-from llmsim.workload.formats.rows import json_lines, scaled_ns
-from llmsim.workload.formats.table import Source, Table
+from llmsim.workload.formats.rows import all_scaled_ns, json_batches, scaled_ns
+from llmsim.workload.formats.source import Rows, Source
+from llmsim.workload.formats.table import Table
+from llmsim.workload.formats.times import all_timestamps_ns
 
 NAME, TITLE = "tracelab", "TraceLab"
+NS_PER_MS = 1_000_000
+PIECE = 1 << 14
+"""Rows that are handed over at once."""
 Count = Annotated[int, Meta(ge=0, le=2**61)]
 
 
@@ -59,72 +67,118 @@ class Rounds:
 
     def add(self, table: Table, number: int, row: Round) -> None:
         """Keeps one line."""
-        total = row.input_tokens_total
-        total = row.prefix_tokens + row.newly_append_tokens if total is None else total
-        tools_ms = sum(max(tool.tool_wall_latency_ms or 0, 0) for tool in row.tools or ())
-        tools_ns = scaled_ns(table, number, tools_ms, 1_000_000, "tool_wall_latency_ms")
-        session = self.sessions.setdefault((row.provider, row.session_id), len(self.sessions))
-        model = -1 if row.model is None else self.models.setdefault(row.model, len(self.models))
-        begin_ns, end_ns = _span_ns(table, number, row)
-        values = (
-            session, row.round_index, number, total, row.prefix_tokens, row.output_tokens, begin_ns, end_ns, tools_ns,
-            model,
-        )  # fmt: skip
-        for column, value in zip(self.columns.values(), values, strict=True):
-            column.append(value)
+        span_ns = _span_ns(table, number, row)
+        self._keep([number], [row], [span_ns[0]], [span_ns[1]], [_tools_ns(table, number, row)])
 
-    def ordered(self) -> list[tuple[int, int]]:
-        """(first, last + 1) of each session's rows, in order of first appearance; sorts the columns."""
+    def add_all(self, batch: Batch[Round]) -> bool:
+        """Keeps the lines of a batch; False, with nothing kept, where each must be looked at."""
+        rows = batch.records
+        spans = _all_spans_ns(rows)
+        tools_ns = all_scaled_ns([_tools_ms(row) for row in rows], NS_PER_MS)
+        if spans is None or tools_ns is None:
+            return False
+        self._keep(batch.numbers(), rows, spans[0].tolist(), spans[1].tolist(), tools_ns.tolist())
+        return True
+
+    def _keep(
+        self, numbers: Sequence[int], rows: list[Round], begin_ns: list[int], end_ns: list[int], tools_ns: list[int]
+    ) -> None:
+        sessions, models = self.sessions, self.models
+        columns = (
+            [sessions.setdefault((row.provider, row.session_id), len(sessions)) for row in rows],
+            [row.round_index for row in rows], numbers,
+            [
+                row.prefix_tokens + row.newly_append_tokens
+                if row.input_tokens_total is None
+                else row.input_tokens_total
+                for row in rows
+            ],
+            [row.prefix_tokens for row in rows], [row.output_tokens for row in rows], begin_ns, end_ns, tools_ns,
+            [-1 if row.model is None else models.setdefault(row.model, len(models)) for row in rows],
+        )  # fmt: skip
+        for name, values in zip(FIELDS, columns, strict=True):
+            self.columns[name].extend(values)
+
+    def ordered(self) -> dict[str, Int64]:
+        """The columns, session by session in order of first appearance, each in order of its rounds; lets go of what
+        was kept."""
         columns = {name: np.frombuffer(column, dtype=np.int64) for name, column in self.columns.items()}
+        self.columns = {}
         rows = np.lexsort((columns["number"], columns["round_index"], columns["session"]))
-        for name in FIELDS:
-            values = columns.pop(name)[rows]
-            self.columns[name] = array("q")
-            self.columns[name].frombytes(values.tobytes())
-        counts = np.bincount(np.frombuffer(self.columns["session"], dtype=np.int64))
-        ends = np.cumsum(counts).tolist()
-        return list(zip([0, *ends], ends, strict=False))
+        return {name: columns.pop(name)[rows] for name in FIELDS}
 
 
 def read(source: Source, head: Head) -> Table:
     table, rounds = Table(source), Rounds()
-    for number, row in json_lines(table, Round):
-        rounds.add(table, number, row)
-    spans = rounds.ordered() if rounds.sessions else []
-    begins = rounds.columns["begin_ns"]
-    timed = [begins[first] for first, _ in spans if begins[first]]
-    if len(timed) < len(spans) and source.options.rate is None:
-        table.notes.append(f"{source.path}: {len(spans) - len(timed)} sessions without times begin with the first one")
-    earliest_ns = min(timed, default=0)
-    models = [*rounds.models, None]
-    for (_, name), span in zip(rounds.sessions, spans, strict=True):
-        _take_session(table, name, rounds, span, earliest_ns, models)
+    for batch in json_batches(table, Round):
+        if isinstance(batch, Batch) and rounds.add_all(batch):
+            continue
+        for number, row in each(batch):
+            rounds.add(table, number, row)
+    of = rounds.ordered()
+    first = np.flatnonzero(np.diff(of["session"], prepend=-1))
+    begins = of["begin_ns"][first]
+    timed = begins[begins != 0]
+    if len(timed) < len(first) and source.options.rate is None:
+        table.notes.append(f"{source.path}: {len(first) - len(timed)} sessions without times begin with the first one")
+    of["at_ns"] = np.where(of["begin_ns"] != 0, of["begin_ns"], timed.min() if len(timed) else 0)
+    empty = (of["input"] < 1) | (of["output"] < 1)
+    if empty.any():
+        table.dropped(int(of["number"][empty][0]), int(np.count_nonzero(empty)))
+        if source.options.failures == "drop":
+            of = {name: column[~empty] for name, column in of.items()}
+        for name in ("input", "output"):
+            of[name] = np.maximum(of[name], 1)
+    _take(table, of, [name for _, name in rounds.sessions], [*rounds.models, None])
     return table
 
 
-def _take_session(
-    table: Table, name: str, rounds: Rounds, span: tuple[int, int], earliest_ns: int, models: list[str | None]
-) -> None:
-    """Adds the rounds of one session, in order."""
-    of = rounds.columns
-    previous, before = -1, span[0]
-    for row in range(*span):
-        begin_ns, after_ns = of["begin_ns"][row], -1
-        if previous >= 0:
-            both = begin_ns and of["end_ns"][before]
-            after_ns = max(begin_ns - of["end_ns"][before], 0) if both else of["tools_ns"][before]
-        added = table.add(
-            of["number"][row],
-            begin_ns or earliest_ns,
-            of["input"][row],
-            of["output"][row],
-            after_ns=after_ns,
-            session=name,
-            model=models[of["model"][row]],
-        )
-        if added:
-            table.detail(repeats=(previous, min(of["prefix"][row], of["input"][row])))
-            previous, before = len(table) - 1, row
+def _take(table: Table, of: dict[str, Int64], sessions: list[str], models: list[str | None]) -> None:
+    """Adds rounds, which are in order: the first of a session at its time, each other after the one before it."""
+    follows = of["session"][1:] == of["session"][:-1]
+    both = (of["begin_ns"][1:] != 0) & (of["end_ns"][:-1] != 0)
+    gap_ns = np.where(both, np.maximum(of["begin_ns"][1:] - of["end_ns"][:-1], 0), of["tools_ns"][:-1])
+    after_ns = np.concatenate((np.full(1, -1), np.where(follows, gap_ns, -1)))
+    earlier = np.concatenate((np.full(1, -1), np.where(follows, np.arange(len(follows)), -1)))
+    repeated = np.minimum(of["prefix"], of["input"])
+    for low in range(0, len(of["session"]), PIECE):
+        part = slice(low, low + PIECE)
+        table.take(
+            Rows(
+                of["number"][part].tolist, of["at_ns"][part], of["input"][part].tolist(), of["output"][part].tolist(),
+                after_ns=after_ns[part].tolist(), sessions=[sessions[key] for key in of["session"][part].tolist()],
+                models=[models[key] for key in of["model"][part].tolist()],
+                repeats=(earlier[part].tolist(), repeated[part].tolist()),
+            )
+        )  # fmt: skip
+
+
+def _tools_ms(row: Round) -> float:
+    return sum([max(tool.tool_wall_latency_ms or 0, 0) for tool in row.tools]) if row.tools else 0
+
+
+def _tools_ns(table: Table, number: int, row: Round) -> int:
+    return scaled_ns(table, number, _tools_ms(row), NS_PER_MS, "tool_wall_latency_ms")
+
+
+def _all_spans_ns(rows: list[Round]) -> tuple[Int64, Int64] | None:
+    """`_span_ns` of each; None where a time is no text, or an odd one."""
+    times = [event.timestamp for row in rows for event in row.timing_events or () if event.timestamp]
+    if set(map(type, times)) - {str}:
+        return None
+    found = all_timestamps_ns(times)  # type: ignore[arg-type]  # all are texts
+    if found is None:
+        return None
+    found -= found % 1000  # to the microsecond, as Python's datetime has them
+    counts = np.array([len(row.timing_events or ()) for row in rows])
+    if int(counts.sum()) != len(times):
+        counts = np.array([sum(1 for event in row.timing_events or () if event.timestamp) for row in rows])
+    begins, ends = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
+    some = np.flatnonzero(counts)
+    if len(some):
+        starts = (np.cumsum(counts) - counts)[some]
+        begins[some], ends[some] = np.minimum.reduceat(found, starts), np.maximum.reduceat(found, starts)
+    return begins, ends
 
 
 def _span_ns(table: Table, number: int, row: Round) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import CsvRows
-from llmsim.workload.formats.table import Source, Table
+from llmsim.workload.formats.source import Source
+from llmsim.workload.formats.table import Table
 
 NAME, TITLE = "vidur", "Vidur"
 COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
@@ -15,7 +16,7 @@ def detect(head: Head) -> bool:
 
 
 def read(source: Source, head: Head) -> Table:
-    table = Table(source, block_tokens=source.options.block or BLOCK_TOKENS)
+    table = Table(source, block_tokens=source.options.block or BLOCK_TOKENS, labels=True)
     rows = CsvRows(table, head, COLUMNS, OPTIONAL)
     (at, prefill, decode), (session, hashes) = rows.columns, rows.optional
     if hashes >= 0 and source.options.block is None:

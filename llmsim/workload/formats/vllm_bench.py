@@ -8,7 +8,8 @@ from msgspec import Meta
 
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import json_error, scaled_ns
-from llmsim.workload.formats.table import Source, Table
+from llmsim.workload.formats.source import Source
+from llmsim.workload.formats.table import Table
 from llmsim.workload.opening import opened
 
 NAME, TITLE = "vllm-bench", "vLLM benchmark result"

@@ -8,23 +8,32 @@ start in the published specification and from the conversation's start in publis
 time before that sub-agent's start is taken as the former, for all of it.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
+from llmsim.workload.formats.batches import Batch
+from llmsim.workload.formats.documents import json_documents
 from llmsim.workload.formats.head import Head
-from llmsim.workload.formats.rows import json_values, note_unused
-from llmsim.workload.formats.table import Source, Table
+from llmsim.workload.formats.rows import note_unused
+from llmsim.workload.formats.source import Rows, Source
+from llmsim.workload.formats.table import Table
 
 NAME, TITLE = "weka", "Weka / AgentX"
 BLOCK_TOKENS = 64
 OVERLAP_NS = 1_000_000
 """Recorded times are rounded: a call may seem to begin this much before the last one's end."""
+_time = attrgetter("t")
 Seconds = Annotated[float, Meta(ge=0, le=4e9)]
 
 
-class Request(msgspec.Struct, rename={"input": "in", "output": "out"}):
+class Request(msgspec.Struct, gc=False, rename={"input": "in", "output": "out"}):
     t: Seconds = 0.0
     type: str = "n"
     model: str | None = None
@@ -33,10 +42,10 @@ class Request(msgspec.Struct, rename={"input": "in", "output": "out"}):
     hash_ids: list[int] | None = None
     api_time: Seconds | None = None
     think_time: Seconds | None = None
-    requests: list["Request"] = msgspec.field(default_factory=list)
+    requests: list["Request"] | None = None
 
 
-class Conversation(msgspec.Struct):
+class Conversation(msgspec.Struct, gc=False):
     requests: list[Request]
     id: str | int | None = None
     block_size: Annotated[int, Meta(ge=1, le=1 << 20)] = BLOCK_TOKENS
@@ -53,98 +62,155 @@ def detect(head: Head) -> bool:
 
 
 def read(source: Source, head: Head) -> Table:
-    reader = _Reader(source, head)
-    for line, column, value in json_values(source.path):
-        reader.take(line, column, value)
-        if (
-            reader.table is not None
-            and 0 < source.options.limit <= reader.taken
-            and not source.options.changes_workload
-        ):
+    reader = _Reader(source)
+    for batch in json_documents(source.path, Conversation):
+        if isinstance(batch, Batch):
+            reader.take_all(batch)
+        else:
+            reader.take(*batch)
+        if reader.full:
             break
     return reader.finished()
+
+
+@dataclass
+class _Calls:
+    """Calls in the order of the file, not yet in the table; `conversations` and `empty` are places in a batch."""
+
+    conversations: list[int] = field(default_factory=list)
+    at_ns: list[int] = field(default_factory=list)
+    input_tokens: list[int] = field(default_factory=list)
+    output_tokens: list[int] = field(default_factory=list)
+    after_ns: list[int] = field(default_factory=list)
+    aside: list[bool] = field(default_factory=list)
+    sessions: list[str] = field(default_factory=list)
+    ids: list[list[int] | None] = field(default_factory=list)
+    models: list[str | None] = field(default_factory=list)
+    empty: list[int] = field(default_factory=list)
+
+    def add(self, conversation: int, at_ns: int, call: Request, after_ns: int, aside: bool, session: str) -> None:
+        self.conversations.append(conversation)
+        self.at_ns.append(at_ns)
+        self.input_tokens.append(call.input or 1)
+        self.output_tokens.append(call.output or 1)
+        self.after_ns.append(after_ns)
+        self.aside.append(aside)
+        self.sessions.append(session)
+        self.models.append(call.model)
+
+    def into(self, table: Table, line_of: Callable[[int], int]) -> None:
+        """Puts them into the table; `line_of` is the line of the conversation at a place."""
+        if self.empty:
+            table.dropped(line_of(self.empty[0]), len(self.empty))
+        table.take(
+            Rows(
+                lambda: [line_of(place) for place in self.conversations], np.array(self.at_ns, dtype=np.int64),
+                self.input_tokens, self.output_tokens, after_ns=self.after_ns, aside=self.aside,
+                sessions=self.sessions, ids=self.ids, models=self.models,
+            )
+        )  # fmt: skip
 
 
 class _Reader:
     """Takes conversations; keeps what can only be decided at the end of the file."""
 
-    def __init__(self, source: Source, head: Head) -> None:
+    def __init__(self, source: Source) -> None:
         self.table = Table(source, block_tokens=source.options.block or BLOCK_TOKENS)
-        self.taken = self._overlapping = 0
-        self._source, self._sized = source, False
+        self._source = source
+        self._taken = self._overlapping = 0
         self._nested: tuple[list[int], list[int]] = ([], [])
         self._relative = False
         self._scope = ""
         self._first_id = self._next_id = 0
+        self._calls = _Calls()
+
+    @property
+    def full(self) -> bool:
+        """Whether the conversations that `limit` asks for are there."""
+        options = self._source.options
+        return 0 < options.limit <= self._taken and not options.changes_workload
 
     def take(self, line: int, column: int, value: Any) -> None:
+        """One conversation, as Python's json reads it."""
         try:
             conversation = msgspec.convert(value, Conversation)
         except msgspec.ValidationError as error:
             place = str(error).replace("`", '"').replace(" - at ", " at ").replace('"$.', '"').replace("Exp", "exp", 1)
             raise self.table.refusal(line, f"not a conversation: {place}", column) from None
-        size = self._source.options.block or conversation.block_size
-        if not self._sized:
-            self.table.block_tokens, self._sized = size, True
+        if not self._taken:
             note_unused(self.table, line, value, Conversation.__struct_encode_fields__)
-        if size != self.table.block_tokens:
-            raise self.table.refusal(
-                line, f'"block_size" is {size}, but {self.table.block_tokens} before: one file, one size', column
-            )
-        name = f"conversation-{self.taken}" if conversation.id is None else str(conversation.id)
-        if conversation.hash_id_scope != self._scope and self.taken:
-            raise self.table.refusal(
-                line, '"hash_id_scope" differs from the conversations before: one file, one scope', column
-            )
-        self._scope = conversation.hash_id_scope
-        self._stream(line, name, conversation.requests, None)
-        if self._scope != "global":
-            self._first_id = self._next_id
-        self.taken += 1
+        self._conversation(0, conversation, lambda: (line, column))
+        self._calls.into(self.table, lambda _: line)
+        self._calls = _Calls()
 
-    def _stream(self, line: int, name: str, calls: list[Request], spawned_ns: int | None) -> None:
-        """Adds one stream of calls, and those inside it, in order of time."""
-        ready_ns = None
-        agents = 0
-        for call in sorted(calls, key=lambda call: call.t):
+    def take_all(self, batch: Batch[Conversation]) -> None:
+        """The conversations of a batch, as far as they are wanted."""
+        if not self._taken:
+            note_unused(self.table, *batch.first_object(), Conversation.__struct_encode_fields__)
+        for index, conversation in enumerate(batch.records):
+            self._conversation(index, conversation, partial(batch.place, index))
+            if self.full:
+                break
+        self._calls.into(self.table, lambda index: batch.place(index)[0])
+        self._calls = _Calls()
+
+    def _conversation(self, index: int, conversation: Conversation, place: Callable[[], tuple[int, int]]) -> None:
+        """Takes the calls of the conversation at `index` of its batch; `place` says where it stands in the file."""
+        size = self._source.options.block or conversation.block_size
+        scope = conversation.hash_id_scope
+        if not self._taken:
+            self.table.block_tokens, self._scope = size, scope
+        if size != self.table.block_tokens or scope != self._scope:
+            line, column = place()
+            if size != self.table.block_tokens:
+                problem = f'"block_size" is {size}, but {self.table.block_tokens} before: one file, one size'
+            else:
+                problem = '"hash_id_scope" differs from the conversations before: one file, one scope'
+            raise self.table.refusal(line, problem, column)
+        name = f"conversation-{self._taken}" if conversation.id is None else str(conversation.id)
+        self._stream(index, name, conversation.requests, None)
+        if scope != "global":
+            self._first_id = self._next_id
+        self._taken += 1
+
+    def _stream(self, index: int, name: str, calls: list[Request], spawned_ns: int | None) -> None:
+        """Takes one stream of calls, and those inside it, in order of time."""
+        ready_ns, agents = None, 0
+        drops = self._source.options.failures == "drop"
+        for call in sorted(calls, key=_time) if len(calls) > 1 else calls:
             at_ns = round(call.t * 1e9)
             if spawned_ns is not None and at_ns < spawned_ns:
                 self._relative = True
             if call.type == "subagent" or call.requests:
                 agents += 1
-                self._stream(line, f"{name}/{agents}", call.requests, at_ns)
+                self._stream(index, f"{name}/{agents}", call.requests or [], at_ns)
                 continue
             follows = ready_ns is not None and at_ns + OVERLAP_NS >= ready_ns
             after_ns = max(at_ns - ready_ns, 0) if follows and ready_ns is not None else -1
             if follows and call.think_time is not None and call.api_time is None:
                 after_ns = round(call.think_time * 1e9)
             aside = ready_ns is not None and not follows
-            added = self.table.add(
-                line,
-                at_ns,
-                call.input,
-                call.output,
-                after_ns=after_ns,
-                session=name,
-                ids=self._ids(call),
-                model=call.model,
-                aside=aside,
-            )
-            if not added:
-                continue
-            self._overlapping += aside
+            ids = self._ids(call)
+            if call.input < 1 or call.output < 1:
+                self._calls.empty.append(index)
+                if drops:
+                    continue
             if after_ns < 0 and spawned_ns is not None:
-                self._nested[0].append(len(self.table) - 1)
+                self._nested[0].append(len(self.table) + len(self._calls.at_ns))
                 self._nested[1].append(spawned_ns)
+            self._calls.add(index, at_ns, call, after_ns, aside, name)
+            self._calls.ids.append(ids)
+            self._overlapping += aside
             if not aside:
                 ready_ns = at_ns + round((call.api_time or 0) * 1e9)
 
     def _ids(self, call: Request) -> list[int] | None:
         """The ids of a call, moved past those of the conversations before where they mean nothing across them."""
-        if call.hash_ids is None:
-            return None
-        self._next_id = max(self._next_id, self._first_id + max(call.hash_ids, default=-1) + 1)
-        return [value + self._first_id for value in call.hash_ids]
+        ids, first = call.hash_ids, self._first_id
+        if not ids:
+            return ids
+        self._next_id = max(self._next_id, first + max(ids) + 1)
+        return [value + first for value in ids] if first else ids
 
     def finished(self) -> Table:
         table, path = self.table, self._source.path
@@ -157,8 +223,8 @@ class _Reader:
             table.notes.append(
                 f"{path}: {self._overlapping} calls overlap the call before them and come at their recorded time"
             )
-        if self.taken > 1 and self._source.options.rate is None:
+        if self._taken > 1 and self._source.options.rate is None:
             table.notes.append(
-                f"{path}: its {self.taken} conversations have no dates and all begin at 0; rate= spreads them"
+                f"{path}: its {self._taken} conversations have no dates and all begin at 0; rate= spreads them"
             )
         return table
