@@ -39,14 +39,15 @@ def read(source: Source, head: Head) -> Table:
     table = Table(source, block_tokens=source.options.block or BLOCK_TOKENS, labels=True)
     root_of: dict[int, int] = {}  # of chats that are no roots themselves
     for batch in json_batches(table, Row):
-        if isinstance(batch, Batch) and table.wants(len(batch.records)) and _take_all(table, batch, root_of):
-            continue
-        for number, row in each(batch):
+        taken = isinstance(batch, Batch) and table.wants(len(batch.records)) and _take_all(table, batch, root_of)
+        for number, row in each(batch) if not taken else ():
             at_ns = scaled_ns(table, number, row.timestamp, 10**9, "timestamp")
             session = str(_root(row, root_of))
             table.add(number, at_ns, row.input_length, row.output_length, session=session, ids=row.hash_ids)
             if table.full:
                 return table
+        if table.full:
+            break
     return table
 
 
