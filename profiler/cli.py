@@ -81,6 +81,7 @@ def serve_log_command(
     dataset: Annotated[str, typer.Option("--dataset", help="Trace, in any form that llmsim run takes.")],
     output: Annotated[Path, typer.Option("--output", help="Folder of the logs.")],
     engine: Annotated[str, typer.Option(help="auto, vllm or transformers.")] = "auto",
+    hardware: Annotated[str | None, typer.Option(help="Name of the profile, for the cluster file.")] = None,
     device: Device = "auto",
     dtype: Dtype = None,
     threads: Threads = 0,
@@ -101,7 +102,7 @@ def serve_log_command(
         engine=_one_of("--engine", engine, ("auto", "vllm", "transformers")),  # type: ignore[arg-type]
         max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, max_model_len=max_model_len,
         kv_tokens=kv_tokens, gpu_memory_utilization=gpu_memory_utilization, tensor_parallel=tensor_parallel_size,
-        limit=num_reqs, seed=seed, clock=_one_of("--clock", clock, ("wall", "cpu")),  # type: ignore[arg-type]
+        limit=num_reqs, seed=seed, hardware=hardware, clock=_one_of("--clock", clock, ("wall", "cpu")),  # type: ignore[arg-type]
     )  # fmt: skip
     log = serve_log(options)
     for name, value in summary_of(log).items():

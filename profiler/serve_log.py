@@ -12,6 +12,7 @@ from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_S, Workload
 from llmsim.workload import load_dataset
 
+LONG_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 EngineName = Literal["auto", "vllm", "transformers"]
 
 
@@ -43,6 +44,8 @@ class ServeOptions:
     """Capacity of the KV cache; None: the engine's own choice (vLLM), or all requests at once (transformers)."""
     gpu_memory_utilization: float = 0.9
     tensor_parallel: int = 1
+    hardware: str | None = None
+    """Name of the device in the cluster file; None: "cpu" or "gpu", to be replaced by that of a profile."""
     limit: int = 0
     seed: int = 0
     warm_up: int = 8
@@ -166,9 +169,12 @@ def write_log(options: ServeOptions, log: Log) -> None:
 
 def cluster_of(options: ServeOptions, log: Log) -> dict[str, Any]:
     """A cluster file whose scheduler does what the recorded engine did; fill in the hardware's profile name."""
-    instance = {"model_name": options.model, "hardware": "cpu" if log.facts.get("device") == "cpu" else "gpu",
+    kind = "cpu" if log.facts.get("device") == "cpu" else "gpu"
+    instance = {"model_name": options.model, "hardware": options.hardware or kind,
                 "npu_mem": {"mem_size": 1024, "mem_bw": 100, "mem_latency": 0}, "num_npus": options.tensor_parallel,
                 "tp_size": options.tensor_parallel, "pd_type": None, **log.facts["instance"]}  # fmt: skip
+    if options.dtype is not None:
+        instance["dtype"] = LONG_DTYPES.get(options.dtype, options.dtype)
     memory = {"mem_size": 128, "mem_bw": 100, "mem_latency": 0}
     node = {"num_instances": 1, "cpu_mem": memory, "instances": [instance]}
     return {"num_nodes": 1, "link_bw": 16, "link_latency": 0, "nodes": [node]}

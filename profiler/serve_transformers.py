@@ -191,6 +191,14 @@ class _Recorder:
         self._manager.add_request(ids, request_id=job.request_id, max_new_tokens=job.output_tokens)
         self._stamps[job.request_id].queued = max(due, self._clock.now())
 
+    def _synchronize(self) -> None:
+        """Waits for the device: on a GPU a call returns before its kernels are done, and the rest of the step is what
+        the host takes."""
+        if self._model.device.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+
     def _idle(self) -> bool:
         """Whether the engine waits for requests."""
         return self._manager.input_queue.empty() and not self._processor.scheduler.has_pending_requests()
@@ -226,6 +234,7 @@ class _Recorder:
         def generated(model: Any) -> None:
             local.model = self._clock.now()
             generate(model)
+            self._synchronize()
             local.model = self._clock.now() - local.model
 
         def updated() -> None:

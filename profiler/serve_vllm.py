@@ -14,9 +14,8 @@ from typing import Any
 from llmsim.config.errors import InputError
 from llmsim.model import load_model, resolve_dtypes
 from llmsim.model.presets import config_path
-from profiler.serve_log import Job, Log, ServeOptions, Stamps, Step
+from profiler.serve_log import LONG_DTYPES, Job, Log, ServeOptions, Stamps, Step
 
-DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 LEAD_S = 0.2
 """Time between the end of the warm-up and the first arrival."""
 
@@ -47,10 +46,11 @@ def engine_arguments(options: ServeOptions, folder: str) -> dict[str, Any]:
     """Keyword arguments of vLLM's AsyncEngineArgs."""
     dtype = resolve_dtypes(load_model(options.model), options.dtype).activation
     arguments: dict[str, Any] = {
-        "model": folder, "skip_tokenizer_init": True, "load_format": "dummy", "dtype": DTYPES.get(dtype, "auto"),
+        "model": folder, "skip_tokenizer_init": True, "load_format": "dummy", "dtype": LONG_DTYPES.get(dtype, "auto"),
         "max_num_seqs": options.max_num_seqs, "max_num_batched_tokens": options.max_num_batched_tokens,
         "gpu_memory_utilization": options.gpu_memory_utilization, "seed": options.seed,
         "tensor_parallel_size": options.tensor_parallel, "disable_log_stats": False,
+        "enable_prefix_caching": False,  # prompts are made up, so nothing of them can be shared
     }  # fmt: skip
     if options.max_model_len is not None:
         arguments["max_model_len"] = options.max_model_len
@@ -70,6 +70,8 @@ async def _replay(options: ServeOptions, jobs: Sequence[Job], folder: str) -> Lo
     except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"vLLM cannot start: {str(error).splitlines()[0][:200]}") from None
     source = random.Random(options.seed)
+    from vllm.v1.engine.exceptions import EngineDeadError
+
     try:
         small = [
             Job(f"warm-up-{i}", 0.0, min(job.input_tokens, 64), 4) for i, job in enumerate(jobs[: options.warm_up])
@@ -80,6 +82,8 @@ async def _replay(options: ServeOptions, jobs: Sequence[Job], folder: str) -> Lo
         start = time.monotonic() + LEAD_S
         stamps = await asyncio.gather(*(_one(engine, job, source, start + job.arrival_s, options) for job in jobs))
         facts = _facts(engine)
+    except EngineDeadError:
+        raise InputError("vLLM's engine stopped while it served; its log above says why") from None
     finally:
         engine.shutdown()
     return Log("vllm", stamps, list(steps), facts)
@@ -97,7 +101,8 @@ async def _one(engine: Any, job: Job, source: random.Random, due: float, options
         output_kind=RequestOutputKind.DELTA,
     )  # fmt: skip
     await asyncio.sleep(max(0.0, due - time.monotonic()))
-    stamps = Stamps(job.request_id, job.input_tokens, job.output_tokens, arrival=time.time())
+    stamps = Stamps(job.request_id, job.input_tokens, job.output_tokens, arrival=time.monotonic())
+    to_monotonic_s = time.monotonic() - time.time()
     metrics = None
     async for output in engine.generate(prompt, parameters, job.request_id):
         now = time.monotonic()
@@ -110,7 +115,8 @@ async def _one(engine: Any, job: Job, source: random.Random, due: float, options
         stamps.queued, stamps.scheduled = metrics.queued_ts, metrics.scheduled_ts
         stamps.tokens[0] = metrics.first_token_ts or stamps.tokens[0]
         stamps.tokens[-1] = metrics.last_token_ts or stamps.tokens[-1]
-        stamps.arrival = metrics.arrival_time or stamps.arrival
+        if metrics.arrival_time:  # of the wall clock, unlike all others
+            stamps.arrival = metrics.arrival_time + to_monotonic_s
     return stamps
 
 
@@ -149,6 +155,8 @@ def _facts(engine: Any) -> dict[str, Any]:
     instance = {
         "max_num_seqs": scheduler.max_num_seqs, "max_num_batched_tokens": scheduler.max_num_batched_tokens,
         "max_model_len": config.model_config.max_model_len, "block_size": cache.block_size,
+        "enable_prefix_caching": bool(cache.enable_prefix_caching),
+        "async_scheduling": bool(scheduler.async_scheduling),
     }  # fmt: skip
     if blocks:
         instance["num_gpu_blocks_override"] = blocks

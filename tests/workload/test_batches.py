@@ -85,7 +85,7 @@ calls = st.fixed_dictionaries(
     {"t": st.floats(0, 100), "in": count, "out": count},
     optional={"hash_ids": ids, "api_time": st.floats(0, 9), "think_time": st.floats(0, 9), "model": texts},
 )
-agents = st.fixed_dictionaries({"t": st.floats(0, 100), "type": st.just("subagent"), "requests": st.lists(calls)})
+agents = st.fixed_dictionaries({"t": st.floats(0, 100), "requests": st.lists(calls, min_size=1)})
 CONVERSATIONS = {
     "weka": st.fixed_dictionaries(
         {"block_size": st.just(64), "requests": st.lists(calls | agents, max_size=4)}, optional={"id": texts}
