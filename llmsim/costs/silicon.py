@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +35,12 @@ KERNEL_GAP_PS = 0
 takes 1.8 us (RTX PRO 6000) to 2.6 us (H100) there, the shortest attention call 8 to 12 us, a streaming kernel 1.5 to
 2.2 us. Another microsecond would count that twice, and nothing but an end-to-end log argues for it. A positive
 value becomes the operator `kernel_gap`, so that it is seen."""
+WIDE = "bf16"
+DECODE_ROWS = 256
+"""Narrow weights are compared with wide ones at batches of up to so many tokens."""
+NARROW_LOSS = 1.2
+"""From this ratio on, a note says that narrow weights do not pay: below, the two were measured alike."""
+KINDS = {"gemm": "matrices", "moe": "experts"}
 GEMM_DTYPES = {
     "bf16": ("bfloat16",),
     "fp16": ("bfloat16",),
@@ -60,6 +67,7 @@ class SiliconSource:
         self._light: Light = light
         self._gemms: dict[str, GemmTable | None] = {}
         self._notes: list[str] = []
+        self._beside_wide: dict[tuple[str, str], list[float]] = {}
         self._streaming: Streaming | None = None
         self._modules = request.model.latent is not None and self._module_rows(self._any_attention()) is not None
 
@@ -75,13 +83,32 @@ class SiliconSource:
             return self._lit(op, linear)
         if op.kind == "linear_attention":
             return None
+        if op.kind in ("gemm", "moe"):
+            curve = self._matrices(op, last)
+            if curve is not None:
+                self._compare_with_wide(op, curve)
+            return curve
+        return self._lit(op, self._elementwise(op, last))
+
+    def _matrices(self, op: Operator, last: int) -> Curve | None:
         if op.kind == "gemm":
             return self._gemm(op, last)
-        if op.kind == "moe":
-            element = float(dtype_bytes(op.weight_dtype or self._request.dtypes.weight))
-            curve = moe_curve(self._database.tables("moe"), op, self._request, self._light, element, last)
-            return self._lit(op, curve) if curve is not None else None
-        return self._lit(op, self._elementwise(op, last))
+        element = float(dtype_bytes(op.weight_dtype or self._request.dtypes.weight))
+        curve = moe_curve(self._database.tables("moe"), op, self._request, self._light, element, last)
+        return self._lit(op, curve) if curve is not None else None
+
+    def _compare_with_wide(self, op: Operator, curve: Curve) -> None:
+        """Keeps how long the narrow weights of `op` take at batches of decodes, beside bfloat16."""
+        dtype = short_dtype(op.weight_dtype or self._request.dtypes.weight)
+        widening = dtype_bytes(WIDE) / dtype_bytes(dtype)
+        if widening <= 1 or len(curve.ps) < 2:
+            return
+        wide_op = replace(op, weight_dtype=WIDE, weight_bytes=round(op.weight_bytes * widening))
+        wide = self._matrices(wide_op, len(curve.ps) - 1)
+        if wide is not None:
+            counts = slice(1, DECODE_ROWS + 1)
+            ratio = float(np.mean(curve.ps[counts] / np.maximum(wide.ps[counts], 1)))
+            self._beside_wide.setdefault((op.kind, dtype), []).append(ratio)
 
     def _any_attention(self) -> Operator:
         return next(op for op in self._request.operators if op.kind == "attention")
@@ -137,8 +164,14 @@ class SiliconSource:
         return [OpCost("kernel_gap", "layer", kernels, "tokens", ps, marks, "constant of the silicon source")]
 
     def notes(self) -> list[str]:
-        """What the database could not say."""
-        return self._notes
+        """What the database could not say, and where it says that narrow weights do not pay."""
+        return self._notes + [
+            f"{KINDS[kind]} with {dtype} weights take {float(np.mean(ratios)):.1f} times as long as with bfloat16 at "
+            f"batches of up to {DECODE_ROWS} tokens: so their kernels were measured; another kernel may do better "
+            "(--cost-source roofline has no such losses)"
+            for (kind, dtype), ratios in self._beside_wide.items()
+            if float(np.mean(ratios)) > NARROW_LOSS
+        ]
 
     def _gemm(self, op: Operator, last: int) -> Curve | None:
         dtype = short_dtype(op.weight_dtype or self._request.dtypes.weight)

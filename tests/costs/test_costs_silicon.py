@@ -117,6 +117,30 @@ def test_weights_that_were_measured_in_the_cache_are_read_from_memory(gemms: Gem
     assert beaten > 100
 
 
+@pytest.mark.parametrize("hardware", ["H100", "H200", "B200", "GB200", "L40S", "RTXPRO6000"])
+def test_half_the_bytes_take_no_longer_where_matrices_are_large(hardware: str) -> None:
+    """Block-scaled fp8 beside bfloat16, at batches that stream their weights; a small matrix is not as long as a large
+    one: no row is the time of a host."""
+    light = light_of(request(hardware=hardware))
+    assert light is not None
+    tables, counts = database(hardware).tables("gemm"), np.arange(257, dtype=np.float64)
+    narrow = load_gemm(tables, ("fp8_block",), 1.0, light.peak("fp8"), light)
+    wide = load_gemm(tables, ("bfloat16",), 2.0, light.peak("bf16"), light)
+    assert narrow is not None and wide is not None
+    large, small = (narrow.curve_us(size, size, counts)[0][1:] for size in (8192, 2048))
+    assert (small < 0.7 * large).all()
+    assert large.mean() < wide.curve_us(8192, 8192, counts)[0][1:].mean()
+
+
+def test_narrow_weights_that_do_not_pay_are_noted() -> None:
+    def note(dtype: str) -> list[str]:
+        found = compile_costs(request(hardware="H100", dtypes=Dtypes(weight=dtype), source="silicon")).notes
+        return [text for text in found if "times as long as with bfloat16" in text]
+
+    assert any("matrices with int8 weights take" in text for text in note("int8"))
+    assert not note("fp8") and not note("bf16")
+
+
 def test_a_card_that_was_measured_cold_keeps_every_row() -> None:
     costs = compile_costs(request(hardware="H100", source="silicon"))
     for op in costs.ops:
