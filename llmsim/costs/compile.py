@@ -90,7 +90,7 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
     for ranks in dict.fromkeys(among_whom(op) for op in request.operators if op.name in linked):
         linked |= dict.fromkeys(cost.name for cost in tabled.pop(ranks, ()))
     ops += [cost for costs in tabled.values() for cost in costs]
-    ops.extend(extra for source in sources[:1] for extra in _extra_ops(source, request))
+    ops.extend(extra for source in sources[:1] for extra in _extra_ops(source))
     for source in sources:
         notes.extend(note for note in source.notes() if note not in notes)
     origin = dict.fromkeys([*(op.source for op in ops), *(one.source for one in attentions)])
@@ -186,7 +186,7 @@ def _op_cost(op: Operator, curve: Curve) -> OpCost:
     )  # fmt: skip
 
 
-def _extra_ops(source: CostSource, request: CostRequest) -> list[OpCost]:
+def _extra_ops(source: CostSource) -> list[OpCost]:
     """Costs that belong to a source as a whole rather than to one operator (the launch gap of isolated kernels)."""
     extra = getattr(source, "extra_ops", None)
     return list(extra()) if extra is not None else []

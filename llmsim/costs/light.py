@@ -100,7 +100,6 @@ def floor_of(request: CostRequest, light: Light | None, *, enforce: bool) -> Flo
     streamed = light is not None and light.weights_stream
     return Floor(
         weight_bytes_read=sum(op.repeat * least_weight_bytes(op) for op in body) + head if streamed else 0,
-        head_weight_bytes_read=head if streamed else 0,
         kv_bytes_per_token=sum(op.repeat * op.kv_bytes_per_context_token for op in attention),
         memory_bandwidth_bytes_per_s=light.memory_bandwidth_bytes_per_s if light else 0,
         flops_per_token=sum(op.repeat * op.flops_per_token for op in body if op.kind in ("gemm", "moe")),

@@ -80,7 +80,7 @@ def read_older_attention(
     constant outside its training data, so an unchanging tail is cut off and continued by the attended area instead.
     """
     measured_path = files.folder / "attention.csv"
-    measured = _measured(measured_path, request, op) if measured_path.is_file() else None
+    measured = _measured(measured_path, request) if measured_path.is_file() else None
     predicted = _predicted(files.folder)
     notes: list[str] = []
     if predicted is not None:
@@ -130,7 +130,7 @@ def _predicted(folder: Path) -> tuple[Points, Points] | None:
     return points[0], points[1]
 
 
-def _measured(path: Path, request: CostRequest, op: Operator) -> tuple[Points, Points]:
+def _measured(path: Path, request: CostRequest) -> tuple[Points, Points]:
     """Rows of this shape; milliseconds in the file, blank where a row is of the other phase."""
     times = {phase: f"time_stats.attn_{phase}.median" for phase in ("prefill", "decode")}
     shape = ("n_q_head", "n_kv_head", "num_tensor_parallel_workers")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import Provenance
-from llmsim.costs.database import Database, TablePath, read_columns
+from llmsim.costs.database import Database, read_columns
 from llmsim.costs.source import CostRequest, Curve, to_ps
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class CollectiveTables:
                 continue
             keep = (rows["num_gpus"] == ranks) & (rows["backend"] == mode)
             if bool(keep.any()):
-                return _points(table, rows, keep, f"{table.label} {'eager' if eager else 'graph'}")
+                return _points(rows, keep, f"{table.label} {'eager' if eager else 'graph'}")
         return None
 
     def _nccl(self, name: str, ranks: int) -> tuple[str, Floats, Floats] | None:
@@ -76,13 +76,11 @@ class CollectiveTables:
             keep = (rows["op_name"] == name) & (rows["nccl_dtype"] == "half")
             keep &= rows["num_gpus"] == ranks
             if bool(keep.any()):
-                return _points(table, rows, keep, f"{table.label} {name}")
+                return _points(rows, keep, f"{table.label} {name}")
         return None
 
 
-def _points(
-    table: TablePath, rows: dict[str, NDArray[np.generic]], keep: NDArray[np.bool_], label: str
-) -> tuple[str, Floats, Floats]:
+def _points(rows: dict[str, NDArray[np.generic]], keep: NDArray[np.bool_], label: str) -> tuple[str, Floats, Floats]:
     """(label, elements ascending, microseconds); the faster row where a size was measured twice."""
     sizes = rows["message_size"][keep].astype(np.float64)
     times_us = rows["latency"][keep].astype(np.float64) * 1e3

@@ -164,12 +164,11 @@ class Floor:
 
     A step takes at least (weight_bytes_read + kv_bytes_per_token * cached tokens of its decodes) / bandwidth; KV counts
     for a step only where one layer's KV exceeds `last_level_cache_bytes`. `weight_bytes_read` covers the layers and the
-    head (`head_weight_bytes_read` of it); embedding rows are looked up, not streamed, and experts count only as far as
+    head; embedding rows are looked up, not streamed, and experts count only as far as
     every step must touch them (top-k of them when all are local, none otherwise).
     """
 
     weight_bytes_read: int
-    head_weight_bytes_read: int
     kv_bytes_per_token: int
     memory_bandwidth_bytes_per_s: int
     flops_per_token: int

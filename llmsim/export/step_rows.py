@@ -74,10 +74,6 @@ def rows_of(lowered: LoweredGroup, items: Sequence[Item], padded: int, gathered:
     ]
 
 
-def _on_links(op: Operator | None, linked: Sequence[str]) -> bool:
-    return op is not None and runs_as_messages(op, linked)
-
-
 def _row(
     placed: Placed, times_ps: tuple[int, ...], counts: dict[str, int], items: Sequence[Item], on_links: bool
 ) -> Row:

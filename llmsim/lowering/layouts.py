@@ -75,7 +75,7 @@ def layout_of(group: Group, model: ModelConfig) -> Layout:
         exchange=engine.all2all_backend,
         shared_ffn=dp > 1 and group.ffn_tp is not None and (not model.num_experts or group.ep == 1),
     )
-    _refuse_what_does_not_run_yet(group, layout, model)
+    _refuse_what_does_not_run_yet(group, layout)
     return layout
 
 
@@ -87,7 +87,7 @@ def with_even_graphs(group: Group, layout: Layout) -> Group:
     return replace(group, engine=replace(group.engine, cuda_graph_sizes=sizes))
 
 
-def _refuse_what_does_not_run_yet(group: Group, layout: Layout, model: ModelConfig) -> None:
+def _refuse_what_does_not_run_yet(group: Group, layout: Layout) -> None:
     """Combinations of context parallelism with what knows nothing of it."""
     if layout.context_ranks == 1:
         return

@@ -83,7 +83,7 @@ def offload_plan(
     pim = None
     in_host = max(one.get(HOST, 0) for one in there)
     if attends_in_memory(group):
-        pim = pim_plan(deployment, group, model, layout, operators, max_model_len, in_host)
+        pim = pim_plan(deployment, group, model, operators, max_model_len, in_host)
     elif group.offloading.attention and not (hosted or any(there)):
         return None
     host = host_plan(deployment, group, operators, in_host)

@@ -8,7 +8,7 @@ from llmsim.config import Deployment, Group
 from llmsim.config.errors import InfeasibleError, InputError, NotYetError
 from llmsim.costs.pim import PimPart, load_pim_part, pim_attention, read_pim_table
 from llmsim.lowering.placement import port_of
-from llmsim.model import Layout, ModelConfig, Operator
+from llmsim.model import ModelConfig, Operator
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,6 @@ def pim_plan(
     deployment: Deployment,
     group: Group,
     model: ModelConfig,
-    layout: Layout,
     operators: tuple[Operator, ...],
     max_model_len: int,
     weights_there: int,

@@ -131,7 +131,6 @@ def moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
         "expert_groups": groups if any(sparse) else 1,
         "groups_per_token": chosen if any(sparse) else 1,
         "moe_intermediate_size": rules.count(how.width),
-        "num_shared_experts": count if any(sparse) else 0,
         "shared_expert_intermediate_size": shared * count if any(sparse) else 0,
         "shared_expert_gate": how.shared_gate and shared * count > 0 and any(sparse),
         "router_bias": rules.flag(how.router_bias),

@@ -8,7 +8,6 @@ from llmsim.model.dtypes import short_dtype
 
 LayerKind = Literal["full", "sliding", "chunked", "linear"]
 """What a layer attends to: everything before, the last `window` tokens, its own `window`-aligned chunk, or a state."""
-LAYER_KINDS: tuple[LayerKind, ...] = ("full", "sliding", "chunked", "linear")
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,6 @@ class ModelConfig:
     """Groups of experts, of which a token chooses `groups_per_token` before its experts (DeepSeek-V2 and V3)."""
     groups_per_token: int = 1
     moe_intermediate_size: int = 0
-    num_shared_experts: int = 0
     shared_expert_intermediate_size: int = 0
     o_proj_bias: bool = False
     mlp_bias: bool = False

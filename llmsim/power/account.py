@@ -55,7 +55,7 @@ def account(
     start_ps, end_ps = window_ps
     accounts = [_group(plan, index, use, window_ps) for index, use in enumerate(uses)]
     components = tuple(
-        None if spec is None else _components(spec, index, plan, accounts, end_ps - start_ps)
+        None if spec is None else _components(spec, index, accounts, end_ps - start_ps)
         for index, spec in enumerate(plan.nodes)
     )
     groups = _with_shares(plan, components, accounts)
@@ -135,7 +135,7 @@ def _traffic_aj(spec: NodePowerSpec, power: AcceleratorPower, traffic: Traffic) 
 
 
 def _components(
-    spec: NodePowerSpec, node: int, plan: PowerPlan, accounts: Sequence[_Account | None], duration_ps: int
+    spec: NodePowerSpec, node: int, accounts: Sequence[_Account | None], duration_ps: int
 ) -> dict[str, int]:
     """The node's energy by component: constant powers over the window, plus what its groups' devices and bytes add."""
     parts = dict.fromkeys(COMPONENTS, 0)

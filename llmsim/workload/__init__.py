@@ -1,8 +1,8 @@
 """What clients ask for: trace files, seeded synthetic traces, and the columns both end up in."""
 
-from llmsim.workload.dataset import is_synthetic, load_dataset
+from llmsim.workload.dataset import load_dataset
 from llmsim.workload.jsonl import load_trace
 from llmsim.workload.spec_text import parse_synthetic
 from llmsim.workload.synthetic import SyntheticSpec, generate
 
-__all__ = ["SyntheticSpec", "generate", "is_synthetic", "load_dataset", "load_trace", "parse_synthetic"]
+__all__ = ["SyntheticSpec", "generate", "load_dataset", "load_trace", "parse_synthetic"]

@@ -6,15 +6,10 @@ from dataclasses import replace
 from llmsim.config.errors import InputError
 from llmsim.core import Workload
 from llmsim.workload.jsonl import is_own_format, load_trace
-from llmsim.workload.options import PREFIX, TraceOptions, is_trace_text, parse_trace_text
+from llmsim.workload.options import TraceOptions, is_trace_text, parse_trace_text
 from llmsim.workload.spec_text import PREFIX as SYNTHETIC
 from llmsim.workload.spec_text import parse_synthetic
 from llmsim.workload.synthetic import generate
-
-
-def is_synthetic(text: str) -> bool:
-    """Whether a dataset is a specification rather than a path."""
-    return text.startswith((SYNTHETIC, PREFIX))
 
 
 def file_of(text: str) -> list[str]:

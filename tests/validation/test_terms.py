@@ -12,7 +12,7 @@ from llmsim.cli.prepare import checked_options, prepare
 from llmsim.costs.source import AttentionCost, CompiledCosts, Floor, MixedGrid, SplitGrid
 from llmsim.lowering.terms import TERMS, costs_without
 
-FLOOR = Floor(0, 0, 0, 0, 0, 0, 0, True)
+FLOOR = Floor(0, 0, 0, 0, 0, 0, True)
 
 
 def costs(mixed: MixedGrid | None = None, split: SplitGrid | None = None) -> CompiledCosts:

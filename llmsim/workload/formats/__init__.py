@@ -31,7 +31,7 @@ FORMATS = {
     "vidur": "vidur",
     "baseten": "baseten",
 }
-"""Name -> module with NAME, TITLE, `detect(head)` and `read(source, head)`; the first to recognise a file has it."""
+"""Name -> module with `detect(head)` and `read(source, head)`; the first to recognise a file has it."""
 
 
 @dataclass(frozen=True)

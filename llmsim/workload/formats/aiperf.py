@@ -13,8 +13,6 @@ from llmsim.workload.formats.rows import json_lines
 from llmsim.workload.formats.source import Source
 from llmsim.workload.formats.table import Table
 
-NAME, TITLE = "aiperf", "aiperf profile export"
-
 
 class Metadata(msgspec.Struct, gc=False):
     request_start_ns: Annotated[int, Meta(ge=0, le=1 << 62)]

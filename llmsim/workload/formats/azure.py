@@ -6,7 +6,6 @@ from llmsim.workload.formats.source import Source
 from llmsim.workload.formats.table import Table
 from llmsim.workload.formats.times import timestamp_ns
 
-NAME, TITLE = "azure", "Azure LLM inference"
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 

@@ -16,7 +16,6 @@ from llmsim.workload.formats.rows import all_scaled_ns, json_batches, scaled_ns
 from llmsim.workload.formats.source import Rows, Source
 from llmsim.workload.formats.table import Table
 
-NAME, TITLE = "bailian", "Bailian (Qwen)"
 BLOCK_TOKENS = 16
 
 

@@ -9,7 +9,6 @@ from llmsim.workload.formats.rows import note_unused, scaled_ns
 from llmsim.workload.formats.source import Source
 from llmsim.workload.formats.table import Table
 
-NAME, TITLE = "baseten", "Baseten"
 WANTED = ("timestamp_start_unix_ms", "input_tokens", "output_tokens")
 OPTIONAL = ("total_hashes", "block_size", "provided_session_id")
 BLOCK_TOKENS = 64

@@ -5,7 +5,6 @@ from llmsim.workload.formats.rows import CsvRows
 from llmsim.workload.formats.source import Source
 from llmsim.workload.formats.table import Table
 
-NAME, TITLE = "burstgpt", "BurstGPT"
 COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
 OPTIONAL = ("Model", "Session ID")
 

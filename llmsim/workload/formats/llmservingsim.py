@@ -2,7 +2,6 @@
 
 from llmsim.workload.formats.head import Head
 
-NAME, TITLE = "llmservingsim", "LLMServingSim"
 KEYS = ("input_toks", "output_toks", "arrival_time_ns", "sub_requests")
 
 

@@ -18,7 +18,6 @@ from llmsim.workload.formats.source import Rows, Source
 from llmsim.workload.formats.table import Table
 from llmsim.workload.handles import coarser
 
-NAME, TITLE = "mooncake", "Mooncake"
 BLOCK_TOKENS = 512
 NS_PER_MS = 1_000_000
 Count = Annotated[int, Meta(ge=0)]

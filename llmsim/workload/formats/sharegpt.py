@@ -20,7 +20,6 @@ from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.source import Rows, Source
 from llmsim.workload.formats.table import Table
 
-NAME, TITLE = "sharegpt", "ShareGPT"
 BYTES_PER_TOKEN = 4
 ASKING, ANSWERING = ("human", "user", "system"), ("gpt", "assistant", "chatgpt", "bing", "bard")
 NO_TURNS = 'not a conversation: "conversations" must be a list of turns'

@@ -21,7 +21,6 @@ from llmsim.workload.formats.source import Rows, Source
 from llmsim.workload.formats.table import Table
 from llmsim.workload.formats.times import all_timestamps_ns
 
-NAME, TITLE = "tracelab", "TraceLab"
 NS_PER_MS = 1_000_000
 PIECE = 1 << 14
 """Rows that are handed over at once."""

@@ -5,7 +5,6 @@ from llmsim.workload.formats.rows import CsvRows
 from llmsim.workload.formats.source import Source
 from llmsim.workload.formats.table import Table
 
-NAME, TITLE = "vidur", "Vidur"
 COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
 OPTIONAL = ("session_id", "block_hash_ids")
 BLOCK_TOKENS = 16

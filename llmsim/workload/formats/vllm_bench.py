@@ -12,7 +12,6 @@ from llmsim.workload.formats.source import Source
 from llmsim.workload.formats.table import Table
 from llmsim.workload.opening import opened
 
-NAME, TITLE = "vllm-bench", "vLLM benchmark result"
 Count = Annotated[int, Meta(ge=0)]
 
 

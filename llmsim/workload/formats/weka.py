@@ -25,7 +25,6 @@ from llmsim.workload.formats.rows import note_unused
 from llmsim.workload.formats.source import Rows, Source
 from llmsim.workload.formats.table import Table
 
-NAME, TITLE = "weka", "Weka / AgentX"
 BLOCK_TOKENS = 64
 OVERLAP_NS = 1_000_000
 """Recorded times are rounded: a call may seem to begin this much before the last one's end."""
