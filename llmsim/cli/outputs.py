@@ -95,13 +95,14 @@ def _write_timeline(
 
 
 def _print_report(options: "RunOptions", lowered: "LoweredDeployment", report: dict[str, Any]) -> None:
+    from llmsim.cli.ledgers import ledgers
     from llmsim.export.json import json_text
     from llmsim.report.text import render_summary
 
     if options.as_json:
         text = json_text(report)
     else:
-        text = _ledgers(lowered) + render_summary(report, rich_terminal=sys.stdout.isatty())
+        text = ledgers(lowered) + render_summary(report, rich_terminal=sys.stdout.isatty())
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -127,24 +128,6 @@ def _info(lowered: "LoweredDeployment") -> dict[str, Any]:
         for g in lowered.groups
     ]
     return {"groups": groups, "cost_plan": lowered.accounting.cost}
-
-
-def _ledgers(lowered: "LoweredDeployment") -> str:
-    """The memory ledger and the engine's options of each distinct group, first of all."""
-    lines, seen = [], set()
-    for group in lowered.groups:
-        if group.ledger.lines in seen:
-            continue
-        seen.add(group.ledger.lines)
-        lines.append(f"Memory per device, group {group.info.index} ({group.info.model_name} on {group.info.hardware}):")
-        lines += [f"  {label}: {size / (1 << 30):+.3f} GiB" for label, size in group.ledger.lines]
-        by_origin: dict[str, list[str]] = {}
-        for name, value in group.engine.shown().items():
-            if name == "cuda_graph_sizes":
-                continue
-            by_origin.setdefault(group.engine.origin.get(name, "default"), []).append(f"{name}={value}")
-        lines += [f"  options ({origin}): {', '.join(options)}" for origin, options in by_origin.items()]
-    return "\n".join(lines) + "\n"
 
 
 def _write_run_dir(

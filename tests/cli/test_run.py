@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -77,6 +78,21 @@ def test_exact_evaluation_changes_nothing(tmp_path: Path) -> None:
     for option in ((), ("--exact",)):
         assert run("--output", tmp_path / f"{len(option)}.csv", *option, cluster=cluster) == 0
     assert (tmp_path / "0.csv").read_bytes() == (tmp_path / "1.csv").read_bytes()
+
+
+def test_what_holds_for_each_distinct_group_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second of three alike is not printed; the third differs in its queue alone. Nothing is in picoseconds."""
+    cluster = json.loads(CLUSTER.read_text(encoding="utf-8"))
+    node = cluster["nodes"][0]
+    node["num_instances"] = 3
+    node["instances"] = [*node["instances"] * 2, {**node["instances"][0], "scheduling_policy": "sjf"}]
+    (tmp_path / "c.json").write_text(json.dumps(cluster), encoding="utf-8")
+    assert run("--launch-ns", "0.5", cluster=tmp_path / "c.json") == 0
+    text = capsys.readouterr().out
+    assert re.findall(r"Memory per device, group (\d)", text) == ["0", "2"]
+    assert text.count("scheduling_policy=fcfs") == text.count("options (cluster file): scheduling_policy=sjf") == 1
+    assert "api_latency=1.5 ms, host_gap=0" in text and "launch=500 ps" in text and "_ps=" not in text
+    assert max(len(line) for line in text.split("Requests:")[0].splitlines()) <= 118
 
 
 def test_heartbeats_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
