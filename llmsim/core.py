@@ -137,7 +137,8 @@ class HandoverColumns:
     never happened. Rows with `prefill_group` -1 were served by one group.
 
     `prefill_end_ps`: the prefill group had computed the prompt. `kv_reserved_ps`: the decode group held blocks for all
-    of it, `decode_cached_tokens` of which it had already. `kv_landed_ps`: the last of `kv_transfer_bytes` was there.
+    of it, `decode_cached_tokens` of which it had already. `kv_landed_ps`: the last of `kv_transfer_bytes` was there, of
+    which both layouts ask for `kv_due_bytes`.
     `decode_scheduled_ps`: the request first ran where it is decoded.
     """
 
@@ -148,6 +149,7 @@ class HandoverColumns:
     decode_scheduled_ps: Int64
     decode_cached_tokens: Int32
     kv_transfer_bytes: Int64
+    kv_due_bytes: Int64
 
 
 @dataclass(frozen=True)

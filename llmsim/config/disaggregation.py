@@ -3,6 +3,7 @@
 from llmsim.config.cluster import Cluster
 from llmsim.config.deployment import Disaggregation, Group
 from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.scheduler_rules import HANDING_OVER
 
 MODES = ("pull", "push")
 TRANSFERS = ("whole", "layerwise")
@@ -62,10 +63,18 @@ def _check_roles(cluster: Cluster, groups: tuple[Group, ...]) -> None:
                 f'{place} is "{group.pd_type}", but others of its dp_group "{group.dp_group}" play another role; '
                 "give all of them the same pd_type"
             )
-        if group.engine.scheduler != "vllm_v1":
+        scheduler = group.engine.scheduler
+        if scheduler not in HANDING_OVER:
             raise NotYetError(
-                f'{place} is "{group.pd_type}", but disaggregation runs with scheduler vllm_v1 only, and this '
-                f"instance has {group.engine.scheduler} ({group.engine.origin['scheduler']})"
+                f'{place} is "{group.pd_type}", but disaggregation runs with {" and ".join(HANDING_OVER)} only, and '
+                f"this instance has {scheduler} ({group.engine.origin['scheduler']})"
+            )
+        others = {one.engine.scheduler for one in groups if one.pd_type == other and one.model_name == group.model_name}
+        if others != {scheduler}:
+            raise InputError(
+                f'{place} is "{group.pd_type}" with scheduler {scheduler} ({group.engine.origin["scheduler"]}), but '
+                f"a {other} instance of {group.model_name} has {min(others - {scheduler})}; engines hand KV over to "
+                "their own kind: give both the same"
             )
         if group.engine.skip_prefill:
             raise InputError(

@@ -99,6 +99,8 @@ class EngineProfile:
     launch_ns: int = 0
     """Host time of one launch of compiled code, and (`eager_launch_ns`) of one operator in Python."""
     eager_launch_ns: int = 0
+    async_stages: bool = False
+    """Pipeline stages may schedule asynchronously: its Model Runner V2 keeps a batch more than stages in flight."""
     lone_prompt_uncapped: bool = False
     """The long-prefill threshold does not hold for a request that is alone."""
 
@@ -142,6 +144,7 @@ def load_profile(name: str) -> EngineProfile:
         eager_launch_ns=data["launch"]["eager_ns"],
         options=tuple(data.get("schedule", {}).get("options", ())),
         second_token_budget=data.get("schedule", {}).get("second_token_budget", False),
+        async_stages=data.get("schedule", {}).get("async_stages", False),
         lone_prompt_uncapped=data.get("schedule", {}).get("lone_prompt_uncapped", False),
     )
 

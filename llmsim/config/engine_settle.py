@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmsim.config.engine_profile import EngineProfile, load_profile, multiples, profile_names
-from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.errors import InputError
 from llmsim.config.scheduler_rules import INSTALLED, VERSIONED, VLLM
 from llmsim.config.speculative import resolve_speculation
 
@@ -97,9 +97,6 @@ def _refuse_speculation(values: Mapping[str, Any], places: Places) -> None:
     place = places["speculative_config"]("speculative_config")
     if values["scheduler"] not in (VLLM, INSTALLED):
         raise InputError(f"{place} is an option of the scheduler {VLLM}, not of {values['scheduler']}; remove it")
-    for other in ("prioritize_prefill", "skip_prefill"):
-        if values[other]:
-            raise NotYetError(f"{place} together with {other} does not run in this version; remove one of them")
 
 
 def settle_limits(values: dict[str, Any], origin: dict[str, str], profile: EngineProfile) -> None:
@@ -134,7 +131,7 @@ def settle_mode(values: dict[str, Any], origin: dict[str, str], places: Places, 
         origin["cudagraph_mode"] = origin["enforce_eager"] if eager else f"engine profile {profile.name}"
     if values["launch_ns"] is None:
         values["launch_ns"] = profile.eager_launch_ns if eager else profile.launch_ns
-        origin["launch_ns"] = f"engine profile {profile.name}"
+        origin["launch_ns"] = f"engine profile {profile.name}, an assumption"
 
 
 def settle_graphs(values: dict[str, Any], origin: dict[str, str], profile: EngineProfile) -> None:

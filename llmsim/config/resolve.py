@@ -28,7 +28,7 @@ from llmsim.config.options import EngineOptions, EngineOverrides, given, name_us
 from llmsim.config.placed_topology import place_topology
 from llmsim.config.positions import Location, field_path
 from llmsim.config.power import resolve_node_power, resolve_pool_power
-from llmsim.config.scheduler_rules import VLLM
+from llmsim.config.scheduler_rules import PIPELINED, check_async_stages
 from llmsim.config.units import gb_per_s_to_bytes_per_s, gib_to_bytes, ns_to_ps
 
 
@@ -136,21 +136,20 @@ def _group(
 def _engine(
     cluster: Cluster, location: Location, layers: list[Given], profile: EngineProfile, instance: Instance, memory: int
 ) -> EngineArgs:
-    """The engine's arguments; pipeline stages run without asynchronous scheduling, as in vLLM."""
+    """The engine's arguments; pipeline stages schedule asynchronously only where that is asked for."""
     args = resolve_engine(layers, profile, instance.hardware.strip(), memory)
     stages = instance.layout.pp
-    if stages > 1 and args.scheduler != VLLM:
+    if stages > 1 and args.scheduler not in PIPELINED:
         raise NotYetError(
             f"{cluster.place(location)}: {stages} pipeline stages keep several batches in flight, which the scheduler "
-            f"{args.scheduler} ({args.origin['scheduler']}) does not do in this version; say {VLLM}, or pp_size 1"
+            f"{args.scheduler} ({args.origin['scheduler']}) does not do in this version; say "
+            f"{', '.join(PIPELINED)}, or pp_size 1"
         )
     if stages == 1 or not args.async_scheduling:
         return args
     if not args.is_default("async_scheduling"):
-        raise InputError(
-            f"{cluster.place(location)}: async_scheduling is true ({args.origin['async_scheduling']}), but there are "
-            f"{stages} pipeline stages, which keep one batch each in flight; leave it out, or set it false"
-        )
+        check_async_stages(args, profile, cluster.place(location), stages)
+        return args
     origin = {**args.origin, "async_scheduling": f"off with {stages} pipeline stages"}
     return replace(args, async_scheduling=False, origin=MappingProxyType(origin))
 

@@ -1,13 +1,21 @@
 """The schedulers by name: which defaults each brings, and which options mean nothing to it."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmsim.config.errors import InputError
+
+if TYPE_CHECKING:
+    from llmsim.config.engine_args import EngineArgs
+    from llmsim.config.engine_profile import EngineProfile
 
 VLLM = "vllm_v1"
 INSTALLED = "vllm"
 SCHEDULERS = (VLLM, INSTALLED, "sarathi", "orca", "static", "sglang", "mlfq")
+PIPELINED = (VLLM, "sarathi", "orca")
+"""Those that keep several batches in flight, as pipeline stages do."""
+HANDING_OVER = (VLLM, "sglang")
+"""Those whose prefill and decode instances may be apart."""
 POLICIES = ("fcfs", "priority", "sjf", "slack")
 
 OWN_DEFAULTS: Mapping[str, Any] = {
@@ -97,6 +105,23 @@ def check_scheduler(values: Mapping[str, Any], places: Mapping[str, Place]) -> N
         raise refuse(option, "contradicts skip_prefill: a decode-only run has no prefill; remove one of them")
     if "ttft_target_ns" in places and values["scheduling_policy"] != "slack":
         raise refuse("ttft_target_ns", 'has an effect only with scheduling_policy "slack"; remove it, or say "slack"')
+
+
+def check_async_stages(args: "EngineArgs", profile: "EngineProfile", place: str, stages: int) -> None:
+    """Asynchronous scheduling with pipeline stages needs vLLM's Model Runner V2 (0.24: `max_concurrent_batches`), which
+    runs neither draft models nor drafts from one pass, nor a number of drafts that depends on the batch."""
+    where = f"{place}: async_scheduling is true ({args.origin['async_scheduling']}) with {stages} pipeline stages, "
+    if args.scheduler != VLLM or not profile.async_stages:
+        raise InputError(
+            f"{where}which {profile.name} with the scheduler {args.scheduler} does not run; leave it out, or set it "
+            "false"
+        )
+    drafts = args.speculation
+    if drafts is not None and (drafts.method == "draft_model" or drafts.parallel or drafts.tokens_by_sequences):
+        raise InputError(
+            f"{where}where drafts come from the methods eagle, eagle3 and mtp, one pass for each; leave it out, or set "
+            "it false"
+        )
 
 
 def _check_installed(values: Mapping[str, Any], places: Mapping[str, Place], refuse: Refuse) -> None:

@@ -1,7 +1,7 @@
 """What a deployment draws and costs: gathers the plans before a run, and makes the energy account after it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,8 @@ from llmsim.config import Deployment, Node
 from llmsim.config.power import NodePowerSpec
 from llmsim.core import FEATURES, Energy, RequestColumns
 from llmsim.costs import OpCost
+from llmsim.lowering.draft_energy import draft_bytes, draft_tables
+from llmsim.lowering.program import Placed
 from llmsim.power import Copied, CostPlan, GroupUse, PowerPlan, Price, TrafficTable, account, traffic_table
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ class Accounting:
     cost: CostPlan
     notes: tuple[str, ...]
     groups: tuple["LoweredGroup", ...] = ()
+    drafts: tuple[tuple[TrafficTable, ...], ...] = ()
+    """Per group, of its drafter's passes; empty without power."""
     part_power: bool = True
     """Memory that computes draws what its part file says (the fidelity term pim_power)."""
 
@@ -50,7 +54,10 @@ class Accounting:
                 step_end_ps=activity["end_ps"],
                 share_request=activity["share_request"],
                 share_ps=activity["share_ps"],
-                traffic=table.traffic(activity).plus(**handed[index]).plus(**_tier_bytes(activity, media)),
+                traffic=table.traffic(activity)
+                .plus(**handed[index])
+                .plus(**_tier_bytes(activity, media))
+                .plus(**draft_bytes(self.drafts[index], activity)),
                 computing_aj=_computing_aj(group, activity) if self.part_power else 0,
                 processor_ps=_processor_ps(group, times_ps.get(index, {})),
                 **_known_energy(group, activity, times_ps.get(index, {})),
@@ -125,8 +132,9 @@ def accounting(deployment: Deployment, groups: Sequence["LoweredGroup"], disable
                 "what it draws is not counted"
             )
     traffic = tuple(tables[id(group.program)] for group in groups) if tables else ()
+    drafts = tuple(draft_tables(group) for group in groups) if tables else ()
     cost = _cost_plan(deployment, groups)
-    return Accounting(power, traffic, cost, (*notes, *_price_notes(cost)), tuple(groups), part_power)
+    return Accounting(power, traffic, cost, (*notes, *_price_notes(cost)), tuple(groups), drafts, part_power)
 
 
 def _power_plan(deployment: Deployment, groups: Sequence["LoweredGroup"], part_power: bool) -> PowerPlan | None:
@@ -184,12 +192,12 @@ def _processor_ps(group: "LoweredGroup", times_ps: Mapping[int, int]) -> int:
 def _known_energy(group: "LoweredGroup", activity: dict[str, Any], times_ps: Mapping[int, int]) -> dict[str, int]:
     """Energy and device time of the operators whose energy their cost source states, as keywords of `GroupUse`."""
     energy_aj = device_ps = 0
-    for number, placed in enumerate(group.placed):
+    for number, placed, tables in _ran(group, activity):
         cost, took_ps = placed.cost, times_ps.get(number, 0)
         if isinstance(cost, OpCost):
             if cost.power_uw is None or cost.drawn is not None:
                 continue
-            rows = np.asarray(activity["rows"][FEATURES.index(cost.feature)])
+            rows = np.asarray(tables[FEATURES.index(cost.feature)])
             used = np.flatnonzero(rows)
             each = [int(rows[row]) * int(cost.ps[row]) * int(cost.power_uw[row]) for row in used.tolist()]
             energy_aj += sum(each) * placed.repeat
@@ -200,6 +208,21 @@ def _known_energy(group: "LoweredGroup", activity: dict[str, Any], times_ps: Map
         device_ps += took_ps
     ranks = group.layout.stage_ranks
     return {"known_aj": energy_aj * ranks, "known_device_ps": device_ps * ranks}
+
+
+def _ran(group: "LoweredGroup", activity: Mapping[str, Any]) -> Iterator[tuple[int, Placed, Any]]:
+    """Operators with their number among the group's busy times (`LoweredGroup.busy_names`) and the counts of their
+    tables' rows: the program's, and those of the drafter's passes. Behind each of these come the host's launches."""
+    parts = [(group.placed, activity["rows"])]
+    if group.draft is not None:
+        counts = [one["rows"] for one in activity["draft_passes"]]
+        parts += zip(group.draft.placed, counts, strict=True)
+    number = 0
+    for placed, rows in parts:
+        for one in placed:
+            yield number, one, rows
+            number += 1
+        number += 1
 
 
 def _copies(group: "LoweredGroup") -> tuple[Copied, ...]:

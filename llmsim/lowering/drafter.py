@@ -8,8 +8,10 @@ from llmsim.config import EngineArgs, Group
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.config.speculative import Speculation
 from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost
+from llmsim.lowering.collectives import DomainLinks, LinkedCosts, expanded_config
 from llmsim.lowering.graphs import graph_rules, padded_mixed
-from llmsim.lowering.program import build_program
+from llmsim.lowering.program import Placed, build_program
+from llmsim.lowering.routed import RoutedLinks
 from llmsim.model import Dtypes, Layout, ModelConfig, Operator, load_model, operators
 from llmsim.model.builder import Builder
 from llmsim.model.demand import DraftShare
@@ -22,9 +24,9 @@ FC_INPUTS = {"eagle": 2, "mtp": 2, "eagle3": 3}
 UNSHARED_VOCABULARY = "draft_vocab_size"
 """Key of EAGLE-3 configs whose head has a smaller vocabulary, and an lm_head, of its own."""
 
-Linked = tuple[tuple[OpCost, ...], ...]
-"""Collectives priced on links, by pipeline stage (here one)."""
-LinkWith = Callable[[tuple[Operator, ...], CostRequest, CompiledCosts, Layout], Linked]
+Links = DomainLinks | RoutedLinks
+LinkWith = Callable[[tuple[Operator, ...], CostRequest, CompiledCosts, Layout], tuple[LinkedCosts, Links]]
+"""Prices the collectives that no table prices, on the links that they take."""
 Compile = Callable[[CostRequest], CompiledCosts]
 
 
@@ -35,7 +37,14 @@ class DraftPlan:
     native: "_native.Drafter"
     passes: tuple[tuple[OpCost | AttentionCost, ...], ...]
     """The costs of the operators of its first pass, and of those of the others."""
+    placed: tuple[tuple[Placed, ...], ...]
+    """The same with how often each runs."""
+    operators: tuple[tuple[Operator, ...], ...]
+    """Of one rank, in those passes."""
     share: DraftShare
+    model: ModelConfig
+    layout: Layout
+    """Of its ranks; those of tensor parallelism 1 are as many as the model's, each drafting for itself."""
     notes: tuple[str, ...]
 
 
@@ -51,18 +60,13 @@ class Head:
     """Of one rank, without what it shares with the model."""
 
 
-def refuse_what_does_not_run_yet(group: Group, members: int, *, exact: bool, offloads: bool, powered: bool) -> None:
+def refuse_what_does_not_run_yet(group: Group, *, offloads: bool) -> None:
     """Combinations of speculation that no part of this version prices."""
     speculation = group.engine.speculation
     if speculation is None:
         return
-    drafts = speculation.method != "ngram"
     for is_so, what in (
-        (group.pd_type is not None, "prefill/decode disaggregation (pd_type)"),
         (offloads, "weights or attention outside of the device"),
-        (drafts and members > 1, "data-parallel ranks in lock-step"),
-        (drafts and exact, "--exact"),
-        (drafts and powered, "the power section of a node"),
         (group.pcp * group.engine.decode_context_parallel_size > 1, "context parallelism"),
         (group.engine.enable_sequence_parallelism and group.tp > 1, "sequence parallelism"),
     ):
@@ -74,17 +78,30 @@ def refuse_what_does_not_run_yet(group: Group, members: int, *, exact: bool, off
 
 
 def draft_plan(
-    group: Group, request: CostRequest, located: Callable[[str], str], compile_with: Compile, linked: LinkWith
+    group: Group,
+    request: CostRequest,
+    located: Callable[[str], str],
+    compile_with: Compile,
+    linked: LinkWith,
+    *,
+    members: int,
+    exact: bool,
 ) -> DraftPlan | None:
     """The drafter of a group, or None where nobody drafts on its devices; `request` is the model's own.
 
-    Raises InputError where the drafter does not fit the model.
+    With `exact` the engine runs every rank's nodes of its passes. Raises InputError where the drafter does not fit the
+    model, NotYetError for one whose experts the group's `members` would share.
     """
     speculation = group.engine.speculation
     if speculation is None or speculation.method == "ngram":
         return None
     layout = _layout(speculation, request)
     head = _head(speculation, request, layout, located)
+    if members > 1 and head.model.num_moe_layers:
+        raise NotYetError(
+            f"speculative_config: the drafter {head.model.name} has experts, which {members} data-parallel ranks in "
+            "lock-step would share; that does not run in this version: choose a dense drafter, or ngram"
+        )
     if head.model.max_position_embeddings < request.max_model_len:
         raise InputError(
             f"speculative_config.model: {head.model.name} reads at most {head.model.max_position_embeddings} tokens, "
@@ -96,32 +113,48 @@ def draft_plan(
     )
     own = replace(request, model=head.model, layout=layout, operators=head.first)
     costs = compile_with(own)
-    prices = linked(head.first, own, costs, layout)
-    programs = [_program(part, costs, prices, own, engine) for part in (head.first, head.later)]
+    prices, links = linked(head.first, own, costs, layout)
+    parts = (head.first, head.later)
+    programs = [_program(part, costs, prices.of_stage, own, engine) for part in parts]
+    placed = tuple(each for _, each in programs)
     native = _native.Drafter(
         programs[0][0], programs[1][0], int(speculation.method == "draft_model"), speculation.parallel
     )
+    passes = tuple(tuple(one.cost for one in each) for each in placed)
+    if exact:
+        expanded = [
+            expanded_config(part, each, prices.as_messages, links) for part, each in zip(parts, passes, strict=True)
+        ]
+        native.expand(*expanded)
     note = (
         f"speculative decoding: {speculation.tokens} drafts by {speculation.method} ({head.model.name}); the end of a "
         "step, and with it its tokens, comes when they have been proposed"
     )
     return DraftPlan(
         native,
-        tuple(program_costs for _, program_costs in programs),
+        passes,
+        placed,
+        parts,
         DraftShare(head.weight_bytes, kv_bytes_per_token(head.model, layout, request.dtypes)),
+        head.model,
+        layout,
         (note, *costs.notes),
     )
 
 
 def _program(
-    part: tuple[Operator, ...], costs: CompiledCosts, linked: Linked, own: CostRequest, engine: EngineArgs
-) -> tuple["_native.Program", tuple[OpCost | AttentionCost, ...]]:
+    part: tuple[Operator, ...],
+    costs: CompiledCosts,
+    linked: tuple[tuple[OpCost, ...], ...],
+    own: CostRequest,
+    engine: EngineArgs,
+) -> tuple["_native.Program", tuple[Placed, ...]]:
     """Of one pass; a projection that only the first one runs does not belong to the others."""
     if not any(op.name == FC for op in part):
         costs = replace(costs, ops=tuple(cost for cost in costs.ops if cost.name != FC))
     rules = graph_rules(engine, (part,), own.max_tokens)
     program, placed = build_program((part,), costs, linked, padded_mixed(engine, own.max_tokens), 0, rules)
-    return program, tuple(one.cost for one in placed)
+    return program, placed
 
 
 def _layout(speculation: Speculation, request: CostRequest) -> Layout:

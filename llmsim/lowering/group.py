@@ -14,13 +14,14 @@ from llmsim.costs.blackbox import Coefficients, read_coefficients
 from llmsim.costs.light import own_light_of
 from llmsim.lowering.adjusted import adjusted_costs
 from llmsim.lowering.capped import clock_ppm, costs_at_clock
-from llmsim.lowering.collectives import expanded_config, link_collective_costs, links_of
+from llmsim.lowering.collectives import LinkedCosts, expanded_config, link_collective_costs, links_of
 from llmsim.lowering.context import with_gathered_context
 from llmsim.lowering.copies import Uneven
-from llmsim.lowering.drafter import DraftPlan, Linked, busy_names, draft_plan, refuse_what_does_not_run_yet
+from llmsim.lowering.drafter import DraftPlan, Links, busy_names, draft_plan, refuse_what_does_not_run_yet
 from llmsim.lowering.graphs import graph_rules, padded_mixed
 from llmsim.lowering.handover import ROLES
 from llmsim.lowering.host_operators import with_host_costs
+from llmsim.lowering.kv_shares import all_but_last
 from llmsim.lowering.layouts import (
     batches_in_flight,
     distinct_operators,
@@ -115,7 +116,14 @@ def lower_group(
         links=links,
         expanded=expanded,
         scheduler=scheduler_config(
-            engine, ledger.num_blocks, request.max_model_len, program, group.pd_type, layout.context_ranks
+            engine,
+            ledger.num_blocks,
+            request.max_model_len,
+            program,
+            group.pd_type,
+            layout.context_ranks,
+            all_but_last=all_but_last(model),
+            stages=group.pp,
         ),
         native=_native_group(group, model_index, offload, draft, per_token_ps),
         draft=draft,
@@ -187,12 +195,13 @@ def _draft(
 ) -> DraftPlan | None:
     """The drafter, priced like the model: by the same sources, on the same links."""
     members = members_of(group, request.model)
-    powered = deployment.accelerator_power(group) is not None
-    refuse_what_does_not_run_yet(group, members, exact=options.exact, offloads=offload is not None, powered=powered)
+    refuse_what_does_not_run_yet(group, offloads=offload is not None)
 
-    def linked(ops: tuple[Operator, ...], own: CostRequest, costs: CompiledCosts, layout: Layout) -> Linked:
+    def linked(
+        ops: tuple[Operator, ...], own: CostRequest, costs: CompiledCosts, layout: Layout
+    ) -> tuple[LinkedCosts, Links]:
         links = links_of(deployment, routes, group, layout, 1, options.network)
-        return link_collective_costs(ops, own, costs.link_collectives, links).of_stage
+        return link_collective_costs(ops, own, costs.link_collectives, links), links
 
     return draft_plan(
         group,
@@ -200,6 +209,8 @@ def _draft(
         lambda name: _located(name, deployment.cluster_path),
         lambda own: _costs(deployment, group, options, own, None),
         linked,
+        members=members,
+        exact=options.exact,
     )
 
 

@@ -1,66 +1,25 @@
-"""What each decode rank needs of which prefill rank, for any two layouts, as the core's hand-over wants it."""
+"""Who hands KV over to whom in a deployment, and what, as the core's hand-over wants it."""
 
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, count
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from llmsim import _native
 from llmsim.config import Deployment, Group
 from llmsim.config.errors import InputError, NotYetError
-from llmsim.model import Dtypes, Layout, ModelConfig, dtype_bytes
+from llmsim.lowering.kv_shares import (
+    Share,
+    all_but_last,
+    draft_shares,
+    even_layers,
+    kept_tokens,
+    kv_shares,
+    of_several_kinds,
+)
 
 if TYPE_CHECKING:
     from llmsim.lowering.lowered import LoweredGroup
 
-Share = tuple[int, int, int, int, int]
-"""Prefill rank, decode rank, first layer, end layer, bytes per token and layer."""
-
 ROLES = {None: _native.Role.BOTH, "prefill": _native.Role.PREFILL, "decode": _native.Role.DECODE}
-
-
-def kv_shares(model: ModelConfig, dtypes: Dtypes, prefill: Layout, decode: Layout) -> tuple[Share, ...]:
-    """The KV that goes from prefill to decode ranks; every decode rank gets exactly what its layout stores.
-
-    Ranks are numbered stage by stage. KV heads are split over the ranks of a stage in order, or replicated when there
-    are more ranks than heads: then the ranks that need a head take turns at the ranks that have it. Latent attention
-    stores one whole latent on every rank.
-    """
-    size = int(dtype_bytes(dtypes.kv))
-    if model.latent is not None:
-        per_head, heads = model.latent.cached_width * size, 1
-    else:
-        per_head, heads = 2 * model.head_dim * size, model.num_key_value_heads
-    shares = []
-    for first_target, (start, stop) in zip(count(0, decode.tp), _stages(model, decode), strict=False):
-        for first_source, (other_start, other_stop) in zip(count(0, prefill.tp), _stages(model, prefill), strict=False):
-            layers = max(start, other_start), min(stop, other_stop)
-            if layers[0] >= layers[1]:
-                continue
-            for rank in range(decode.tp):
-                needed: dict[int, int] = {}
-                for head in _heads_of(rank, decode.tp, heads):
-                    holders = [other for other in range(prefill.tp) if head in _heads_of(other, prefill.tp, heads)]
-                    source = holders[rank % len(holders)]
-                    needed[source] = needed.get(source, 0) + per_head
-                shares += [
-                    (first_source + source, first_target + rank, *layers, size)
-                    for source, size in sorted(needed.items())
-                ]
-    return tuple(shares)
-
-
-def _stages(model: ModelConfig, layout: Layout) -> list[tuple[int, int]]:
-    """First and end layer of each pipeline stage."""
-    ends = list(accumulate(layout.stage_layers or (model.num_layers,)))
-    return list(zip([0, *ends[:-1]], ends, strict=True))
-
-
-def _heads_of(rank: int, tp: int, heads: int) -> range:
-    if tp >= heads:
-        head = rank * heads // tp
-        return range(head, head + 1)
-    each = heads // tp
-    return range(rank * each, (rank + 1) * each)
 
 
 def handover_config(
@@ -68,8 +27,8 @@ def handover_config(
 ) -> "_native.HandoverConfig":
     """Routes between all prefill and decode groups of a model; `kv_places` by group and rank, on the fabric.
 
-    Raises InputError where the KV of the two sides differs in its element type, NotYetError for models whose layers
-    do not all keep every token.
+    Raises InputError where the KV of the two sides differs in its element type, or, of a model whose layers do not all
+    keep every token, in its blocks.
     """
     assert deployment.disaggregation is not None
     how = deployment.disaggregation
@@ -81,11 +40,23 @@ def handover_config(
                 continue
             a, b = lowered[source.index], lowered[target.index]
             _check(deployment, source, target, a, b)
-            kind = (source.model_name, a.dtypes.kv, a.layout, b.layout)
+            block_size = b.engine.block_size
+            drafts = tuple(None if one.draft is None else (one.draft.model, one.draft.layout) for one in (a, b))
+            kind = (source.model_name, a.dtypes.kv, a.layout, b.layout, block_size, drafts)
             if kind not in tables:
-                tables[kind] = config.add_table(list(kv_shares(a.model, a.dtypes, a.layout, b.layout)))
+                tables[kind] = config.add_table(
+                    list(_shares(a, b)), block_size, all_but_last(a.model), even_layers(a.model)
+                )
             config.add_route(source.index, target.index, tables[kind])
     return config
+
+
+def _shares(source: "LoweredGroup", target: "LoweredGroup") -> tuple[Share, ...]:
+    """Of the model, and of the drafter's own layers, which come behind it."""
+    shares = kv_shares(source.model, source.dtypes, source.layout, target.layout, target.engine.block_size)
+    if source.draft is None or target.draft is None:
+        return shares
+    return (*shares, *draft_shares(source, target))
 
 
 def _check(deployment: Deployment, source: Group, target: Group, a: "LoweredGroup", b: "LoweredGroup") -> None:
@@ -95,10 +66,23 @@ def _check(deployment: Deployment, source: Group, target: Group, a: "LoweredGrou
             f"{where} hand over KV, but kv_cache_dtype is {a.dtypes.kv} in the first and {b.dtypes.kv} in the second; "
             "give both the same"
         )
-    if a.model.layers_of("full") != a.model.num_layers:
+    drafters = tuple(None if one.draft is None else one.draft.model.name for one in (a, b))
+    if drafters[0] != drafters[1]:
+        raise InputError(
+            f"{where} hand over KV, but drafts come from {drafters[0] or 'no model'} in the first and from "
+            f"{drafters[1] or 'no model'} in the second, whose layers keep KV, too; give both the same "
+            "speculative_config, as vLLM's connector needs it"
+        )
+    if all_but_last(a.model) and a.engine.scheduler != "vllm_v1":
         raise NotYetError(
-            f"{where} hand over KV of {source.model_name}, whose layers do not all keep every token (sliding "
-            "windows, linear attention): that does not run in this version; give these instances no pd_type"
+            f"{where} hand over KV of {source.model_name}, whose linear attention keeps states, with the scheduler "
+            f"{a.engine.scheduler}: that does not run in this version; say vllm_v1"
+        )
+    if of_several_kinds(a.model) and a.engine.block_size != b.engine.block_size:
+        raise InputError(
+            f"{where} hand over KV of {source.model_name}, whose layers do not all keep every token, but block_size is "
+            f"{a.engine.block_size} in the first and {b.engine.block_size} in the second; give both the same, which "
+            "vLLM's connector needs for such models"
         )
 
 
@@ -107,14 +91,26 @@ def transfer_notes(deployment: Deployment, lowered: Sequence["LoweredGroup"]) ->
     if deployment.disaggregation is None:
         return ()
     how = deployment.disaggregation
-    sizes: Mapping[str, int] = {
-        group.model_name: sum(
-            per_layer * (end - first)
-            for _, _, first, end, per_layer in kv_shares(low.model, low.dtypes, low.layout, low.layout)
-        )
+    sizes = {
+        group.model_name: _amount(low)
         for group, low in zip(deployment.groups, lowered, strict=True)
         if group.pd_type == "decode"
     }
-    listed = ", ".join(f"{name}: {size} B per token" for name, size in sizes.items())
+    listed = "; ".join(f"{name}: {size}" for name, size in sizes.items())
     what = "layer by layer" if how.layerwise else "whole prompts"
     return (f"disaggregated: KV is {'pushed' if how.push else 'pulled'}, {what} ({listed})",)
+
+
+def _amount(group: "LoweredGroup") -> str:
+    """What a decode group takes of a prompt, on all its ranks."""
+    model, block_size = group.model, group.engine.block_size
+    per_token, state = [0, 0], 0
+    for _, _, parts in _shares(group, group):
+        for layers, size, once, tail in parts:
+            per_token[tail > 0] += size * len(layers)
+            state += once * len(layers)
+    kept = kept_tokens(model, block_size)
+    texts = [f"{per_token[0]} B per token" if per_token[0] else ""]
+    texts.append(f"{per_token[1]} B per token in the last {kept}" if per_token[1] else "")
+    texts.append(f"{state} B of state" if state else "")
+    return ", ".join(text for text in texts if text)

@@ -139,9 +139,9 @@ def tightest(layout: Layout, ledger: Callable[[Layout], MemoryLedger]) -> Memory
 
 
 def batches_in_flight(group: Group) -> int:
-    """1 synchronous, 2 asynchronous; one for each pipeline stage, and what the engine adds."""
+    """1 synchronous, 2 asynchronous; one for each pipeline stage, one more asynchronous, and what the engine adds."""
     if group.pp > 1:
-        return group.pp + group.engine.pipeline_extra_batches
+        return group.pp + group.engine.pipeline_extra_batches + group.engine.async_scheduling
     return 2 if group.engine.async_scheduling else 1
 
 
@@ -153,6 +153,12 @@ def lockstep_waves(
     Raises InputError where members differ: one program describes them all.
     """
     in_step = [members_of(group, model) for group, (model, _) in zip(deployment.groups, groups, strict=True)]
+    for group, members in zip(deployment.groups, in_step, strict=True):
+        if members > 1 and group.pp > 1 and group.engine.async_scheduling:
+            raise NotYetError(
+                f"{deployment.cluster_path}: {group.field_path}: async_scheduling with pipeline stages of "
+                "data-parallel ranks in lock-step does not run in this version; set it false"
+            )
     return tuple(
         LoweredWave(members, deployment.groups[members[0]].engine.dp_sync_interval, groups[members[0]][1])
         for members in _wave_members(deployment, in_step)

@@ -24,10 +24,14 @@ def scheduler_config(
     program: "_native.Program",
     pd_type: str | None,
     context_ranks: int = 1,
+    *,
+    all_but_last: bool = False,
+    stages: int = 1,
 ) -> "_native.VllmV1Config | _native.BatchingConfig":
     """What the group's scheduler runs with; `program` prices a prompt where the queue's order needs it.
 
-    A block of ranks that share sequences by tokens holds `block_size` tokens on each of `context_ranks` (vLLM).
+    A block of ranks that share sequences by tokens holds `block_size` tokens on each of `context_ranks` (vLLM). Of a
+    prompt that is computed elsewhere, `all_but_last` tokens come from there, if not all.
     """
     scheduler: _native.VllmV1Config | _native.BatchingConfig
     if engine.scheduler in ("vllm_v1", "vllm"):
@@ -39,10 +43,12 @@ def scheduler_config(
         scheduler.limits = _limits(engine)
         if engine.speculation is not None:
             scheduler.speculation = speculation_config(engine.speculation)
-        scheduler.hands_over, scheduler.takes_over = pd_type == "prefill", pd_type == "decode"
+        scheduler.all_but_last = all_but_last
+        scheduler.decode_interval = stages if engine.async_scheduling else 1
     else:
         scheduler = _native.BatchingConfig()
         scheduler.scheduler = engine.scheduler
+    scheduler.hands_over, scheduler.takes_over = pd_type == "prefill", pd_type == "decode"
     scheduler.max_num_seqs = engine.max_num_seqs
     scheduler.max_num_scheduled_tokens = engine.max_num_scheduled_tokens
     scheduler.watermark_blocks = int(engine.watermark * num_blocks)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from llmsim import _native
 from llmsim.config import Deployment
+from llmsim.config.errors import NotYetError
 from llmsim.lowering.collectives import KINDS
 from llmsim.lowering.layouts import LoweredWave
 from llmsim.lowering.network import ClusterNetwork
@@ -70,6 +71,11 @@ def shared_links(
         if len(network.devices[members[0]]) != group.layout.tp * group.layout.pp:
             shared.discard("inside")  # ranks that share prompts: a ring of some of a stage's devices
         moved = _moved(group, shared, len(members), _flows(deployment, members, routes))
+        if moved and group.layout.pp > 1 and group.engine.async_scheduling:
+            raise NotYetError(
+                f"{deployment.cluster_path}: {deployment.groups[members[0]].field_path}: async_scheduling with "
+                "pipeline stages whose hidden states share links with KV does not run in this version; set it false"
+            )
         if moved:
             places = [place for index in members for place in network.devices[index]]
             found.append(SharedLinks(tuple(members), tuple(places), moved))

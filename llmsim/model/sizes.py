@@ -9,7 +9,7 @@ from llmsim.model.linear_attention import rank_linear
 from llmsim.model.operators import operators
 from llmsim.model.parallel import stage_model
 from llmsim.model.rank import Layout
-from llmsim.model.types import Dtypes, LayerKind, ModelConfig
+from llmsim.model.types import Dtypes, LayerKind, LinearAttention, ModelConfig
 
 
 def parameter_count(model: ModelConfig) -> int:
@@ -114,6 +114,9 @@ def state_bytes_per_sequence(model: ModelConfig, layout: Layout, dtypes: Dtypes)
     model = stage_model(model, layout)
     if model.linear is None:
         return 0
-    linear = rank_linear(model.linear, layout.tp)
-    state = linear.state_bytes(int(dtype_bytes(STATE_DTYPE)), int(dtype_bytes(dtypes.activation)))
-    return model.layers_of("linear") * state
+    return model.layers_of("linear") * state_bytes_per_layer(model.linear, layout.tp, dtypes)
+
+
+def state_bytes_per_layer(linear: LinearAttention, tp: int, dtypes: Dtypes) -> int:
+    """Bytes of state that one of `tp` ranks holds for a sequence in one layer of linear attention."""
+    return rank_linear(linear, tp).state_bytes(int(dtype_bytes(STATE_DTYPE)), int(dtype_bytes(dtypes.activation)))

@@ -92,7 +92,13 @@ void bind_speculation(nb::module_& m) {
           "__init__",
           [](Drafter* drafter, std::shared_ptr<Program> first, std::shared_ptr<Program> next, std::int32_t slots,
              bool parallel) { new (drafter) Drafter(std::move(first), std::move(next), slots, parallel); },
-          "first"_a, "next"_a, "slots"_a, "parallel"_a);
+          "first"_a, "next"_a, "slots"_a, "parallel"_a)
+      .def(
+          "expand",
+          [](Drafter& drafter, std::shared_ptr<ExpandedConfig> first, std::shared_ptr<ExpandedConfig> next) {
+            drafter.expand(std::move(first), std::move(next));
+          },
+          "first"_a, "next"_a, "Every rank's nodes of its passes run in the engine.");
 }
 
 void bind_scheduler_configs(nb::module_& m) {
@@ -116,6 +122,8 @@ void bind_scheduler_configs(nb::module_& m) {
       .def_rw("decode_only", &VllmV1Config::decode_only)
       .def_rw("hands_over", &VllmV1Config::hands_over)
       .def_rw("takes_over", &VllmV1Config::takes_over)
+      .def_rw("all_but_last", &VllmV1Config::all_but_last)
+      .def_rw("decode_interval", &VllmV1Config::decode_interval)
       .def_rw("speculation", &VllmV1Config::speculation)
       .def_rw("kv", &VllmV1Config::kv)
       .def("with_policies", &with_policies<VllmV1Config>, "policies"_a, "The same, but for these decisions.");
@@ -126,6 +134,8 @@ void bind_scheduler_configs(nb::module_& m) {
       .def_rw("max_num_scheduled_tokens", &BatchingConfig::max_num_scheduled_tokens)
       .def_rw("watermark_blocks", &BatchingConfig::watermark_blocks)
       .def_rw("decode_only", &BatchingConfig::decode_only)
+      .def_rw("hands_over", &BatchingConfig::hands_over)
+      .def_rw("takes_over", &BatchingConfig::takes_over)
       .def_rw("queue", &BatchingConfig::queue)
       .def_rw("kv", &BatchingConfig::kv)
       .def("with_policies", &with_policies<BatchingConfig>, "policies"_a, "The same, but for these decisions.")

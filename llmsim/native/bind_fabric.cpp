@@ -16,7 +16,8 @@ namespace llmsim {
 namespace {
 
 using Ports = std::pair<std::int64_t, std::int64_t>;  // out, in; -1: none
-using Share = std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int64_t>;
+using Part = std::tuple<std::vector<std::int32_t>, std::int64_t, std::int64_t, std::int32_t>;
+using Share = std::tuple<std::int32_t, std::int32_t, std::vector<Part>>;
 using Start = std::tuple<Ps, PlaceId, PlaceId, std::int64_t>;
 
 Port port_of(const Ports& ports) {
@@ -103,14 +104,21 @@ void bind_fabric(nb::module_& m) {
           "push"_a, "layerwise"_a, "places"_a, "places: of every group's ranks, by group.")
       .def(
           "add_table",
-          [](HandoverConfig& c, const std::vector<Share>& shares) {
-            std::vector<KvShare> table;
-            for (const auto& [from, to, first, end, bytes] : shares) table.push_back({from, to, first, end, bytes});
+          [](HandoverConfig& c, const std::vector<Share>& shares, std::int32_t block_size, bool all_but_last,
+             std::int32_t even_layers) {
+            if (block_size < 1) throw std::invalid_argument("blocks have at least one token");
+            KvTable table{{}, block_size, all_but_last, even_layers};
+            for (const auto& [from, to, parts] : shares) {
+              KvShare& share = table.shares.emplace_back(KvShare{from, to, {}});
+              for (const auto& [layers, per_token, state, tail] : parts)
+                share.parts.push_back({layers, per_token, state, tail});
+            }
             c.tables.push_back(std::move(table));
             return c.tables.size() - 1;
           },
-          "shares"_a,
-          "Tuples (prefill rank, decode rank, first layer, end layer, bytes per token and layer); returns its number.")
+          "shares"_a, "block_size"_a = 1, "all_but_last"_a = false, "even_layers"_a = 0,
+          "Tuples (prefill rank, decode rank, parts) with parts (layers, bytes per token and layer, bytes of state per "
+          "layer, blocks at the end of a prompt that are kept or 0 for all); returns its number.")
       .def(
           "add_route",
           [](HandoverConfig& c, std::int32_t prefill_group, std::int32_t decode_group, std::int32_t table) {

@@ -20,6 +20,7 @@ PythonBuilder::PythonBuilder(nb::object scheduler, Limits limits, SpeculationCon
       speculation_(std::move(speculation)),
       sequences_(sequences),
       log_(log),
+      may_ask_again_(nb::hasattr(scheduler_, "asks_again")),
       free_blocks_(limits.usable_blocks) {}
 
 PythonBuilder::~PythonBuilder() {
@@ -69,6 +70,12 @@ void PythonBuilder::build(Ps now, Batch& batch) {
   }
   batch.drafts_after = speculation_.on() ? speculation_.drafts_after(batch.items.size()) : 0;
   read_gauges();
+}
+
+bool PythonBuilder::asks_again() const {
+  if (!may_ask_again_) return false;
+  const nb::gil_scoped_acquire lock;
+  return nb::cast<bool>(scheduler_.attr("asks_again")());
 }
 
 void PythonBuilder::abort(RequestId request) {

@@ -160,7 +160,7 @@ nb::object handover_columns(const Simulation& s) {
   std::vector<std::int16_t> prefill_group(n);
   std::vector<Ps> prefill_end(n), reserved(n), landed(n);
   std::vector<std::int32_t> cached(n);
-  std::vector<std::int64_t> bytes(n);
+  std::vector<std::int64_t> bytes(n), due(n);
   for (std::size_t i = 0; i < n; ++i) {
     const Handover& handover = s.handovers()->of(static_cast<RequestId>(i));
     prefill_group[i] = static_cast<std::int16_t>(handover.prefill_group);
@@ -169,6 +169,7 @@ nb::object handover_columns(const Simulation& s) {
     landed[i] = handover.landed;
     cached[i] = handover.cached;
     bytes[i] = handover.bytes;
+    due[i] = s.handovers()->due_bytes(static_cast<RequestId>(i));
   }
   nb::dict d;
   d["prefill_group"] = to_array(prefill_group);
@@ -178,6 +179,7 @@ nb::object handover_columns(const Simulation& s) {
   d["decode_scheduled_ps"] = to_array(s.log().scheduled);
   d["decode_cached_tokens"] = to_array(cached);
   d["kv_transfer_bytes"] = to_array(bytes);
+  d["kv_due_bytes"] = to_array(due);
   return d;
 }
 

@@ -111,6 +111,18 @@ nb::dict group_activity(const Group& group) {
   d["sequences"] = usage.sequences;
   d["scheduled_tokens"] = group.scheduled_tokens();
   d["offload"] = offload_counters(group.evaluator());
+  nb::list passes;  // of a drafter: the first ones, then the others
+  if (group.evaluator().drafter() != nullptr) {
+    const Drafter::Usage& drafts = group.evaluator().drafter_usage();
+    for (const Program::Usage* pass : {&drafts.first, &drafts.next}) {
+      nb::dict p;
+      p["rows"] = rows_of(*pass);
+      p["kv_read_tokens"] = pass->kv_read_tokens;
+      p["sequences"] = pass->sequences;
+      passes.append(p);
+    }
+  }
+  d["draft_passes"] = passes;
   nb::list tiers;
   if (group.tiers() != nullptr)
     for (const auto& [pool, bytes] : group.tiers()->moved()) tiers.append(nb::make_tuple(pool, bytes));

@@ -23,7 +23,8 @@ void add_tokens(ContentHasher& hasher, const nb::list& ids) {
   for (const nb::handle id : ids) hasher.token(nb::cast<std::int64_t>(id));
 }
 
-std::unique_ptr<JointTiming> make_timing(const std::shared_ptr<Program>& program, const ExpandedConfig* expanded) {
+std::unique_ptr<JointTiming> make_timing(const std::shared_ptr<const Program>& program,
+                                         const ExpandedConfig* expanded) {
   if (expanded != nullptr) return std::make_unique<ExpandedJoint>(program, *expanded);
   return std::make_unique<FoldedJoint>(*program);
 }
@@ -56,7 +57,15 @@ void add_group(Simulation& s, const GroupConfig& config, std::unique_ptr<Builder
   } else {
     evaluator = std::make_unique<FoldedEvaluator>(program);
   }
-  if (config.drafter) evaluator->set_drafter(config.drafter);
+  if (config.drafter) {
+    const Drafter& drafter = *config.drafter;
+    evaluator->set_drafter(config.drafter);
+    if (drafter.first_expanded() != nullptr) {
+      evaluator->set_pass_timer(
+          std::make_unique<JointPasses>(drafter, make_timing(drafter.first_program(), drafter.first_expanded()),
+                                        make_timing(drafter.next_program(), drafter.next_expanded())));
+    }
+  }
   auto group = std::make_unique<Group>(config, std::move(builder), std::move(evaluator), s.sequences(config.role),
                                        s.log(config.role));
   if (record_steps) group->steps = std::make_unique<StepRecorder>();
@@ -119,7 +128,7 @@ void bind_simulation(nb::module_& m) {
           [](Simulation& s, const GroupConfig& config, const BatchingConfig& scheduler,
              const std::shared_ptr<Program>& program, const ExpandedConfig* expanded, bool record_steps,
              bool record_schedule) {
-            auto builder = make_builder(scheduler, s.sequences(), s.log());
+            auto builder = make_builder(scheduler, s.sequences(config.role), s.log(config.role));
             add_group(s, config, std::move(builder), program, expanded, record_steps, record_schedule);
           },
           "config"_a, "scheduler"_a, "program"_a, "expanded"_a.none() = nb::none(), "record_steps"_a = false,

@@ -52,6 +52,9 @@ class Builder {
   virtual bool has_requests() const = 0;
   // Fills `batch` (cleared first) with the next iteration; leaves it empty when nothing can be scheduled now.
   virtual void build(Ps now, Batch& batch) = 0;
+  // After a `build` that left its batch empty while nothing is in flight: whether the next one may find something, with
+  // nothing else having happened (vLLM's engine goes on asking).
+  virtual bool asks_again() const { return false; }
   // In a wave, before each `build`: how many rounds it has run.
   virtual void set_step(std::int64_t step) { static_cast<void>(step); }
   // The client has gone: a request that was added and is unfinished leaves. Its blocks are free at once, and what

@@ -19,7 +19,7 @@ Program::StepPrice priced(const Program& program, Batch& batch, Program::Usage& 
 
 }  // namespace
 
-Program::StepPrice Drafter::price(const Batch& batch, Usage& usage) const {
+Program::StepPrice Drafter::price(const Batch& batch, Usage& usage, PassTimer* timer) const {
   Program::StepPrice sum{0, 0};
   const std::int32_t drafts = batch.drafts_after;
   if (drafts == 0 || batch.empty()) return sum;
@@ -30,16 +30,16 @@ Program::StepPrice Drafter::price(const Batch& batch, Usage& usage) const {
     if (item.decodes() || item.tokens == 1 + more) item.drafts += more;  // still attends like a decode
     add(pass, item);
   }
-  const auto take = [&sum](const Program::StepPrice& price) {
-    sum.ps += price.ps;
+  const auto take = [&sum, &pass, timer](const Program::StepPrice& price, bool first) {
+    sum.ps += timer == nullptr ? price.ps : timer->took(pass, first);
     sum.communication_ps += price.communication_ps;
   };
-  take(priced(*first_, pass, usage.first));
+  take(priced(*first_, pass, usage.first), true);
   for (std::int32_t draft = 1; draft < drafts && !parallel_; ++draft) {
     pass.clear();
     for (const Item& item : batch.items)
       add(pass, {item.request, 1, item.computed_before + item.tokens + draft - 1, item.epoch, 0, true});
-    take(priced(*next_, pass, usage.next));
+    take(priced(*next_, pass, usage.next), false);
   }
   return sum;
 }

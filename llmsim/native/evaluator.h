@@ -44,8 +44,9 @@ class Evaluator {
   const Drafter* drafter() const { return drafter_.get(); }
   const Drafter::Usage& drafter_usage() const { return drafter_usage_; }
   Program::StepPrice propose(const Batch& batch) {
-    return drafter_ ? drafter_->price(batch, drafter_usage_) : Program::StepPrice{0, 0};
+    return drafter_ ? drafter_->price(batch, drafter_usage_, pass_timer_.get()) : Program::StepPrice{0, 0};
   }
+  void set_pass_timer(std::unique_ptr<PassTimer> timer) { pass_timer_ = std::move(timer); }
 
  protected:
   explicit Evaluator(std::shared_ptr<const Program> program)
@@ -55,6 +56,7 @@ class Evaluator {
   Program::Usage usage_;
   std::shared_ptr<const Drafter> drafter_;
   Drafter::Usage drafter_usage_;
+  std::unique_ptr<PassTimer> pass_timer_;
 };
 
 // A group alone, in one stage.

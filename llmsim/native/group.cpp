@@ -104,11 +104,21 @@ void Group::pump(Ps now) {
   if (idle() && !gated_ && builder_->has_requests() && builder_->num_bound() == 0) ++idle_with_work_;
 }
 
+// With asynchronous scheduling and pipeline stages, a decode's last token may still be on its way through them, in the
+// oldest of as many batches.
+Ps Group::tokens_known(const Batch& batch, Ps now) const {
+  const auto stages = static_cast<std::size_t>(evaluator_->program().num_stages());
+  if (stages == 1 || num_in_flight_ < stages || num_timed_ == 0) return now;
+  const auto waits = [this](const Item& item) { return sequences_[item.request].num_in_flight > 1 + item.drafts; };
+  return std::ranges::any_of(batch.items, waits) ? std::max(now, slots_[oldest_].times.end) : now;
+}
+
 void Group::run_next(Ps now) {
   const Batch& batch = next_slot().batch;
+  const Ps known = tokens_known(batch, now);
   launch(now);
   if (shared_ == nullptr) {
-    const StepTimes times = evaluator_->run(batch, now);
+    const StepTimes times = evaluator_->run(batch, known);
     if (times.end != kNever) timed(times, now);
     return;
   }
@@ -162,6 +172,7 @@ bool Group::build_batch(Ps now) {
     if (handovers_ != nullptr) report_reserved(now);
     if (!slot.batch.empty()) return true;
     if (num_in_flight_ == 0 && !slot.batch.preempted.empty()) continue;  // its own victim: admit it again
+    if (num_in_flight_ == 0 && builder_->asks_again()) continue;
     nothing_to_build_ = num_in_flight_ > 0;
     break;
   }

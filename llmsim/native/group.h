@@ -163,6 +163,8 @@ class Group {
   };
   void drain_inbox(Ps now);
   void run_next(Ps now);
+  // When all tokens that the batch computes on are there.
+  Ps tokens_known(const Batch& batch, Ps now) const;
   bool gate(Ps now);
   // True when the batch that waited may start now.
   bool open_gate(Ps now);

@@ -7,25 +7,26 @@
 namespace llmsim {
 
 Handovers::Handovers(HandoverConfig config, Fabric& fabric, std::span<const std::unique_ptr<Group>> groups,
-                     std::unique_ptr<Router> router, SequenceTable& sequences, RequestLog& log, RequestLog& prompts,
-                     std::function<void(std::int32_t)> wake)
+                     std::unique_ptr<Router> router, Side decode, Side prefill, std::function<void(std::int32_t)> wake)
     : config_(std::move(config)),
       fabric_(fabric),
       groups_(groups),
       router_(std::move(router)),
-      sequences_(sequences),
-      log_(log),
-      prompts_(prompts),
+      decode_(decode),
+      prefill_(prefill),
       wake_(std::move(wake)),
-      handovers_(sequences.size()) {
+      handovers_(decode.sequences.size()) {
   if (config_.layerwise && !config_.push) throw std::invalid_argument("layer by layer, KV can only be pushed");
   if (config_.places.size() != groups_.size()) throw std::invalid_argument("places and groups differ in number");
   tables_.assign(groups_.size(), std::vector<std::int32_t>(groups_.size(), -1));
+  all_but_last_.assign(groups_.size(), 0);
   for (const KvRoute& route : config_.routes) {
     if (route.table < 0 || static_cast<std::size_t>(route.table) >= config_.tables.size())
       throw std::invalid_argument("a route names an unknown table");
     tables_.at(static_cast<std::size_t>(route.prefill_group)).at(static_cast<std::size_t>(route.decode_group)) =
         route.table;
+    all_but_last_[static_cast<std::size_t>(route.prefill_group)] =
+        config_.tables[static_cast<std::size_t>(route.table)].all_but_last;
   }
   for (const auto& group : groups_) {
     group->hand_over_by(this);
@@ -36,7 +37,7 @@ Handovers::Handovers(HandoverConfig config, Fabric& fabric, std::span<const std:
   }
 }
 
-const std::vector<KvShare>& Handovers::shares_of(const Handover& handover) const {
+const KvTable& Handovers::table_of(const Handover& handover) const {
   const std::int32_t table =
       tables_[static_cast<std::size_t>(handover.prefill_group)][static_cast<std::size_t>(handover.decode_group)];
   if (table < 0) {
@@ -52,11 +53,17 @@ bool Handovers::arrive(RequestId request, Group& prefill, Ps now) {
   const auto can_run = [request](const Group* group) { return group->can_ever_run(request); };
   const bool runs = model < decoders_.size() && std::any_of(decoders_[model].begin(), decoders_[model].end(), can_run);
   if (!runs || !prefill.can_ever_run(request)) {
-    sequences_[request].status = static_cast<std::uint8_t>(Status::kRejected);
+    decode_.sequences[request].status = static_cast<std::uint8_t>(Status::kRejected);
     prefill.reject(request);
     return false;
   }
   handover.prefill_group = prefill.config().index;
+  Sequence& prompt = prefill_.sequences[request];
+  if (all_but_last_[static_cast<std::size_t>(handover.prefill_group)] != 0 && prompt.prompt_tokens > 1) {
+    --prompt.prompt_tokens;
+    --prompt.num_tokens;
+  }
+  handover.needed = prompt.prompt_tokens;
   if (!config_.push) {
     handover.at_prefill = true;
     prefill.receive(request, now);
@@ -76,7 +83,7 @@ bool Handovers::choose_decoder(RequestId request, Ps now) {
     if (group->can_ever_run(request)) candidates_.push_back(group);
   Group* group = candidates_[candidates_.size() == 1 ? 0 : router_->route(request, now, candidates_)];
   handover.decode_group = group->config().index;
-  sequences_[request].remote_kv = true;
+  decode_.sequences[request].remote_kv = true;
   group->receive(request, now);
   wake_(handover.decode_group);
   return true;
@@ -92,12 +99,12 @@ void Handovers::prefilled(RequestId request, Ps now) {
     }
     // Nobody will read it: the engine forgets it before it hears that the client has gone.
     handover.closed = true;
-    prompts_.cancelled[request] = now;
-    sequences_[request].status = static_cast<std::uint8_t>(Status::kCancelled);
+    prefill_.log.cancelled[request] = now;
+    decode_.sequences[request].status = static_cast<std::uint8_t>(Status::kCancelled);
     release(request, handover.prefill_group, now);
     return;
   }
-  if (!config_.layerwise && !handover.gave_up) send_whole(request, now);
+  if (!config_.layerwise && !handover.gave_up) send_all(request, handover.needed, now, now);
   end_if_done(request, now);
 }
 
@@ -118,7 +125,7 @@ void Handovers::dropped(RequestId request, std::int32_t group, Ps now) {
   if (handover.prefill_group < 0) return;  // of a group that does everything itself
   if (group == handover.prefill_group) {
     handover.prefill_dropped = true;
-    if (handover.decode_group < 0) sequences_[request].status = static_cast<std::uint8_t>(Status::kCancelled);
+    if (handover.decode_group < 0) decode_.sequences[request].status = static_cast<std::uint8_t>(Status::kCancelled);
   } else {
     handover.decode_dropped = true;
     // Nobody will read what the prefill group keeps, so it is told, as by vLLM's NIXL connector.
@@ -128,7 +135,7 @@ void Handovers::dropped(RequestId request, std::int32_t group, Ps now) {
 }
 
 Ps Handovers::cancelled(RequestId request) const {
-  return std::max(log_.cancelled[request], prompts_.cancelled[request]);
+  return std::max(decode_.log.cancelled[request], prefill_.log.cancelled[request]);
 }
 
 void Handovers::send_message(RequestId request, Kind kind, Ps now) {
@@ -141,7 +148,8 @@ void Handovers::send_message(RequestId request, Kind kind, Ps now) {
 void Handovers::reserved(RequestId request, std::int32_t cached, Ps now) {
   Handover& handover = handovers_[static_cast<std::size_t>(request)];
   handover.reserved = now;
-  handover.cached = handover.sent = cached;
+  handover.cached = cached;
+  handover.sent = std::min(cached, handover.needed - 1);  // the state behind the last token moves in any case
   send_message(request, Kind::kTold, now);
 }
 
@@ -159,11 +167,11 @@ void Handovers::landed(TransferId, std::uint64_t token, Ps now) {
   if (kind == Kind::kTold) {
     handover.told = now;
     if (!config_.push && !handover.decode_dropped) {
-      send_whole(request, now);
+      send_all(request, handover.needed, now, now);
     } else if (config_.push && !handover.gave_up) {
       Group& prefill = *groups_[static_cast<std::size_t>(handover.prefill_group)];
       handover.at_prefill = true;
-      prefill.receive(request, std::max(sequences_[request].arrival, now - prefill.latency_of(request)));
+      prefill.receive(request, std::max(decode_.sequences[request].arrival, now - prefill.latency_of(request)));
       wake_(handover.prefill_group);
     }
   }
@@ -178,12 +186,40 @@ void Handovers::send(RequestId request, const KvShare& share, std::int64_t bytes
                       bytes, at, now, *this, token(request, Kind::kKv), Purpose::kKvHandover);
 }
 
-void Handovers::send_whole(RequestId request, Ps now) {
+// Layers with a window keep its blocks and one more, as it need not begin with a block (vLLM: blocks_per_sw).
+std::int64_t Handovers::bytes_of(const KvTable& table, const KvPart& part, const Handover& handover, std::int32_t from,
+                                 std::int32_t to) const {
+  std::int32_t first = from;
+  if (part.tail_blocks > 0) {
+    const auto blocks = static_cast<std::int32_t>(ceil_div(handover.needed, table.block_size));
+    first = std::max(from, (blocks - part.tail_blocks) * table.block_size);
+  }
+  const std::int64_t state = to == handover.needed ? part.state_bytes : 0;
+  return std::max(0, to - first) * part.bytes_per_token + state;
+}
+
+std::int64_t Handovers::due_bytes(RequestId request) const {
+  const Handover& handover = of(request);
+  if (handover.reserved == kNever) return 0;
+  const KvTable& table = table_of(handover);
+  const std::int32_t from = std::min(handover.cached, handover.needed - 1);
+  std::int64_t bytes = 0;
+  for (const KvShare& share : table.shares)
+    for (const KvPart& part : share.parts)
+      bytes += bytes_of(table, part, handover, from, handover.needed) * static_cast<std::int64_t>(part.layers.size());
+  return bytes;
+}
+
+void Handovers::send_all(RequestId request, std::int32_t to, Ps at, Ps now) {
   Handover& handover = handovers_[static_cast<std::size_t>(request)];
-  const std::int64_t tokens = sequences_[request].prompt_tokens - handover.sent;
-  handover.sent = sequences_[request].prompt_tokens;
-  for (const KvShare& share : shares_of(handover))
-    send(request, share, tokens * share.bytes_per_token_and_layer * (share.end_layer - share.first_layer), now, now);
+  const KvTable& table = table_of(handover);
+  for (const KvShare& share : table.shares) {
+    std::int64_t bytes = 0;
+    for (const KvPart& part : share.parts)
+      bytes += bytes_of(table, part, handover, handover.sent, to) * static_cast<std::int64_t>(part.layers.size());
+    send(request, share, bytes, at, now);
+  }
+  handover.sent = std::max(handover.sent, to);
 }
 
 // Each layer of the tokens that become known in this step begins to move when its attention has run. What the prefill
@@ -194,29 +230,33 @@ void Handovers::launched(const Group& prefill, const Batch& batch, const StepTim
   for (const Item& item : batch.items) {
     Handover& handover = handovers_[static_cast<std::size_t>(item.request)];
     if (handover.gave_up) continue;
-    const std::int32_t known = std::min(item.computed_before + item.tokens, sequences_[item.request].prompt_tokens);
-    const std::int32_t tokens = known - handover.sent;
-    if (tokens <= 0) continue;  // the decode group had them, or they went before a preemption
-    handover.sent = known;
+    const std::int32_t known = std::min(item.computed_before + item.tokens, handover.needed);
+    if (known <= handover.sent) continue;  // the decode group had them, or they went before a preemption
     if (layer_ends_.empty() && prefill.wave() == nullptr && prefill.evaluator().follows_program())
-      prefill.evaluator().program().attention_ends(batch, prefill.evaluator().usage().steps, layer_ends_);
-    send_layers(item.request, tokens, times, now);
+      prefill.evaluator().program().attention_ends(batch, prefill.evaluator().usage().steps, layer_ends_,
+                                                   table_of(handover).even_layers);
+    send_layers(item.request, known, times, now);
   }
 }
 
-void Handovers::send_layers(RequestId request, std::int32_t tokens, const StepTimes& times, Ps now) {
-  const Handover& handover = handovers_[static_cast<std::size_t>(request)];
-  for (const KvShare& share : shares_of(handover)) {
-    const std::int64_t bytes = tokens * share.bytes_per_token_and_layer;
-    if (layer_ends_.empty()) send(request, share, bytes * (share.end_layer - share.first_layer), times.end, now);
+void Handovers::send_layers(RequestId request, std::int32_t to, const StepTimes& times, Ps now) {
+  Handover& handover = handovers_[static_cast<std::size_t>(request)];
+  if (layer_ends_.empty()) {
+    send_all(request, to, times.end, now);
+    return;
   }
-  for (std::size_t layer = 0; layer < layer_ends_.size(); ++layer) {
-    const auto number = static_cast<std::int32_t>(layer);
-    for (const KvShare& share : shares_of(handover)) {
-      if (number < share.first_layer || number >= share.end_layer) continue;
-      send(request, share, tokens * share.bytes_per_token_and_layer, times.start + layer_ends_[layer], now);
+  // Layers behind the program's are a drafter's, which runs at the end of the step.
+  const auto number = static_cast<std::int32_t>(layer_ends_.size());
+  for (const KvShare& share : table_of(handover).shares) {
+    for (const KvPart& part : share.parts) {
+      const std::int64_t bytes = bytes_of(table_of(handover), part, handover, handover.sent, to);
+      for (const std::int32_t layer : part.layers) {
+        const Ps at = layer < number ? times.start + layer_ends_[static_cast<std::size_t>(layer)] : times.end;
+        if (bytes > 0) send(request, share, bytes, at, now);
+      }
     }
   }
+  handover.sent = to;
 }
 
 // The decode group hears of it when the prefill has ended, too, though the last layer may be there before. A client
@@ -226,7 +266,7 @@ void Handovers::end_if_done(RequestId request, Ps now) {
   if (handover.closed || handover.in_flight > 0 || handover.reserved == kNever) return;
   const bool prefilled = handover.prefilled != kNever;
   const bool prefill_out = prefilled || handover.prefill_dropped || (handover.gave_up && !handover.at_prefill);
-  const bool complete = prefilled && handover.sent >= sequences_[request].prompt_tokens;
+  const bool complete = prefilled && handover.sent >= handover.needed;
   if (!prefill_out || (!complete && !handover.decode_dropped)) return;
   handover.closed = true;
   if (prefilled) release(request, handover.prefill_group, now);

@@ -130,4 +130,20 @@ class PipelineEvaluator final : public Evaluator {
   JointEvaluator joint_;
 };
 
+// A drafter's passes, every rank's operators run by the engine.
+class JointPasses final : public PassTimer {
+ public:
+  JointPasses(const Drafter& drafter, std::unique_ptr<JointTiming> first, std::unique_ptr<JointTiming> next)
+      : first_(drafter.first_program(), std::move(first)), next_(drafter.next_program(), std::move(next)) {}
+  Ps took(const Batch& pass, bool first) override {
+    const StepTimes times = (first ? first_ : next_).run(pass, now_);
+    now_ = times.end;
+    return times.end - times.start;
+  }
+
+ private:
+  PipelineEvaluator first_, next_;
+  Ps now_ = 0;  // one pass after the other, whenever they really run
+};
+
 }  // namespace llmsim

@@ -148,18 +148,21 @@ Program::StepPrice Program::evaluate(const Batch& batch, const Place& place, con
   return price;
 }
 
-void Program::attention_ends(const Batch& batch, std::int64_t step, std::vector<Ps>& out) const {
+void Program::attention_ends(const Batch& batch, std::int64_t step, std::vector<Ps>& out,
+                             std::int32_t even_layers) const {
   out.clear();
   const Place where = place(batch, padded(rank_features(batch)), 0);
   const AttentionPrices attention = attention_layer(batch);
   std::vector<Ps> draws;
   if (num_draws_ > 0) draw(where, step, draws);
-  Ps now = 0;
+  Ps now = 0, begin = kNever, end = 0;                       // of the parts that attend
   for (std::size_t first = 0; first < operators_.size();) {  // operators of one part repeat together, layer by layer
     std::size_t last = first;
     std::int32_t repeat = 0;
     while (last < operators_.size() && operators_[last].part == operators_[first].part)
       repeat = std::max(repeat, operators_[last++].repeat);
+    const Ps before = now;
+    const std::size_t ends = out.size();
     for (std::int32_t layer = 0; layer < repeat; ++layer) {
       for (std::size_t i = first; i < last; ++i) {
         const Operator& op = operators_[i];
@@ -171,8 +174,16 @@ void Program::attention_ends(const Batch& batch, std::int64_t step, std::vector<
         if (attends) out.push_back(now);
       }
     }
+    if (out.size() > ends) {
+      if (begin == kNever) begin = before;
+      end = now;
+    }
     first = last;
   }
+  if (even_layers == 0) return;
+  out.clear();
+  for (std::int64_t layer = 1; layer <= even_layers; ++layer)
+    out.push_back(begin + (end - begin) * layer / even_layers);
 }
 
 std::vector<std::vector<Ps>> Program::node_times(const Batch& batch, const Place& place, std::int64_t step) const {

@@ -125,8 +125,9 @@ class Program {
     return context_ranks_ == 1 ? attention_of(batch) : attention_of(share_of(batch));
   }
   // When each layer's attention has run, in order, after the start of the step that `evaluate` counted as number
-  // `step`, for a group alone in one stage: replaces the contents of `out`.
-  void attention_ends(const Batch& batch, std::int64_t step, std::vector<Ps>& out) const;
+  // `step`, for a group alone in one stage: replaces the contents of `out`. `even_layers`: of a model whose layers are
+  // of several kinds, which the program does not run in the model's order; so many layers then end at equal distances.
+  void attention_ends(const Batch& batch, std::int64_t step, std::vector<Ps>& out, std::int32_t even_layers) const;
   // The time of every operator in the step that `evaluate` counts as number `step`: one for all of its layers, or,
   // where it is drawn, one for each.
   std::vector<std::vector<Ps>> node_times(const Batch& batch, const Place& place, std::int64_t step) const;

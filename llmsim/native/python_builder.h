@@ -20,6 +20,7 @@ class PythonBuilder final : public Builder {
   void add(RequestId request) override;
   bool has_requests() const override { return num_running_ + num_waiting_ > 0; }
   void build(Ps now, Batch& batch) override;
+  bool asks_again() const override;
   void abort(RequestId request) override;
   void complete(const Batch& batch, std::vector<RequestId>& finished) override;
 
@@ -40,6 +41,7 @@ class PythonBuilder final : public Builder {
   SequenceTable& sequences_;
   RequestLog& log_;
   BuilderCounters counters_;
+  bool may_ask_again_;               // the scheduler has a method `asks_again`
   std::vector<RequestId> verified_;  // by the batch that completes, sorted
   std::int32_t num_running_ = 0, num_waiting_ = 0, free_blocks_ = 0;
 };

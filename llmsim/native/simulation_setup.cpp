@@ -127,8 +127,10 @@ Simulation::Prompts& Simulation::prompts() {
 void Simulation::set_handovers(const HandoverConfig& config) {
   if (!fabric_) throw std::invalid_argument("a hand-over needs the fabric");
   if (!decode_router_) decode_router_ = std::make_unique<OnlyGroup>();
-  handovers_ = std::make_unique<Handovers>(config, *fabric_, groups_, std::move(decode_router_), sequences_, log_,
-                                           prompts().log, [this](std::int32_t index) {
+  Prompts& prompts = this->prompts();
+  handovers_ = std::make_unique<Handovers>(config, *fabric_, groups_, std::move(decode_router_),
+                                           Handovers::Side{sequences_, log_},
+                                           Handovers::Side{prompts.sequences, prompts.log}, [this](std::int32_t index) {
                                              if (groups_[index]->idle()) wake(index);
                                            });
 }

@@ -14,7 +14,7 @@ from typing import Any
 from llmsim.config.errors import InputError
 from llmsim.scheduling.base import Emitted, ScheduledItem
 from llmsim.scheduling.cases import Case, by_arrival, output_token, prompt_tokens, speculation
-from llmsim.scheduling.vllm_platform import prepare, write_model
+from llmsim.scheduling.vllm_platform import prepare, prepare_runner, write_model
 
 
 def installed_version() -> str | None:
@@ -51,10 +51,16 @@ def resolve(case: Case) -> tuple[Any, Any]:
         "watermark": config.get("watermark", 0.0),
         "scheduler_reserve_full_isl": config.get("scheduler_reserve_full_isl", True),
     }
+    prepare_runner(config.get("use_v2_model_runner", False))
     with tempfile.TemporaryDirectory() as folder:
         options["model"] = write_model(Path(folder), config["max_model_len"])
         vllm_config = _configured(options, config)
         vllm_config.cache_config.num_gpu_blocks = config["num_gpu_blocks"]
+        scheduled = vllm_config.scheduler_config.max_num_scheduled_tokens or config["max_num_batched_tokens"]
+        asked = config.get("max_num_scheduled_tokens", scheduled)  # no option of its engine's arguments
+        vllm_config.scheduler_config.max_num_scheduled_tokens = min(scheduled, asked)
+        # Asked for with the other options, it would want an executor with as many workers.
+        vllm_config.parallel_config.pipeline_parallel_size = config.get("pipeline_parallel_size", 1)
         return vllm_config, _scheduler(vllm_config, config["num_gpu_blocks"])
 
 
@@ -98,7 +104,8 @@ def resolved_part(vllm_config: Any, scheduler: Any) -> Case:
     """What the engine made of the options, in the form of a recorded case."""
     return {
         "max_num_scheduled_tokens": scheduler.max_num_scheduled_tokens,
-        "max_concurrent_batches": 2 if vllm_config.scheduler_config.async_scheduling else 1,
+        "max_concurrent_batches": vllm_config.max_concurrent_batches,
+        "use_v2_model_runner": vllm_config.use_v2_model_runner,
         "num_lookahead_tokens": scheduler.num_lookahead_tokens,
         "num_spec_tokens": scheduler.num_spec_tokens,
         "tokens_by_sequences": scheduler.dynamic_sd_lookup or [],
@@ -178,6 +185,13 @@ class VllmScheduler:
             answer = ModelRunnerOutput(req_ids=names, req_id_to_index=index, sampled_token_ids=tokens)
             self._in_flight.append((output, answer))
         return items, [self._row[name] for name in output.preempted_req_ids or ()]
+
+    def asks_again(self) -> bool:
+        """Whether vLLM's engine, with nothing in flight, would come to schedule something by asking once more."""
+        vllm = self._scheduler
+        if not (vllm.use_pp and vllm.use_v2_model_runner):
+            return False
+        return any(vllm.current_step < request.next_decode_eligible_step for request in vllm.running)
 
     def _sample(self, row: int, scheduled: int, drafts: int) -> list[int]:
         """What the model would answer: nothing before the end of the prompt, else a token and the accepted drafts."""

@@ -42,12 +42,19 @@ def prepare() -> None:
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # stdout is the results'
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    # Model Runner V2 differs in scheduling only with pipeline parallelism, and refuses draft models.
-    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
     import vllm.platforms as platforms
 
     if type(platforms.current_platform).__name__ != "SimulatedGpu":
         platforms._current_platform = _platform()
+
+
+def prepare_runner(v2: bool) -> None:
+    """Chooses the model runner. V2 schedules differently only with pipeline stages, and refuses draft models."""
+    import vllm.config.vllm as config
+
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = str(int(v2))
+    if v2:
+        config.HAS_TRITON = True  # its kernels are never run
 
 
 def _platform() -> Any:

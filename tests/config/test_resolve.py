@@ -217,7 +217,8 @@ def test_what_a_later_version_runs_is_refused_by_name(field: str, keys: dict[str
 
 
 def test_stages_are_refused_to_schedulers_of_one_batch() -> None:
-    with pytest.raises(NotYetError, match=r"2 pipeline stages .* the scheduler mlfq .* say vllm_v1, or pp_size 1"):
+    words = r"2 pipeline stages .* the scheduler mlfq .* say vllm_v1, sarathi, orca, or pp_size 1"
+    with pytest.raises(NotYetError, match=words):
         deploy(with_instance(pp_size=2, tp_size=1, num_npus=2, npu_num=None, scheduler="mlfq"))
 
 

@@ -20,15 +20,20 @@ Requests = list[tuple[int, int, int]]
 
 
 class RemoteKv:
-    """A connector whose remote side has every prompt, once (as vLLM's NIXL connector): only the scheduler's half."""
+    """A connector whose remote side has every prompt, once (as vLLM's NIXL connector): only the scheduler's half.
 
-    def __init__(self) -> None:
+    With `all_but_last`, as for models that keep states, of longer prompts all but the last token.
+    """
+
+    def __init__(self, *, all_but_last: bool) -> None:
         self.reserved: set[str] = set()
+        self.all_but_last = all_but_last
 
     def get_num_new_matched_tokens(self, request: Any, computed: int) -> tuple[int, bool]:
         if request.request_id in self.reserved:
             return 0, False
-        return len(request.prompt_token_ids) - computed, True
+        tokens = len(request.prompt_token_ids)
+        return tokens - (self.all_but_last and tokens > 1) - computed, True
 
     def update_state_after_alloc(self, request: Any, blocks: Any, tokens: int) -> None:
         self.reserved.add(request.request_id)
@@ -73,7 +78,10 @@ def random_case(seed: int) -> Case:
         order=rng.choice(["FCFS", "PRIORITY"]),
         watermark=rng.choice([0, 0, 2]),
         bytes_per_s=rng.choice([10**6, 10**7, 10**9]),
+        state_bytes=rng.choice([0, 0, 20_000]),
     )
+    if cluster.state_bytes:  # a prompt that is cached but for its last token needs its state all the same
+        cluster.caching = False
     shared = rng.randint(0, 5)
     keys = [list(range(1, 1 + min(shared, row[1] // size))) if rng.random() < 0.6 else [] for row in requests]
     return Case(requests, keys, [rng.randint(-2, 2) for _ in requests], cluster)
@@ -100,7 +108,7 @@ class Replay:
             "num_gpu_blocks": cluster.decode[0],
         }
         resolved, self._scheduler = vllm_live.resolve({"config": config})
-        self._scheduler.connector = self._remote = RemoteKv()
+        self._scheduler.connector = self._remote = RemoteKv(all_but_last=cluster.state_bytes > 0)
         self._scheduler.kv_cache_manager.watermark_blocks = cluster.watermark
         self._hasher = vllm_live._block_hasher(resolved)
         self._requests, self._keys, self._priority, self._cluster = requests, keys, priority, cluster

@@ -10,14 +10,16 @@ from llmsim.scheduling.vllm_live import installed_version
 def test_random_cases_repeat_and_cover_the_options() -> None:
     cases = [random_case(seed, 20) for seed in range(120)]
     assert cases == [random_case(seed, 20) for seed in range(120)]
-    for option in ("policy", "watermark", "speculative", "long_prefill_token_threshold"):
+    for option in ("policy", "watermark", "speculative", "long_prefill_token_threshold", "max_num_scheduled_tokens",
+                   "pipeline_parallel_size", "prefill_schedule_interval"):  # fmt: skip
         assert 10 < sum(option in case["config"] for case in cases) < 110
-    assert {case["config"]["block_size"] for case in cases} == {1, 8, 16, 32, 64, 128, 256}
+    assert {case["config"]["block_size"] for case in cases} == {1, 3, 8, 16, 24, 32, 64, 100, 128, 256}
+    assert {case["config"].get("use_v2_model_runner") for case in cases} == {None, False, True}
     for case in cases:
         longest = case["config"]["max_model_len"]
         for request in case["requests"]:
             prompt = sum(length for _, length in request["segments"])
-            assert 1 <= prompt <= longest - 2 and all(length > 0 for _, length in request["segments"])
+            assert 1 <= prompt <= longest - 1 and all(length > 0 for _, length in request["segments"])
             blocks = -(-min(prompt + request["output_len"], longest) // case["config"]["block_size"])
             assert blocks < case["config"]["num_gpu_blocks"]
 

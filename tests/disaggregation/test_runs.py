@@ -15,6 +15,7 @@ from llmsim.config.errors import InputError, LlmsimError, NotYetError
 from llmsim.core import Results
 from llmsim.export.csv import write_csv
 from llmsim.export.parquet import write_requests
+from llmsim.model import load_model
 from llmsim.results.summary import summary
 from llmsim.simulate import simulate
 
@@ -22,6 +23,9 @@ ROOT = Path(__file__).resolve().parents[2]
 TRACE = "synthetic:n=60,rate=20,input=lognormal:300,output=lognormal:40,seed=3"
 EXAMPLES = sorted((ROOT / "cluster_config").glob("*_pd*.json"))
 MEMORY = {"mem_size": 79.1, "mem_bw": 3350, "mem_latency": 0}
+
+
+EAGLE = {"method": "eagle", "num_speculative_tokens": 3, "acceptance_rate": 0.7}
 
 
 def instance(role: str | None, **more: Any) -> dict[str, Any]:
@@ -138,6 +142,93 @@ def test_ranks_that_share_experts_hand_over(tmp_path: Path, how: tuple[str, ...]
         assert (getattr(exact.requests, name) == column).all()
 
 
+NEXT = {"model_name": "Qwen/Qwen3-Next-80B-A3B-Instruct", "tp_size": 4}
+HYBRIDS = {
+    "google/gemma-3-27b-it": (2, 10 * 8192, 52 * 8192, 0),
+    "openai/gpt-oss-120b": (2, 18 * 2048, 18 * 2048, 0),
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": (4, 12 * 4 * 1024, 0, 36 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)),
+}
+"""Model: TP, bytes per token in layers that keep all, in layers with a window, bytes of state; of two KV heads each is
+on two of four ranks."""
+
+
+@pytest.mark.parametrize("how", [(), ("--kv-transfer-mode", "push"), ("--kv-transfer", "layerwise")])
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_models_of_several_kinds_of_layers_hand_over(tmp_path: Path, name: str, how: tuple[str, ...]) -> None:
+    """Whole prompts of the layers that keep them, the window's blocks of others, one state of the rest."""
+    tp, full, sliding, state = HYBRIDS[name]
+    pair = [instance(role, model_name=name, tp_size=tp) for role in ("prefill", "decode")]
+    trace = "synthetic:n=20,rate=5,input=lognormal:1500:max=6000,output=lognormal:20,seed=3"
+    results = run(
+        written(tmp_path, cluster(pair)), *how, "--max-model-len", "8192", "--max-num-seqs", "64", trace=trace
+    )
+    assert_sound(results)
+    h = results.handovers
+    assert h is not None
+    window = load_model(name).window
+    for prompt, cached, moved in zip(
+        results.workload.input_tokens.tolist(), h.decode_cached_tokens.tolist(), h.kv_transfer_bytes.tolist(),
+        strict=True,
+    ):  # fmt: skip
+        computed = prompt - 1 if state else prompt
+        kept = min(computed - cached, computed - (-(-computed // 16) - (-(-window // 16) + 1)) * 16) if sliding else 0
+        assert moved == (computed - cached) * full + kept * sliding + state
+    assert results.counters["prompt_tokens"][0] == results.workload.input_tokens.sum() - len(results.workload) * bool(
+        state
+    )
+
+
+@pytest.mark.parametrize("how", [(), ("--kv-transfer-mode", "push"), ("--kv-transfer", "layerwise")])
+@pytest.mark.parametrize("tps", [(1, 1), (1, 2), (2, 1)])
+def test_drafters_on_both_sides_hand_their_layers_over(tmp_path: Path, how: tuple[str, ...], tps: list[int]) -> None:
+    """33 layers instead of 32; the decode side drafts, and answers come in strides; folded is expanded."""
+    pair = [
+        instance(role, speculative_config=EAGLE, tp_size=tp)
+        for role, tp in zip(("prefill", "decode"), tps, strict=True)
+    ]
+    path = written(tmp_path, cluster(pair))
+    results = run(path, *how, "--check-every-step")
+    assert_sound(results)
+    h = results.handovers
+    assert h is not None
+    tokens = (results.workload.input_tokens - h.decode_cached_tokens).astype(np.int64)
+    assert (h.kv_transfer_bytes == tokens * 131_072 // 32 * 33).all()
+    drafted = summary(results, {})["speculation"]
+    assert drafted["tokens_per_verification"] > 1.5
+    trace = "synthetic:n=6,rate=20,input=fixed:200,output=fixed:9,seed=1"
+    folded, exact = run(path, *how, trace=trace), run(path, *how, "--exact", trace=trace)
+    assert_sound(exact)
+    for name, column in vars(folded.requests).items():
+        assert (getattr(exact.requests, name) == column).all()
+
+
+def test_lookups_need_no_counterpart(tmp_path: Path) -> None:
+    ngram = {**EAGLE, "method": "ngram"}
+    pair = [instance("prefill"), instance("decode", speculative_config=ngram)]
+    results = run(written(tmp_path, cluster(pair)))
+    assert_sound(results)
+    assert summary(results, {})["speculation"]["accepted_tokens"] > 0
+
+
+@pytest.mark.parametrize("how", [(), ("--kv-transfer-mode", "push"), ("--kv-transfer", "layerwise")])
+def test_sglang_on_both_sides(tmp_path: Path, how: tuple[str, ...]) -> None:
+    """Under pressure: the decode pool holds a sixth of what all requests need together."""
+    pair = [instance("prefill", scheduler="sglang"), instance("decode", scheduler="sglang")]
+    trace = "synthetic:n=200,rate=100,input=lognormal:300:max=900,output=lognormal:60:max=200,seed=3"
+    for blocks in (100_000, 8000):
+        pair[1]["num_gpu_blocks_override"] = blocks
+        results = run(written(tmp_path, cluster(pair)), *how, "--check-every-step", trace=trace)
+        assert_sound(results)
+
+
+def test_layers_of_several_kinds_need_equal_blocks(tmp_path: Path) -> None:
+    name = "google/gemma-3-27b-it"
+    pair = [instance(role, model_name=name, tp_size=2) for role in ("prefill", "decode")]
+    pair[1]["block_size"] = 32
+    with pytest.raises(InputError, match=r"block_size is 16 in the first and 32 in the second"):
+        run(written(tmp_path, cluster(pair)))
+
+
 @pytest.mark.parametrize("how", [(), ("--kv-transfer-mode", "push"), ("--kv-transfer", "layerwise")])
 def test_clients_may_give_up_at_any_time(tmp_path: Path, how: tuple[str, ...]) -> None:
     pair = [instance("prefill", num_gpu_blocks_override=300), instance("decode", num_gpu_blocks_override=300)]
@@ -158,7 +249,20 @@ REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], type[LlmsimError], str
         InputError,
         "nothing is left to move layer by layer",
     ),
-    ([instance("prefill", scheduler="sglang"), instance("decode")], {}, NotYetError, "vllm_v1 only"),
+    ([instance("prefill", scheduler="orca"), instance("decode")], {}, NotYetError, "vllm_v1 and sglang only"),
+    ([instance("prefill", scheduler="sglang"), instance("decode")], {}, InputError, "give both the same"),
+    (
+        [instance("prefill"), instance("decode", speculative_config=EAGLE)],
+        {},
+        InputError,
+        "drafts come from no model in the first and from one layer of meta-llama/Llama-3.1-8B in the second",
+    ),
+    (
+        [instance(role, scheduler="sglang", **NEXT) for role in ("prefill", "decode")],
+        {},
+        NotYetError,
+        "linear attention keeps states",
+    ),
     ([instance("prefill", skip_prefill=True), instance("decode")], {}, InputError, "no prefills to separate"),
     ([instance("prefill"), instance("decode", kv_cache_dtype="fp8")], {}, InputError, "kv_cache_dtype is"),
     ([instance("prefill"), instance("decode")], {"kv_transfer": "half"}, InputError, "kv_transfer"),

@@ -85,7 +85,6 @@ def bad(**fields: Any) -> dict[str, Any]:
         (bad(num_speculative_tokens_per_batch_size=[[2, 4, 1]]), {}, "ascend from 1"),
         (bad(method="ngram"), {"async_scheduling": True}, "proposes on the host"),
         (EAGLE, {"scheduler": "sarathi"}, "is an option of the scheduler vllm_v1"),
-        (EAGLE, {"skip_prefill": True}, "together with skip_prefill"),
         (bad(model="Qwen/Qwen3-0.6B"), {}, "its head reads the model's hidden states"),
         (bad(method="draft_model", model="Qwen/Qwen3-0.6B"), {}, "shares the model's"),
         (bad(draft_tensor_parallel_size=3), {}, "it may be 1 or 1"),
@@ -99,15 +98,47 @@ def test_what_does_not_fit_is_one_sentence(config: dict[str, Any], engine: dict[
     assert isinstance(caught.value, InputError | NotYetError)
 
 
-def test_exact_evaluation_of_a_drafter_is_not_there_yet() -> None:
-    with pytest.raises(NotYetError, match="--exact"):
-        lowered(EAGLE, exact=True)
+def on(tmp_path: Path, model: str, devices: int, **fields: Any) -> Path:
+    """A cluster of instances with so many devices each, on 80 GB cards."""
+    memory = {"mem_size": 79.1, "mem_bw": 3350, "mem_latency": 0}
+    one = {"model_name": model, "hardware": "H100", "npu_mem": memory, "num_npus": devices, **fields}
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({"link_bw": 450, "link_latency": 1000, "nodes": [{"instances": [one] * 2}]}))
+    return path
 
 
-def run(capsys: pytest.CaptureFixture[str], *options: str, rate: float, config: dict[str, Any] = EAGLE) -> Any:
+@pytest.mark.parametrize("method", ["eagle", "eagle3", "mtp", "draft_model"])
+@pytest.mark.parametrize("tp", [1, 2])
+def test_every_node_of_a_drafter_in_the_engine_takes_what_its_tables_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str, tp: int
+) -> None:
+    config = {**EAGLE, "method": method} | ({"model": SMALL.name} if method == "draft_model" else {})
+    path = on(tmp_path, TARGET.name, tp, tp_size=tp)
+    trace = "synthetic:n=6,rate=40,input=fixed:200,output=fixed:21,seed=1"
+    runs = []
+    for more in ((), ("--exact",)):
+        arguments = ["--cluster-config", str(path), "--dataset", trace, "--cost-source", "roofline", "--json"]
+        assert run_main([*arguments, "--speculative-config", json.dumps(config), *more]) == 0
+        runs.append(json.loads(capsys.readouterr().out))
+    for name in ("mean_ttft_ms", "mean_tpot_ms", "mean_e2el_ms", "duration", "sources"):
+        assert runs[0][name] == runs[1][name]
+
+
+def test_ranks_in_lock_step_draft_with_dense_heads_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = on(tmp_path, "Qwen/Qwen3-30B-A3B-Instruct-2507", 1, tp_size=1, dp_group="d")
+    with pytest.raises(NotYetError, match="has experts, which 2 data-parallel ranks"):
+        lowered({**EAGLE, "method": "mtp"}, path)
+    result = run(capsys, rate=0.8, config={**EAGLE, "method": "eagle"}, cluster=path)
+    assert set(result["invariants"].values()) == {"ok"} and result["speculation"]["accepted_tokens"] > 0
+
+
+def run(
+    capsys: pytest.CaptureFixture[str], *options: str, rate: float, config: dict[str, Any] = EAGLE,
+    cluster: Path = CLUSTER,
+) -> Any:  # fmt: skip
     text = json.dumps({**config, "acceptance_rate": rate})
     trace = "synthetic:n=40,rate=4,input=fixed:200,output=fixed:61,seed=1"
-    arguments = ["--cluster-config", str(CLUSTER), "--dataset", trace, "--cost-source", "roofline", "--json"]
+    arguments = ["--cluster-config", str(cluster), "--dataset", trace, "--cost-source", "roofline", "--json"]
     assert run_main([*arguments, "--speculative-config", text, *options]) == 0
     return json.loads(capsys.readouterr().out)
 

@@ -44,6 +44,36 @@ class Cluster:
     tier_parks: bool = False
     gathered_bytes: int = 0
     """Per token, gathered in every layer by the two decode groups in lock-step, over the ports that KV takes."""
+    tail_blocks: int = 0
+    """Every second layer keeps only so many blocks at the end of a prompt; 0: all."""
+    scheduler: str = "vllm_v1"
+    drafts: int = 0
+    """Of every step; half of them hold."""
+    state_bytes: int = 0
+    """The last layer keeps a state of so many bytes instead of tokens; 0: it is like the others."""
+
+    @property
+    def kinds(self) -> list[tuple[list[int], int, int, int]]:
+        """Parts of the hand-over: layers, bytes per token, bytes of state, blocks that are kept."""
+        size, rest = self.bytes_per_token_and_layer, list(range(self.layers))
+        parts = []
+        if self.state_bytes:
+            parts.append(([rest.pop()], 0, self.state_bytes, 0))
+        if self.tail_blocks:
+            parts.append((rest[::2], size, 0, self.tail_blocks))
+            rest = rest[1::2]
+        return [*parts, (rest, size, 0, 0)]
+
+    def due_bytes(self, prompt: int, cached: int) -> int:
+        """What of a prompt moves of which the decode side has `cached` tokens, counted token by token."""
+        computed = prompt - 1 if self.state_bytes and prompt > 1 else prompt
+        first = min(cached, computed - 1)
+        total = 0
+        for layers, size, state, tail in self.kinds:
+            blocks = -(-computed // self.block_size)
+            kept = [t for t in range(first, computed) if not tail or t // self.block_size >= blocks - tail]
+            total += len(layers) * (len(kept) * size + state)
+        return total
 
     @property
     def bytes_per_token(self) -> int:
@@ -148,9 +178,15 @@ def add_waves(sim: Any, cluster: Cluster, places: list[list[int]]) -> None:
 
 
 def scheduler(cluster: Cluster, role: str, blocks: int) -> Any:
-    config = _native.VllmV1Config()
+    if cluster.scheduler == "vllm_v1":
+        config = _native.VllmV1Config()
+        config.async_scheduling = cluster.depth == 2
+        config.all_but_last = cluster.state_bytes > 0
+        config.speculation = speculation(cluster.drafts)
+    else:
+        config = _native.BatchingConfig()
+        config.scheduler = cluster.scheduler
     config.max_num_seqs, config.max_num_scheduled_tokens = cluster.max_seqs, cluster.budget
-    config.async_scheduling = cluster.depth == 2
     config.hands_over, config.takes_over = role == "PREFILL", role == "DECODE"
     config.watermark_blocks = cluster.watermark
     queue = _native.QueueConfig()
@@ -162,9 +198,19 @@ def scheduler(cluster: Cluster, role: str, blocks: int) -> Any:
     return config
 
 
+def speculation(drafts: int) -> Any:
+    """As a draft model's: slots ahead for all of them."""
+    config = _native.SpeculationConfig()
+    config.tokens = config.lookahead = drafts
+    acceptance = _native.Acceptance()
+    acceptance.chance = [1 << 52] * drafts
+    config.acceptance = acceptance
+    return config
+
+
 def handovers(cluster: Cluster, places: list[list[int]]) -> Any:
     config = _native.HandoverConfig(cluster.push, cluster.layerwise, places)
-    table = config.add_table([(0, 0, 0, cluster.layers, cluster.bytes_per_token_and_layer)])
+    table = config.add_table([(0, 0, cluster.kinds)], cluster.block_size, cluster.state_bytes > 0)
     for p in range(len(cluster.prefill)):
         for d in range(len(cluster.decode)):
             config.add_route(p, len(cluster.prefill) + d, table)

@@ -34,13 +34,17 @@ def clusters(draw: Any, requests: list[tuple[int, int, int]]) -> Cluster:
         return sizes
 
     push = draw(st.booleans())
+    scheduler = draw(st.sampled_from(["vllm_v1", "vllm_v1", "sglang"]))
+    ours = scheduler == "vllm_v1"
     return Cluster(
         pools("PREFILL"),
         pools("DECODE"),
         block_size=size,
         max_seqs=draw(st.integers(1, 8)),
         budget=draw(st.sampled_from([16, 64, 256])),
-        depth=draw(st.sampled_from([1, 2])),
+        depth=draw(st.sampled_from([1, 2])) if ours else 1,
+        scheduler=scheduler,
+        drafts=draw(st.sampled_from([0, 0, 1, 3])) if ours else 0,
         caching=draw(st.booleans()),
         order=draw(st.sampled_from(["FCFS", "PRIORITY", "SHORTEST"])),
         watermark=draw(st.integers(0, 3)),
@@ -54,6 +58,8 @@ def clusters(draw: Any, requests: list[tuple[int, int, int]]) -> Cluster:
         router=draw(st.sampled_from(["LOAD", "RR", "LOR", "PREFIX"])),
         waves=draw(st.booleans()),
         gathered_bytes=draw(st.sampled_from([0, 1000, 100_000])),
+        tail_blocks=draw(st.sampled_from([0, 0, 1, 2, 5])),
+        state_bytes=draw(st.sampled_from([0, 0, 777, 50_000])) if ours else 0,
     )
 
 
@@ -89,13 +95,14 @@ def check(requests: list[tuple[int, int, int]], cluster: Cluster, sim: Any, impa
 def check_bytes(prompts: np.ndarray, cluster: Cluster, sim: Any, done: np.ndarray) -> None:
     """Exactly the KV that was not there; of a client that has gone, at most that."""
     h = sim.handovers()
-    tokens = prompts - h["decode_cached_tokens"]
-    assert (h["kv_transfer_bytes"][done] == (tokens * cluster.bytes_per_token)[done]).all()
-    assert (h["kv_transfer_bytes"] <= tokens * cluster.bytes_per_token).all()
+    asked = [cluster.due_bytes(*row) for row in zip(prompts.tolist(), h["decode_cached_tokens"].tolist(), strict=True)]
+    due = np.array(asked)
+    assert (h["kv_transfer_bytes"][done] == due[done]).all() and (h["kv_due_bytes"][done] == due[done]).all()
+    assert (h["kv_transfer_bytes"] <= due).all()
     below = sum(pool["recalled_bytes"] + pool["written_bytes"] for pool in sim.kv_tiers())
     if cluster.gathered_bytes == 0:
         assert sim.fabric()["bytes"].sum() == 2 * (h["kv_transfer_bytes"].sum() + below)  # a link out, a link in
-    alone = -(-tokens * cluster.bytes_per_token_and_layer * PS_PER_S // cluster.bytes_per_s)
+    alone = -(-due * PS_PER_S // (cluster.bytes_per_s * cluster.layers))
     if not cluster.layerwise:
         start = h["prefill_end_ps"] if cluster.push else h["kv_reserved_ps"]
         assert (h["kv_landed_ps"] >= start + cluster.latency_ps + alone * cluster.layers - cluster.layers)[done].all()
@@ -129,7 +136,7 @@ def test_nothing_is_lost_and_every_byte_is_counted(data: st.DataObject, requests
     if cluster.caching and data.draw(st.booleans()):
         cluster.tier_chunks = data.draw(st.integers(0, 20))
         cluster.tier_write = data.draw(st.sampled_from(["THROUGH", "SELECTIVE", "BACK"]))
-        cluster.tier_parks = data.draw(st.booleans())
+        cluster.tier_parks = cluster.scheduler == "vllm_v1" and data.draw(st.booleans())
     sim = run(requests, cluster, keys, priority, timeouts)
     check(requests, cluster, sim, impatient)
     again = run(requests, cluster, keys, priority, timeouts)
@@ -160,6 +167,34 @@ def test_layer_by_layer_only_the_last_layer_shows() -> None:
     slow = Cluster([50], [50], push=True, layerwise=True, bytes_per_s=64 * 10**5, sharing="FIFO")
     h = run([(0, 64, 1)], slow).handovers()
     assert h["kv_landed_ps"][0] == 1000 + STEP // 4 + 4 * 10 * MS + 1000  # one after the other
+
+
+def test_windows_move_their_last_blocks_and_states_move_once() -> None:
+    """Two layers keep everything, one the last two of seven blocks, one a state; the last token is no part of them."""
+    cluster = Cluster([50], [50], layers=4, tail_blocks=2, state_bytes=5000)
+    assert [layers for layers, *_ in cluster.kinds] == [[3], [0, 2], [1]]
+    sim = run([(0, 100, 3)], cluster)
+    h = sim.handovers()
+    assert h["kv_transfer_bytes"][0] == 99 * 1000 + 2 * (99 - 80) * 1000 + 5000
+    prompt = [(tokens, computed) for step in schedule(sim, 0) for _, tokens, computed in step]
+    assert prompt == [(64, 0), (35, 64)]  # the prefill side computes 99 tokens
+    assert schedule(sim, 1)[0] == [(0, 1, 99)]
+    assert sim.counters()["prompt_tokens"].tolist() == [99, 0]
+
+
+def test_a_prompt_of_one_token_is_computed_whole_and_its_state_moves() -> None:
+    sim = run([(0, 1, 2)], Cluster([50], [50], state_bytes=5000))
+    assert sim.handovers()["kv_transfer_bytes"][0] == 3 * 1000 + 5000
+    assert schedule(sim, 0) == [[(0, 1, 0)]] and schedule(sim, 1)[0] == [(0, 1, 0)]
+
+
+def test_layer_by_layer_a_window_leaves_when_its_blocks_are_computed() -> None:
+    """Chunks of 64 and 36 tokens: the window's last 20 tokens go with the second, nothing of it with the first."""
+    cluster = Cluster([50], [50], layers=2, tail_blocks=2, push=True, layerwise=True, bytes_per_s=10**12)
+    sim = run([(0, 100, 1)], cluster)
+    assert sim.handovers()["kv_transfer_bytes"][0] == 100 * 1000 + 20 * 1000
+    moved = sim.fabric()["transfers"].tolist() if "transfers" in sim.fabric() else None
+    assert moved is None or max(moved) == 3  # both layers of the last chunk, one of the first
 
 
 def test_n_prompts_at_once_share_the_link() -> None:

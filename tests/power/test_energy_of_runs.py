@@ -42,7 +42,7 @@ def summary(
     capsys: pytest.CaptureFixture[str],
     document: dict[str, Any],
     *options: object,
-    dataset: Path = TRACE,
+    dataset: Path | str = TRACE,
 ) -> dict[str, Any]:
     path = tmp_path / "c.json"
     path.write_text(json.dumps(document), encoding="utf-8")
@@ -215,3 +215,22 @@ def test_a_price_that_is_not_its_seller_s_is_noted(tmp_path: Path, capsys: pytes
     listed = summary(tmp_path, capsys, cluster())
     assert listed["cost"]["groups"][0]["basis"] == "list" and listed["cost"]["price_per_hour"] == 1.09
     assert not any("price of" in note for note in listed["notes"])
+
+
+def test_a_drafter_moves_its_weights_once_per_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Against lookups that propose as many drafts, none of which holds: the difference is what the passes move."""
+    moved = {}
+    for method in ("ngram", "eagle"):
+        config = {"method": method, "num_speculative_tokens": 3, "acceptance_rate": 0.0}
+        trace = "synthetic:n=1,rate=1,input=fixed:200,output=fixed:41,seed=1"
+        options = ("--speculative-config", json.dumps(config), "--no-async-scheduling", "--max-model-len", 4096)
+        found = summary(tmp_path, capsys, cluster(), *options, dataset=trace)
+        assert set(found["invariants"].values()) == {"ok"}
+        assert found["speculation"]["verifications"] == 40
+        moved[method] = sum(group["memory_bytes"] for group in found["energy"]["groups"])
+    hidden, kv, mlp, vocabulary = 4096, 2 * 1024, 14336, 128256
+    layer = 2 * (hidden * (hidden + kv) + hidden * hidden + 3 * hidden * mlp)
+    weights = layer + 2 * (2 * hidden * hidden + hidden * vocabulary)
+    passes = 3 * 41  # behind the prompt and behind every verification
+    extra = moved["eagle"] - moved["ngram"]
+    assert passes * weights <= extra <= 1.1 * passes * weights

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import SCHEDULERS, WHOLE_PROMPTS, Options, run
+from tiny import PIPELINED, SCHEDULERS, WHOLE_PROMPTS, Options, run
 
 from llmsim import _native
 
@@ -29,6 +29,7 @@ options_strategy = st.fixed_dictionaries(
         "max_model_len": st.sampled_from([400, 100_000]),
         "decode_only": st.booleans(),
         "depth": st.sampled_from([1, 2]),
+        "stages": st.sampled_from([1, 1, 2, 3]),
         "extra": st.fixed_dictionaries({"watermark_blocks": st.integers(0, 5)}),
     }
 )
@@ -36,14 +37,20 @@ options_strategy = st.fixed_dictionaries(
 
 def build_options(scheduler: str, drawn: dict[str, Any], requests: list[tuple[int, int, int]], seed: int) -> Options:
     rng = np.random.default_rng(seed)
+    drawn = dict(drawn)
+    stages = drawn.pop("stages")
     options = Options(
         scheduler.removesuffix(" prefill first"), ttft_target_ms=40, prefill_ms_per_token=0.1, per_token_ms=0.1, **drawn
     )
     options.extra = dict(options.extra)
     if scheduler.endswith("prefill first"):
         options.extra |= {"prefill_first": True, "reserve_full_isl": bool(rng.random() < 0.5)}
+    if options.scheduler == "vllm_v1" and stages > 1:
+        ahead = bool(rng.random() < 0.5)  # asynchronous scheduling, as vLLM's Model Runner V2 has it
+        options.depth = stages + ahead
+        options.extra |= {"async_scheduling": ahead, "decode_interval": stages if ahead else 1}
     if options.scheduler != "vllm_v1":
-        options.depth = 1
+        options.depth = stages if options.scheduler in PIPELINED else 1
         options.extra |= {"mlfq_starvation_ps": int(rng.choice([10**9, 10**11])), "sglang_new_tokens": 64}
         options.extra |= {"mlfq_tokens_per_iteration": 32}
     options.budget = max(options.budget, options.max_seqs)
@@ -132,5 +139,5 @@ def test_an_unknown_scheduler_and_too_many_batches_in_flight_are_refused() -> No
     with pytest.raises(ValueError, match="known: mlfq, orca, sarathi, sglang, static"):
         run([(0, 1, 1)], Options("sarathy"))
     with pytest.raises(ValueError, match="one batch in flight"):
-        run([(0, 1, 1)], Options("orca", depth=2))
+        run([(0, 1, 1)], Options("static", depth=2))
     assert _native.scheduler_names() == sorted(_native.scheduler_names())

@@ -146,14 +146,23 @@ def test_a_reader_of_hidden_states_computes_the_last_cached_block_again() -> Non
 @given(
     requests=requests_strategy, tokens=st.integers(1, 4), rate=st.sampled_from([0.0, 0.5, 1.0]),
     depth=st.sampled_from([1, 2]), blocks=st.integers(40, 90), caching=st.booleans(), seqs=st.integers(1, 8),
+    mode=st.sampled_from(["plain", "plain", "stages", "runner V2", "decode only", "prefill first"]),
 )  # fmt: skip
 def test_nothing_is_lost_under_pressure(
-    requests: list[tuple[int, int, int]], tokens: int, rate: float, depth: int, blocks: int, caching: bool, seqs: int
-) -> None:
+    requests: list[tuple[int, int, int]], tokens: int, rate: float, depth: int, blocks: int, caching: bool, seqs: int,
+    mode: str,
+) -> None:  # fmt: skip
+    """With several batches in flight, too, and with prompts that come with their KV, or run alone."""
     options = Options(
         blocks=blocks, block_size=16, max_seqs=seqs, budget=64, max_model_len=100_000, depth=depth, caching=caching,
-        per_token_ms=0.1, extra=drafting(tokens, [rate] * tokens),
+        per_token_ms=0.1, extra=drafting(tokens, [rate] * tokens), decode_only=mode == "decode only",
     )  # fmt: skip
+    options.extra["prefill_first"] = mode == "prefill first"
+    if mode == "stages":
+        options.depth = 1 + 2 * depth
+    elif mode == "runner V2":
+        options.depth = 2 + depth
+        options.extra |= {"async_scheduling": True, "decode_interval": 1 + depth}
     check(requests, options, drafts=tokens)
 
 

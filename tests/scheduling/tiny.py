@@ -19,6 +19,9 @@ SCHEDULERS = ("vllm_v1", *OTHERS)
 WHOLE_PROMPTS = ("mlfq", "orca", "static")
 """Schedulers that never cut a prompt: their token budget has to hold the longest one."""
 
+PIPELINED = ("sarathi", "orca")
+"""Schedulers besides vllm_v1 that keep several batches in flight."""
+
 Step = list[tuple[int, int, int]]
 
 

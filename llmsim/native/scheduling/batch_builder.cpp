@@ -7,7 +7,12 @@
 namespace llmsim {
 
 BatchBuilder::BatchBuilder(const BatchingConfig& config, SequenceTable& sequences, RequestLog& log)
-    : config_(config), sequences_(sequences), log_(log), kv_(config.kv, sequences), waiting_(config.queue, sequences) {}
+    : config_(config),
+      sequences_(sequences),
+      log_(log),
+      kv_(config.kv, sequences),
+      waiting_(config.queue, sequences),
+      parked_(config.queue.order == QueueOrder::kPriority, sequences) {}
 
 void BatchBuilder::add(RequestId request) {
   sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
@@ -16,6 +21,7 @@ void BatchBuilder::add(RequestId request) {
 
 void BatchBuilder::build(Ps now, Batch& batch) {
   batch.clear();
+  now_ = now;
   form(now, batch);
   for (const Item& item : batch.items) batch.features.add(item.tokens, item.computed_before);
   const std::int32_t used = kv_.usable_blocks() - kv_.pool().num_free();
@@ -54,6 +60,8 @@ bool BatchBuilder::start(Ps now, RequestId request, std::int32_t cached, std::in
 void BatchBuilder::schedule(RequestId request, std::int32_t tokens, Batch& batch) {
   Sequence& s = sequences_[request];
   const std::int32_t before = s.num_computed;
+  if (log_.scheduled[request] == kNever) log_.first_scheduled(request, now_, log_.cached_tokens[request]);
+  s.num_in_flight = 1;
   s.num_computed += tokens;
   kv_.register_full(request, s.num_computed);
   batch.items.push_back({request, tokens, before, s.epoch, 0, s.num_computed == s.num_tokens});
@@ -72,11 +80,62 @@ void BatchBuilder::drop(RequestId request, Batch& batch) {
   batch.preempted.push_back(request);
 }
 
-void BatchBuilder::preempt_youngest(Batch& batch) {
-  const RequestId victim = running_.back();
-  running_.pop_back();
+RequestId BatchBuilder::preempt_youngest(Batch& batch) {
+  auto place = std::prev(running_.end());
+  while (in_flight(*place)) --place;
+  const RequestId victim = *place;
+  running_.erase(place);
   drop(victim, batch);
   waiting_.push_front(victim);
+  return victim;
+}
+
+void BatchBuilder::park(RequestId request) {
+  Sequence& s = sequences_[request];
+  const std::int32_t hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
+  kv_.allocate(request, s.num_tokens, hits_);
+  if (config_.kv.prefix_caching) {
+    counters_.prefix_queried_tokens += s.num_tokens;
+    counters_.prefix_hit_tokens += hit;
+  }
+  waiting_.pop_front();
+  parked_.park({request, hit, s.num_tokens, 1, true});
+  s.status = static_cast<std::uint8_t>(Status::kParked);
+  s.remote_kv = false;  // only once: after a preemption it is computed here
+  log_.cached_tokens[request] = hit;
+  reserved_.push_back({request, hit});
+}
+
+void BatchBuilder::admit_arrived() {
+  parked_.rewind();
+  while (num_running() < config_.max_num_seqs) {
+    const RequestId request = parked_.next();
+    if (request < 0) return;
+    Sequence& s = sequences_[request];
+    kv_.register_full(request, parked_.loaded());
+    kv_.computed(request, parked_.cached(), parked_.loaded());
+    parked_.take();
+    running_.push_back(request);
+    s.status = static_cast<std::uint8_t>(Status::kRunning);
+    s.num_computed = s.num_tokens - 1;
+  }
+}
+
+void BatchBuilder::take_reserved(std::vector<Reserved>& out) {
+  out.insert(out.end(), reserved_.begin(), reserved_.end());
+  reserved_.clear();
+}
+
+void BatchBuilder::transferred(RequestId request) {
+  if (sequences_[request].status == static_cast<std::uint8_t>(Status::kParked)) {
+    parked_.arrived(request);
+    return;
+  }
+  const auto left =
+      std::find_if(leaving_.begin(), leaving_.end(), [request](const Leaving& one) { return one.request == request; });
+  if (--left->transfers > 0) return;
+  leaving_.erase(left);
+  kv_.release(request, /*preempted=*/false);
 }
 
 void BatchBuilder::abort(RequestId request) {
@@ -85,6 +144,13 @@ void BatchBuilder::abort(RequestId request) {
   if (place != running_.end()) {
     running_.erase(place);
     leave(request);
+  } else if (s.status == static_cast<std::uint8_t>(Status::kParked)) {
+    const std::int32_t transfers = parked_.remove(request);
+    if (transfers > 0) {
+      leaving_.push_back({request, transfers});  // what is on its way into the blocks has to arrive first
+    } else {
+      kv_.release(request, /*preempted=*/false);
+    }
   } else {
     leave_queue(request);
   }
@@ -108,16 +174,21 @@ void BatchBuilder::complete(const Batch& batch, std::vector<RequestId>& finished
 void BatchBuilder::receive(const Item& item, std::vector<RequestId>& finished) {
   Sequence& s = sequences_[item.request];
   if (s.status == static_cast<std::uint8_t>(Status::kCancelled)) return;
+  s.num_in_flight = 0;
   kv_.computed(item.request, item.computed_before, item.computed_before + item.tokens);
   if (item.emits) {
     ++s.num_tokens;
     log_.emit(item.request, 1);
-    ++counters_.generation_tokens;
+    if (!config_.hands_over) ++counters_.generation_tokens;  // the decode side computes it again
   }
   const bool stops = s.emitted() >= sequences_.max_tokens(item.request) || s.num_tokens >= config_.kv.max_model_len;
   if (!item.emits || !stops) return served(item);
   s.status = static_cast<std::uint8_t>(Status::kFinished);
-  leave(item.request);
+  if (config_.hands_over) {
+    leaving_.push_back({item.request, 1});
+  } else {
+    leave(item.request);
+  }
   ++counters_.finished;
   log_.finished(item.request);
   finished.push_back(item.request);

@@ -7,6 +7,7 @@
 
 #include "builder.h"
 #include "kv_cache.h"
+#include "scheduling/parked_queue.h"
 #include "scheduling/waiting_queue.h"
 
 namespace llmsim {
@@ -17,31 +18,38 @@ struct BatchingConfig {
   std::int32_t max_num_scheduled_tokens = 2048;  // sarathi: chunk size; sglang: chunked_prefill_size
   std::int32_t watermark_blocks = 0;             // sarathi: blocks that admission leaves free
   bool decode_only = false;                      // requests arrive with the KV of their prompts
+  bool hands_over = false;  // a prefill group: keeps the blocks of ended requests until their KV has been read
+  bool takes_over = false;  // a decode group: the KV of prompts comes from prefill groups (sglang)
   QueueConfig queue;
   KvCacheConfig kv;
   std::int32_t sglang_new_tokens = 4096;         // answer length assumed by admission, at most
+  std::int32_t sglang_reserved_tokens = 512;     // of a decode group, for each request that it holds
   std::int32_t mlfq_levels = 6;                  // quantum of level i: 2^i iterations
   std::int32_t mlfq_tokens_per_iteration = 256;  // prompt tokens that take as long as one decode step
   Ps mlfq_starvation = 10 * kPsPerSecond;        // waiting this long promotes a request to the first level
 };
 
 // A policy says in `form` what the next step runs, by the verbs below; everything that must stay consistent is here.
-// Synchronous: the next batch is built when the last one has completed, so no token is in flight during `build`.
+// Synchronous: a request is in one batch in flight at most. Only policies that skip those that are may have several.
 class BatchBuilder : public Builder {
  public:
   BatchBuilder(const BatchingConfig& config, SequenceTable& sequences, RequestLog& log);
 
   void add(RequestId request) override;
   bool has_requests() const override { return num_running() + num_waiting() > 0; }
+  void take_reserved(std::vector<Reserved>& out) final;
+  void transferred(RequestId request) final;
+  std::int32_t num_bound() const final { return parked_.size() + static_cast<std::int32_t>(leaving_.size()); }
+  std::int32_t num_parked() const final { return parked_.size(); }
   void build(Ps now, Batch& batch) final;
   void abort(RequestId request) final;
   void complete(const Batch& batch, std::vector<RequestId>& finished) final;
   void log_keys(KeyLog* log) final { kv_.log_keys(log); }
   void use_tiers(GroupTiers* tiers) final { kv_.use_tiers(tiers); }
-  std::int32_t max_depth() const final { return 1; }
+  std::int32_t max_depth() const override { return 1; }
 
   std::int32_t num_running() const override { return static_cast<std::int32_t>(running_.size()); }
-  std::int32_t num_waiting() const override { return static_cast<std::int32_t>(waiting_.size()); }
+  std::int32_t num_waiting() const override { return static_cast<std::int32_t>(waiting_.size()) + parked_.size(); }
   PoolState pool() const final { return {kv_.pool().total(), kv_.pool().num_free(), kv_.pool().num_free_keyed()}; }
   bool pool_consistent() const final { return kv_.pool().consistent(); }
   Limits limits() const final { return {config_.kv.max_model_len, config_.kv.block_size, kv_.usable_blocks()}; }
@@ -79,22 +87,37 @@ class BatchBuilder : public Builder {
   void schedule(RequestId request, std::int32_t tokens, Batch& batch);
   // Takes all blocks away; everything is computed again later. The caller moves the request between its lists.
   void drop(RequestId request, Batch& batch);
-  // The same, from the end of `running_` to the front of the waiting queue.
-  void preempt_youngest(Batch& batch);
+  // The same with the last of `running_` that is in no batch in flight, of which there is one; it goes to the front of
+  // the waiting queue.
+  RequestId preempt_youngest(Batch& batch);
+  bool in_flight(RequestId request) const { return sequences_[request].num_in_flight > 0; }
+  // Takes the blocks of a whole prompt, of which `find_hits` found some, and parks the request until its KV is there.
+  void park(RequestId request);
+  // Requests whose KV is there begin to run, as many as may; of the whole prompt the last token is computed again.
+  void admit_arrived();
 
   BatchingConfig config_;
   SequenceTable& sequences_;
   RequestLog& log_;
   KvCache kv_;
   WaitingQueue waiting_;
+  ParkedQueue parked_;
   std::vector<RequestId> running_;  // in order of admission
+  std::vector<BlockId> hits_;       // of the last `find_cached`
   BuilderCounters counters_;
 
  private:
   void receive(const Item& item, std::vector<RequestId>& finished);
 
-  std::vector<BlockId> hits_;
-  std::int32_t recalled_ = 0;  // tokens that the tiers hold beyond them
+  std::int32_t recalled_ = 0;  // tokens that the tiers hold beyond the hits
+  Ps now_ = 0;                 // of the build
+  std::vector<Reserved> reserved_;
+  // Requests that have left but whose blocks so many transfers still read or write.
+  struct Leaving {
+    RequestId request;
+    std::int32_t transfers;
+  };
+  std::vector<Leaving> leaving_;
 };
 
 }  // namespace llmsim

@@ -4,8 +4,8 @@
 // Each iteration runs every started request (one token) and starts waiting ones in order of arrival with their whole
 // prompts, up to the batch size and while there is room for the longest possible sequence, which is reserved at once.
 // A finished request leaves, and its room is refilled, at the next iteration; nothing is ever preempted.
-// Not Orca's: the token budget of a step also bounds how many prompts start together (costs are tabulated up to it),
-// and a pipeline's several batches in flight.
+// With pipeline stages, as many batches are in flight, and a request is in one of them at most (its algorithm 1).
+// Not Orca's: the token budget of a step also bounds how many prompts start together (costs are tabulated up to it).
 #pragma once
 
 #include "scheduling/batch_builder.h"
@@ -15,6 +15,7 @@ namespace llmsim {
 class Orca final : public BatchBuilder {
  public:
   using BatchBuilder::BatchBuilder;
+  std::int32_t max_depth() const override { return Builder::max_depth(); }
 
  private:
   void form(Ps now, Batch& batch) override;

@@ -19,9 +19,13 @@ class ParkedQueue {
   bool empty() const { return parked_.empty(); }
   std::int32_t size() const { return static_cast<std::int32_t>(parked_.size()); }
   // `cached` tokens of it need not be computed or fetched from another group, `loaded` of it have their KV when all of
-  // `transfers` have arrived.
-  void park(RequestId request, std::int32_t cached, std::int32_t loaded, std::int32_t transfers) {
-    const Parked parked{request, cached, loaded, transfers};
+  // `transfers` have arrived, some of them (`remote`) from another group.
+  struct Parked {
+    RequestId request;
+    std::int32_t cached, loaded, transfers;
+    bool remote;
+  };
+  void park(const Parked& parked) {
     const auto later = [this](const Parked& a, const Parked& b) { return order(a.request) < order(b.request); };
     parked_.insert(by_priority_ ? std::upper_bound(parked_.begin(), parked_.end(), parked, later) : parked_.end(),
                    parked);
@@ -52,6 +56,7 @@ class ParkedQueue {
   // Of the request that `next` gave.
   std::int32_t cached() const { return parked_[at_].cached; }
   std::int32_t loaded() const { return parked_[at_].loaded; }
+  bool remote() const { return parked_[at_].remote; }
   void skip() { ++at_; }
   void take() {
     parked_.erase(parked_.begin() + static_cast<std::ptrdiff_t>(at_));
@@ -61,10 +66,6 @@ class ParkedQueue {
   bool before(RequestId parked, RequestId waiting) const { return !by_priority_ || order(parked) < order(waiting); }
 
  private:
-  struct Parked {
-    RequestId request;
-    std::int32_t cached, loaded, transfers;
-  };
   std::vector<Parked>::iterator find(RequestId request) {
     return std::find_if(parked_.begin(), parked_.end(),
                         [request](const Parked& one) { return one.request == request; });

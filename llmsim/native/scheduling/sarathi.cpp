@@ -11,7 +11,7 @@ void Sarathi::form(Ps now, Batch& batch) {
   std::int32_t chunk = config_.max_num_scheduled_tokens - static_cast<std::int32_t>(batch.items.size());
   for (std::size_t i = 0; i < running_.size() && chunk > 0; ++i) {
     const RequestId request = running_[i];
-    if (!prefilling(sequences_[request])) continue;
+    if (in_flight(request) || !prefilling(sequences_[request])) continue;
     const std::int32_t tokens = std::min(tokens_left(request), chunk);
     schedule(request, tokens, batch);
     chunk -= tokens;
@@ -29,13 +29,18 @@ void Sarathi::form(Ps now, Batch& batch) {
   }
 }
 
-// Whoever is behind a decode in the list has not been scheduled yet, so the youngest can be restarted at once.
+// Whoever is behind a decode in the list has not been scheduled in this step, so the youngest can be restarted at once.
 void Sarathi::schedule_decodes(Batch& batch) {
   for (std::size_t i = 0; i < running_.size(); ++i) {
     const RequestId request = running_[i];
-    if (prefilling(sequences_[request])) continue;
-    while (i < running_.size() && !kv_.grow(request, sequences_[request].num_tokens)) preempt_youngest(batch);
-    if (i < running_.size()) schedule(request, 1, batch);
+    if (in_flight(request) || prefilling(sequences_[request])) continue;
+    RequestId victim = -1;
+    while (victim != request && !kv_.grow(request, sequences_[request].num_tokens)) victim = preempt_youngest(batch);
+    if (victim == request) {
+      --i;  // another one has its place
+    } else {
+      schedule(request, 1, batch);
+    }
   }
 }
 

@@ -4,7 +4,9 @@
 // Every step first takes one token of each running decode, then goes on with started prompts, then starts new ones; the
 // prompts share what is left of the chunk size (the token budget). The blocks of a whole prompt are taken when it
 // starts, as long as the watermark stays free. A decode that finds no block restarts the youngest request.
-// Unlike Vidur, nothing is started in a step that restarted something, and equal prefixes may share blocks.
+// With pipeline stages, as many batches are in flight; a request is in one of them at most, and a restart takes one
+// that is in none (Vidur: what runs is in no queue). Unlike Vidur, nothing is started in a step that restarted
+// something, and equal prefixes may share blocks.
 #pragma once
 
 #include "scheduling/batch_builder.h"
@@ -14,6 +16,7 @@ namespace llmsim {
 class Sarathi final : public BatchBuilder {
  public:
   using BatchBuilder::BatchBuilder;
+  std::int32_t max_depth() const override { return Builder::max_depth(); }
 
  private:
   void form(Ps now, Batch& batch) override;

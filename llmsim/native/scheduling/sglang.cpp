@@ -8,6 +8,7 @@ namespace llmsim {
 
 void Sglang::form(Ps now, Batch& batch) {
   if (running_.empty()) ratio_ = kFirstRatio;
+  if (config_.takes_over) take_over(now);
   if (config_.decode_only) {  // who arrives with its KV joins the decodes
     schedule_decodes(batch);
     if (batch.preempted.empty()) schedule_prompts(now, batch);
@@ -17,10 +18,39 @@ void Sglang::form(Ps now, Batch& batch) {
   if (batch.empty()) schedule_decodes(batch);
 }
 
+bool Sglang::computes_prompt(const Sequence& s) const { return prefilling(s) && (!config_.takes_over || s.epoch > 0); }
+
+void Sglang::take_over(Ps now) {
+  admit_arrived();
+  while (!waiting_.empty()) {
+    const RequestId request = waiting_.front(now);
+    const Sequence& s = sequences_[request];
+    if (!s.remote_kv) return;
+    kv_.find_hits(request, hits_);
+    if (!room_to_take_over(s) || !kv_.fits(s, s.num_tokens, hits_, 0)) return;
+    park(request);
+  }
+}
+
+bool Sglang::room_to_take_over(const Sequence& s) const {
+  const std::int64_t held = num_running() + num_parked();
+  if (held == 0) return true;  // as it fits at all
+  std::int64_t retractable = 0, longest = 0;
+  for (const RequestId request : running_) retractable += sequences_[request].num_tokens;
+  for (const RequestId request : running_) {
+    const Sequence& other = sequences_[request];
+    longest = std::max(longest, other.num_tokens + new_tokens_left(other) - retractable);
+  }
+  const std::int64_t reserved = config_.sglang_reserved_tokens * held;
+  const std::int64_t free = std::int64_t{kv_.pool().num_free()} * config_.kv.block_size - std::max(reserved, longest);
+  const std::int64_t taken = s.num_tokens - static_cast<std::int64_t>(hits_.size()) * config_.kv.block_size;
+  return std::max(taken + config_.sglang_reserved_tokens, taken + new_tokens_left(s) - retractable) <= free;
+}
+
 void Sglang::schedule_prompts(Ps now, Batch& batch) {
   std::int32_t budget = config_.max_num_scheduled_tokens - static_cast<std::int32_t>(batch.items.size());
   for (const RequestId request : running_) {
-    if (!prefilling(sequences_[request])) continue;
+    if (!computes_prompt(sequences_[request])) continue;
     const std::int32_t tokens = std::min(tokens_left(request), budget);
     schedule(request, tokens, batch);
     budget -= tokens;
@@ -29,6 +59,7 @@ void Sglang::schedule_prompts(Ps now, Batch& batch) {
   while (budget > 0 && !waiting_.empty() && num_running() < config_.max_num_seqs) {
     const RequestId request = waiting_.front(now);
     const Sequence& s = sequences_[request];
+    if (s.remote_kv) return;
     const std::int32_t cached = find_cached(request);
     const std::int64_t needed = s.num_tokens - cached + new_tokens_left(s) + config_.kv.block_size;
     const std::int64_t free = std::int64_t{kv_.pool().num_free()} * config_.kv.block_size - promised;
@@ -51,7 +82,7 @@ void Sglang::schedule_decodes(Batch& batch) {
     raise_ratio();
   }
   for (const RequestId request : running_) {
-    if (prefilling(sequences_[request])) continue;
+    if (computes_prompt(sequences_[request])) continue;
     kv_.grow(request, sequences_[request].num_tokens);
     schedule(request, 1, batch);
   }
@@ -61,7 +92,7 @@ std::int32_t Sglang::blocks_for_decodes() const {
   std::int32_t count = 0;
   for (const RequestId request : running_) {
     const Sequence& s = sequences_[request];
-    count += !prefilling(s) && kv_.blocks_for(s.num_tokens) > static_cast<std::int32_t>(s.blocks.size());
+    count += !computes_prompt(s) && kv_.blocks_for(s.num_tokens) > static_cast<std::int32_t>(s.blocks.size());
   }
   return count;
 }
@@ -92,6 +123,7 @@ void Sglang::raise_ratio() {
 }
 
 std::int64_t Sglang::new_tokens_left(const Sequence& s) const {
+  if (config_.hands_over) return 1 - s.emitted();
   const std::int64_t pool = std::int64_t{kv_.usable_blocks()} * config_.kv.block_size;
   const std::int64_t longest = std::min<std::int64_t>(config_.kv.max_model_len, pool) - s.prompt_tokens;
   return std::max<std::int64_t>(0, std::min<std::int64_t>(config_.sglang_new_tokens, longest) - s.emitted());

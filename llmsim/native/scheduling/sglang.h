@@ -8,6 +8,14 @@
 // answers, the longest prompts first, to the end of the queue, and raises the ratio; the order is first come first
 // served, the default.
 //
+// Prefill and decode apart (python/sglang/srt/disaggregation): the prefill side counts on one token of an answer and
+// keeps its pages until they have been read. The decode side takes the pages of a whole prompt in order of arrival,
+// while 512 tokens stay free for it and for each request that it holds (num_reserved_decode_tokens), or, if that is
+// more, what the longest of them may still need when all others are retracted; what waits for its KV is not retracted.
+// Not SGLang's: the first token comes from a step of the decode side, as with vllm_v1, where SGLang sends it along with
+// the KV; a retracted request is computed again there instead of copied to the host; the decode side's prefix cache,
+// which SGLang leaves off, is on unless enable_prefix_caching says otherwise.
+//
 // Not SGLang's: the radix tree is the hash of pages (block size; 1 is SGLang's default), evicted page by page instead
 // of leaf by leaf, with prompts findable when scheduled instead of when computed, and a retracted request finds what is
 // left of its own pages; a prompt's pages are taken when it starts; no limit on the answer is known, so each may fill
@@ -25,6 +33,11 @@ class Sglang final : public BatchBuilder {
  private:
   void form(Ps now, Batch& batch) override;
   void schedule_prompts(Ps now, Batch& batch);
+  // Decode groups: whose KV is there runs, and others get their pages.
+  void take_over(Ps now);
+  bool room_to_take_over(const Sequence& s) const;
+  // Whether the step of a running request is one of its prompt; what came from elsewhere has none.
+  bool computes_prompt(const Sequence& s) const;
   void schedule_decodes(Batch& batch);
   std::int32_t blocks_for_decodes() const;
   void retract(Batch& batch);

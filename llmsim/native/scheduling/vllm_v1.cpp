@@ -24,6 +24,7 @@ void VllmV1::add(RequestId request) {
 
 void VllmV1::build(Ps now, Batch& batch) {
   batch.clear();
+  ++calls_;
   StepBudget budget(config_.max_num_scheduled_tokens, config_.limits);
   prompt_cap_ = prompt_cap(config_.limits, config_.max_num_scheduled_tokens, num_running() + num_waiting());
   defers_prompts_ = pacing_.on() && pacing_.defers(steps_, somebody_decodes());
@@ -38,6 +39,10 @@ void VllmV1::build(Ps now, Batch& batch) {
   }
   steps_ = batch.empty() ? 0 : steps_ + 1;
   for (const Item& item : batch.items) batch.features.add(item);
+  if (config_.decode_interval > 1) {
+    for (const Item& item : batch.items)
+      if (item.emits) sequences_[item.request].next_decode_call = calls_ + config_.decode_interval;
+  }
   if (config_.speculation.on()) leave_drafts(batch);
   const std::int32_t used = kv_.usable_blocks() - kv_.pool().num_free();
   counters_.peak_blocks_used = std::max(counters_.peak_blocks_used, used);
@@ -46,6 +51,12 @@ void VllmV1::build(Ps now, Batch& batch) {
 bool VllmV1::somebody_decodes() const {
   return std::any_of(running_.begin(), running_.end(),
                      [this](RequestId request) { return !sequences_[request].in_prompt; });
+}
+
+bool VllmV1::asks_again() const {
+  return config_.decode_interval > 1 && std::any_of(running_.begin(), running_.end(), [this](RequestId request) {
+           return calls_ < sequences_[request].next_decode_call;
+         });
 }
 
 // Prompts without room wait for the decodes and take nothing from them, else the two could take turns for ever.
@@ -69,6 +80,7 @@ bool VllmV1::schedule_running(Batch& batch, StepBudget& budget, Only only) {
   for (std::size_t i = 0; i < running_.size() && budget.left() > 0; ++i) {
     const RequestId request = running_[i];
     if (only != Only::kAll && prefilling(sequences_[request]) != (only == Only::kPrefills)) continue;
+    if (config_.decode_interval > 1 && calls_ < sequences_[request].next_decode_call) continue;
     if (defers_prompts_ && sequences_[request].in_prompt) continue;
     const std::int32_t tokens = tokens_wanted(request, budget.left());
     if (tokens <= 0) continue;

@@ -19,11 +19,15 @@ struct VllmV1Config {
   bool chunked_prefill = true;
   bool reserve_full_isl = true;
   bool async_scheduling = false;
+  // Calls of the scheduler from one decode of a sequence to its next, with async scheduling: the pipeline stages of
+  // vLLM's Model Runner V2, whose workers pass sampled tokens on in so many turns.
+  std::int32_t decode_interval = 1;
   std::int32_t watermark_blocks = 0;
   bool prefill_first = false;  // not vLLM: a step is all prompts while there are any
   bool decode_only = false;    // not vLLM: requests arrive with the KV of their prompts
   bool hands_over = false;     // a prefill group: keeps the blocks of ended requests until their KV has been read
   bool takes_over = false;     // a decode group: the KV of prompts comes from prefill groups
+  bool all_but_last = false;   // and of what they keep of a prompt, the last token is no part (KvTable)
   QueueConfig queue;
   SpeculationConfig speculation;
   StepLimitsConfig limits;
@@ -40,6 +44,7 @@ class VllmV1 final : public Builder {
   void add(RequestId request) override;
   bool has_requests() const override { return !running_.empty() || !waiting_.empty() || !parked_.empty(); }
   void build(Ps now, Batch& batch) override;
+  bool asks_again() const override;
   void set_step(std::int64_t step) override { steps_ = step; }
   void abort(RequestId request) override;
   void complete(const Batch& batch, std::vector<RequestId>& finished) override;
@@ -107,6 +112,7 @@ class VllmV1 final : public Builder {
   std::int32_t most_running_;
   std::int32_t prompt_cap_ = 0;              // of the step that is being built; 0: none
   bool defers_prompts_ = false;              // in that step
+  std::int64_t calls_ = 0;                   // of `build`
   std::int64_t steps_ = 0;                   // with work since the last one without; a wave sets it to its own
   std::vector<Reserved> reserved_;           // by the last build
   std::vector<RequestId> partly_prefilled_;  // parked or running, where requests can be parked

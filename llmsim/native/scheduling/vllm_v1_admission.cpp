@@ -44,7 +44,7 @@ void VllmV1::park(RequestId request, std::int32_t cached, std::int32_t loaded, s
     counters_.prefix_hit_tokens += static_cast<std::int64_t>(hits_.size()) * config_.kv.block_size;
   }
   waiting_.pop_front();
-  parked_.park(request, cached, loaded, transfers);
+  parked_.park({request, cached, loaded, transfers, s.remote_kv});
   partly_prefilled_.push_back(request);
   s.status = static_cast<std::uint8_t>(Status::kParked);
 }
@@ -55,7 +55,8 @@ void VllmV1::park(RequestId request, std::int32_t cached, std::int32_t loaded, s
 VllmV1::Admission VllmV1::reserve(Ps now, RequestId request) {
   Sequence& s = sequences_[request];
   kv_.find_hits(request, hits_);
-  const std::int32_t slots = s.num_tokens + lookahead_of_loads();
+  const std::int32_t loaded = s.num_tokens - (config_.all_but_last && s.num_tokens > 1);
+  const std::int32_t slots = loaded + lookahead_of_loads();
   if (!room_to_load(s, slots)) return Admission::kNoRoom;
   const auto hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
   const std::int32_t recalled = kv_.find_below(request, hit);
@@ -65,7 +66,7 @@ VllmV1::Admission VllmV1::reserve(Ps now, RequestId request) {
   } else {
     kv_.allocate(request, slots, hits_);
   }
-  park(request, hit + recalled, s.num_tokens, recalled > 0 ? 2 : 1);
+  park(request, hit + recalled, loaded, recalled > 0 ? 2 : 1);
   s.remote_kv = false;  // only once: after a preemption it is computed here
   reserved_.push_back({request, hit + recalled});
   return Admission::kParked;
@@ -104,8 +105,8 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
   if (!kv_.fits(s, slots, hits_, spare_blocks())) return Admission::kNoRoom;
   kv_.grow(request, slots);
   const std::int32_t cached = parked_.cached();
-  const bool here = parked_.loaded() < s.num_tokens;       // the rest of the prompt is computed in this group
-  if (!here) kv_.computed(request, cached, s.num_tokens);  // elsewhere, but it is new here
+  const bool here = !parked_.remote();                         // the rest of the prompt is computed in this group
+  if (!here) kv_.computed(request, cached, parked_.loaded());  // elsewhere, but it is new here
   parked_.take();
   running_.push_back(request);
   s.status = static_cast<std::uint8_t>(Status::kRunning);
