@@ -83,6 +83,7 @@ EXAMPLES = (
     Example("h100_h200_llama31_70b_pd", "dual node: four H100 prefill, two H200 decode, Llama-3.1-70B"),
     Example("h100_l40s_llama31_8b_pd", "dual node: one H100 prefills, two L40S decode"),
     Example("h100_qwen3_30b_a3b_pd", "Qwen3-30B-A3B: one H100 prefills, one decodes"),
+    Example("h100_gpt_oss_120b_pd", "gpt-oss-120b, every second layer with a window: two H100 prefill, two decode"),
 )
 
 HEAD = """# Examples
