@@ -51,6 +51,30 @@ struct Features {
     decode_max_context = std::max(decode_max_context, k + q - 1);
     draft_area += q * (2 * k + q + 1) - 2 * (k + q);
   }
+  // Decodes of one token each: their contexts' sum and maximum.
+  void add_decodes(std::int64_t count, std::int64_t context, std::int64_t max_context) {
+    if (count == 0) return;
+    tokens += count;
+    sequences += count;
+    longest = std::max<std::int64_t>(longest, 1);
+    decode_sequences += count;
+    decode_context += context;
+    decode_max_context = std::max(decode_max_context, max_context);
+  }
+  void add(const std::vector<Item>& items) {
+    std::int64_t decodes = 0, context = 0;
+    std::int32_t max_context = 0;
+    for (const Item& item : items) {
+      if (item.tokens == 1 && item.drafts == 0) {
+        ++decodes;
+        context += item.computed_before;
+        max_context = std::max(max_context, item.computed_before);
+      } else {
+        add(item);
+      }
+    }
+    add_decodes(decodes, context, max_context);
+  }
   void add(std::int64_t q, std::int64_t k) {
     tokens += q;
     ++sequences;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "block_pool.h"
@@ -35,16 +36,25 @@ class KvCache {
   // Makes room for `tokens` tokens in all; the hits become the sequence's first blocks. Requires fits().
   void allocate(RequestId request, std::int32_t tokens, const std::vector<BlockId>& hits);
   // Room for `tokens` tokens of a running sequence, or false with nothing changed.
-  bool grow(RequestId request, std::int32_t tokens) {
-    Sequence& sequence = sequences_[request];
+  bool grow(RequestId request, std::int32_t tokens) { return grow(sequences_[request], tokens); }
+  bool grow(Sequence& sequence, std::int32_t tokens) {
     if (tokens > config_.max_model_len) tokens = config_.max_model_len;
-    if (tokens <= static_cast<std::int32_t>(sequence.blocks.size()) * config_.block_size) return true;
+    if (tokens <= slots(sequence)) return true;
     return grow_slow(sequence, tokens);
   }
   // Gives keys to the blocks that are full once `tokens` tokens are computed.
-  void register_full(RequestId request, std::int32_t tokens) {
-    if (config_.prefix_caching && tokens >= (sequences_[request].num_keyed_blocks + 1) * config_.block_size)
-      register_slow(request, tokens);
+  void register_full(RequestId request, std::int32_t tokens) { register_full(request, sequences_[request], tokens); }
+  void register_full(RequestId request, const Sequence& sequence, std::int32_t tokens) {
+    if (tokens >= next_key(sequence)) register_slow(request, tokens);
+  }
+  // Tokens whose KV the sequence's blocks hold.
+  std::int32_t slots(const Sequence& sequence) const {
+    return static_cast<std::int32_t>(sequence.blocks.size()) * config_.block_size;
+  }
+  // Tokens with which its next block gets a key.
+  std::int32_t next_key(const Sequence& sequence) const {
+    if (!config_.prefix_caching) return std::numeric_limits<std::int32_t>::max();
+    return (sequence.num_keyed_blocks + 1) * config_.block_size;
   }
   // Returns all blocks, last first. A preempted sequence may ask for its own blocks again, so they become findable.
   void release(RequestId request, bool preempted);
@@ -71,6 +81,7 @@ class KvCache {
     if (tiers_ != nullptr && tiers_->write() == TierWrite::kThrough) store(request, before, after);
   }
 
+  bool has_tiers() const { return tiers_ != nullptr; }
   const BlockPool& pool() const { return pool_; }
   const KvCacheConfig& config() const { return config_; }
   std::int32_t usable_blocks() const { return config_.num_blocks - 1; }

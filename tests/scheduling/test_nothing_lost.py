@@ -109,6 +109,29 @@ def test_nothing_is_lost_under_any_pressure(
     check(requests, build_options(scheduler, drawn, requests, seed))
 
 
+@settings(max_examples=150, deadline=None)
+@given(requests=requests_strategy, drawn=options_strategy, seed=st.integers(0, 2**32), first=st.booleans())
+def test_steps_of_calm_sequences_are_those_in_full(
+    requests: list[tuple[int, int, int]], drawn: dict[str, Any], seed: int, first: bool
+) -> None:
+    """Sequences that only count are the same to the bit as all of them scheduled and received in full."""
+    rng = np.random.default_rng(seed)
+    options = build_options("vllm_v1 prefill first" if first else "vllm_v1", drawn, requests, seed)
+    options.extra["limits"] = limits = _native.StepLimits()
+    limits.long_prefill_token_threshold = int(rng.choice([0, 0, 8]))
+    if rng.random() < 0.4:
+        options.timeout_ms = [float(rng.choice([-1, 5, 60])) for _ in requests]
+        options.cancel_tokens = [int(rng.choice([-1, 1, 20])) for _ in requests]
+    calm = run(requests, options)  # type: ignore[arg-type]
+    options.extra["every_step_in_full"] = True
+    full = run(requests, options)  # type: ignore[arg-type]
+    for table in ("requests", "steps", "counters", "blame"):
+        one, other = getattr(calm, table)(), getattr(full, table)()
+        assert one.keys() == other.keys() and all((one[name] == other[name]).all() for name in one), table
+    one, other = calm.schedule(0), full.schedule(0)
+    assert all(np.array_equal(one[name], other[name]) for name in other)
+
+
 def test_prompts_first_do_not_trade_memory_with_decodes_for_ever() -> None:
     """Equally urgent requests of one arrival, prompts admitted without room for all of them: found by this property."""
     rows = """0 143 11, 1 35 59, 1 40 38, 1 190 57, 1 199 55, 1 288 43, 2 50 18, 2 107 18, 3 188 7, 4 206 2, 14 103 45,

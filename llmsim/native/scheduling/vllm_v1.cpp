@@ -1,7 +1,6 @@
 #include "scheduling/vllm_v1.h"
 
 #include <algorithm>
-#include <tuple>
 
 #include "scheduling/phase.h"
 
@@ -38,7 +37,7 @@ void VllmV1::build(Ps now, Batch& batch) {
     }
   }
   steps_ = batch.empty() ? 0 : steps_ + 1;
-  for (const Item& item : batch.items) batch.features.add(item);
+  batch.features.add(batch.items);
   if (config_.decode_interval > 1) {
     for (const Item& item : batch.items)
       if (item.emits) sequences_[item.request].next_decode_call = calls_ + config_.decode_interval;
@@ -66,8 +65,7 @@ void VllmV1::build_prefill_first(Ps now, Batch& batch, StepBudget& budget) {
   if (batch.empty()) schedule_running(batch, budget);  // nothing but prompts, which stand in each other's way
 }
 
-std::int32_t VllmV1::tokens_wanted(RequestId request, std::int32_t budget) const {
-  const Sequence& s = sequences_[request];
+inline std::int32_t VllmV1::tokens_wanted(RequestId request, const Sequence& s, std::int32_t budget) const {
   // A step in flight already samples the last token: with async scheduling a stop by length is foreseen.
   if (s.num_in_flight > 0 && s.num_computed + 2 - s.num_in_flight >= s.prompt_tokens + sequences_.max_tokens(request))
     return 0;
@@ -77,81 +75,29 @@ std::int32_t VllmV1::tokens_wanted(RequestId request, std::int32_t budget) const
 }
 
 bool VllmV1::schedule_running(Batch& batch, StepBudget& budget, Only only) {
+  const std::int32_t in_flight = config_.async_scheduling ? 1 : 0;  // that a token adds
   for (std::size_t i = 0; i < running_.size() && budget.left() > 0; ++i) {
     const RequestId request = running_[i];
-    if (only != Only::kAll && prefilling(sequences_[request]) != (only == Only::kPrefills)) continue;
-    if (config_.decode_interval > 1 && calls_ < sequences_[request].next_decode_call) continue;
-    if (defers_prompts_ && sequences_[request].in_prompt) continue;
-    const std::int32_t tokens = tokens_wanted(request, budget.left());
+    Sequence& s = sequences_[request];
+    if (s.num_tokens < s.calm_tokens && s.num_computed < s.calm_computed && only != Only::kPrefills &&
+        s.num_tokens + s.num_in_flight - s.num_computed == 1) {
+      batch.items.push_back({request, 1, s.num_computed, s.epoch, 0, true});
+      ++s.num_computed;
+      s.num_in_flight += in_flight;
+      budget.take(1);
+      continue;
+    }
+    if (only != Only::kAll && prefilling(s) != (only == Only::kPrefills)) continue;
+    if (config_.decode_interval > 1 && calls_ < s.next_decode_call) continue;
+    if (defers_prompts_ && s.in_prompt) continue;
+    const std::int32_t tokens = tokens_wanted(request, s, budget.left());
     if (tokens <= 0) continue;
-    const std::int32_t slots = sequences_[request].num_computed + tokens + config_.speculation.lookahead;
-    if (!kv_.grow(request, slots) && (only == Only::kPrefills || !make_room(request, slots, batch, budget, i)))
-      return false;
+    const std::int32_t slots = s.num_computed + tokens + config_.speculation.lookahead;
+    if (!kv_.grow(s, slots) && (only == Only::kPrefills || !make_room(request, slots, batch, budget, i))) return false;
     schedule(request, tokens, batch);
     budget.take(tokens);
   }
   return true;
-}
-
-bool VllmV1::make_room(RequestId request, std::int32_t tokens, Batch& batch, StepBudget& budget, std::size_t& index) {
-  do {
-    const std::size_t victim_index = choose_victim(request);
-    const RequestId victim = running_[victim_index];
-    running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(victim_index));
-    if (unschedule(victim, batch, budget)) --index;  // like vLLM, which moves on from its place only for such a victim
-    preempt(victim);
-    batch.preempted.push_back(victim);
-    if (victim == request) return false;
-  } while (!kv_.grow(request, tokens));
-  return true;
-}
-
-// By priority, a victim may have been scheduled in this very step: its tokens go back to the budget.
-bool VllmV1::unschedule(RequestId request, Batch& batch, StepBudget& budget) {
-  const auto item = std::find_if(batch.items.begin(), batch.items.end(),
-                                 [request](const Item& scheduled) { return scheduled.request == request; });
-  if (item == batch.items.end()) return false;
-  budget.give_back(item->tokens);
-  sequences_[request].num_computed -= item->tokens;  // they never ran
-  if (config_.async_scheduling && item->emits) sequences_[request].num_in_flight -= 1 + item->drafts;
-  batch.items.erase(item);
-  return true;
-}
-
-std::size_t VllmV1::choose_victim(RequestId needy) const {
-  if (config_.victim) {
-    std::vector<SequenceView> running;
-    for (const RequestId request : running_) running.push_back(view_of(sequences_, request));
-    const std::int64_t chosen = config_.victim(running, view_of(sequences_, needy));
-    if (chosen >= 0 && chosen < static_cast<std::int64_t>(running.size())) return static_cast<std::size_t>(chosen);
-    throw BadPolicy("preemption victim answered " + std::to_string(chosen) + "; an index from 0 to " +
-                    std::to_string(running.size() - 1) + " is needed");
-  }
-  if (config_.queue.order != QueueOrder::kPriority) return running_.size() - 1;
-  std::size_t worst = 0;
-  for (std::size_t i = 1; i < running_.size(); ++i) {
-    const Sequence &a = sequences_[running_[i]], &b = sequences_[running_[worst]];
-    // vLLM takes the first of equals. Prompts that run alone would take turns, so there the queue's order decides.
-    const RequestId row = config_.prefill_first ? running_[i] : 0, other = config_.prefill_first ? running_[worst] : 0;
-    if (std::tuple(a.priority, a.arrival, row) > std::tuple(b.priority, b.arrival, other)) worst = i;
-  }
-  return worst;
-}
-
-void VllmV1::preempt(RequestId request) {
-  Sequence& s = sequences_[request];
-  kv_.release(request, /*preempted=*/true);
-  counters_.recomputed_tokens += s.num_computed;
-  s.lost_to = std::max(s.lost_to, s.num_computed);
-  ++counters_.preemptions;
-  log_.preempted(request);
-  s.num_computed = 0;
-  s.num_drafts = 0;
-  if (config_.hands_over) s.num_in_flight = 0;  // its token says nothing: what counts is the KV, which is lost
-  std::erase(partly_prefilled_, request);
-  ++s.epoch;
-  s.status = static_cast<std::uint8_t>(Status::kWaiting);
-  waiting_.push_front(request);
 }
 
 // Computed tokens advance when scheduled, so that a chunk can go on before the model has answered.
@@ -167,6 +113,15 @@ void VllmV1::schedule(RequestId request, std::int32_t tokens, Batch& batch) {
   s.in_prompt = !emits;
   if (config_.async_scheduling && emits) s.num_in_flight += 1 + drafts;
   batch.items.push_back({request, tokens, before, s.epoch, drafts, emits});
+  s.calm_tokens = 0;
+  if (emits && may_be_calm()) calm(request, s);
+}
+
+// Until then it neither ends, nor fills a block, nor needs another one.
+void VllmV1::calm(RequestId request, Sequence& s) const {
+  const std::int32_t longest = config_.kv.max_model_len - 1;
+  s.calm_tokens = std::min({s.prompt_tokens + sequences_.max_tokens(request) - 1, longest, kv_.next_key(s)});
+  s.calm_computed = std::min(longest, kv_.slots(s));
 }
 
 // The proposer runs at the end of the step, for as many tokens as its table says for this many sequences. With async
@@ -204,7 +159,21 @@ void VllmV1::abort(RequestId request) {
 
 void VllmV1::complete(const Batch& batch, std::vector<RequestId>& finished) {
   some_running_finished_ = false;
-  for (const Item& item : batch.items) receive(item, batch.drafts_after, finished);
+  const std::int32_t in_flight = config_.async_scheduling ? 1 : 0;  // that a token ends
+  std::int64_t calm = 0;
+  for (const Item& item : batch.items) {
+    Sequence& s = sequences_[item.request];
+    if (item.emits && s.num_tokens < s.calm_tokens && s.epoch == item.epoch &&
+        s.status == static_cast<std::uint8_t>(Status::kRunning)) {
+      ++s.num_tokens;
+      s.num_in_flight -= in_flight;
+      log_.emit(item.request, 1);
+      ++calm;
+    } else {
+      receive(item, batch.drafts_after, finished);
+    }
+  }
+  counters_.generation_tokens += calm;
   if (some_running_finished_) {
     std::erase_if(running_, [this](RequestId request) {
       return sequences_[request].status == static_cast<std::uint8_t>(Status::kFinished);

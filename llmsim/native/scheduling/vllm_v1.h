@@ -23,11 +23,12 @@ struct VllmV1Config {
   // vLLM's Model Runner V2, whose workers pass sampled tokens on in so many turns.
   std::int32_t decode_interval = 1;
   std::int32_t watermark_blocks = 0;
-  bool prefill_first = false;  // not vLLM: a step is all prompts while there are any
-  bool decode_only = false;    // not vLLM: requests arrive with the KV of their prompts
-  bool hands_over = false;     // a prefill group: keeps the blocks of ended requests until their KV has been read
-  bool takes_over = false;     // a decode group: the KV of prompts comes from prefill groups
-  bool all_but_last = false;   // and of what they keep of a prompt, the last token is no part (KvTable)
+  bool prefill_first = false;       // not vLLM: a step is all prompts while there are any
+  bool decode_only = false;         // not vLLM: requests arrive with the KV of their prompts
+  bool hands_over = false;          // a prefill group: keeps the blocks of ended requests until their KV has been read
+  bool takes_over = false;          // a decode group: the KV of prompts comes from prefill groups
+  bool all_but_last = false;        // and of what they keep of a prompt, the last token is no part (KvTable)
+  bool every_step_in_full = false;  // as if no sequence were ever calm: slower, and the same
   QueueConfig queue;
   SpeculationConfig speculation;
   StepLimitsConfig limits;
@@ -89,7 +90,7 @@ class VllmV1 final : public Builder {
   std::int32_t lookahead_of_loads() const { return config_.kv.drops_last_hit ? 0 : config_.speculation.lookahead; }
   std::int32_t blocks_still_needed() const;
   std::int32_t spare_blocks() const { return running_.empty() ? 0 : config_.watermark_blocks; }
-  std::int32_t tokens_wanted(RequestId request, std::int32_t budget) const;
+  std::int32_t tokens_wanted(RequestId request, const Sequence& s, std::int32_t budget) const;
   // Frees blocks until `request` can hold `tokens`; false when it had to preempt the request itself. `index` is the
   // request's place in the running list and moves when a victim stood before it.
   bool make_room(RequestId request, std::int32_t tokens, Batch& batch, StepBudget& budget, std::size_t& index);
@@ -97,9 +98,15 @@ class VllmV1 final : public Builder {
   std::size_t choose_victim(RequestId needy) const;
   void preempt(RequestId request);
   void schedule(RequestId request, std::int32_t tokens, Batch& batch);
+  // Whether nothing but the sequence decides what a step of one token does.
+  bool may_be_calm() const {
+    return !config_.every_step_in_full && !config_.hands_over && config_.decode_interval == 1 &&
+           !config_.speculation.on() && !kv_.has_tiers();
+  }
+  void calm(RequestId request, Sequence& s) const;
   void leave_drafts(Batch& batch);
   void receive(const Item& item, std::int32_t drafts_after, std::vector<RequestId>& finished);
-  bool stops(RequestId request, const Sequence& sequence) const;
+  bool stops(RequestId request, const Sequence& s) const;
   void finish(RequestId request, std::vector<RequestId>& finished);
 
   VllmV1Config config_;
