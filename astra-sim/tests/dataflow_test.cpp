@@ -1,5 +1,7 @@
 // Collectives as data: messages carry what their sender has, in any order that their waits allow, and at the end every
 // rank has what the collective promises; nothing is reduced twice.
+#include "dataflow.h"
+
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -20,55 +22,6 @@ using model::Schedule;
 
 namespace {
 
-// Departures and arrivals in a random order that respects the schedule's waits.
-class Play {
-public:
-    Play(const Schedule& schedule, test::Random& random)
-        : schedule_(schedule), random_(random), waits_(schedule.waits().begin(), schedule.waits().end()) {
-        for (std::uint32_t rank = 0; rank < schedule.num_ranks(); ++rank) choices_.push_back({Step::start, rank});
-    }
-    // Calls depart(message) and arrive(message); false when messages are left that never leave.
-    template <class Depart, class Arrive>
-    bool run(Depart depart, Arrive arrive) {
-        std::size_t arrived = 0;
-        while (!choices_.empty()) {
-            const auto at =
-                static_cast<std::size_t>(random_.between(0, static_cast<std::int64_t>(choices_.size()) - 1));
-            const auto [step, index] = choices_[at];
-            choices_[at] = choices_.back();
-            choices_.pop_back();
-            switch (step) {
-                case Step::start:
-                    for (const std::uint32_t m : schedule_.of_rank(index)) release(m);
-                    break;
-                case Step::depart:
-                    depart(index);
-                    choices_.push_back({Step::arrive, index});
-                    if (schedule_.message(index).next != model::kNone) release(schedule_.message(index).next);
-                    break;
-                case Step::arrive:
-                    ++arrived;
-                    arrive(index);
-                    for (const std::uint32_t later : schedule_.after(index)) release(later);
-                    break;
-            }
-        }
-        return arrived == schedule_.num_messages();
-    }
-
-private:
-    enum class Step { start, depart, arrive };
-    void release(std::uint32_t item) {
-        if (--waits_[item] != 0) return;
-        if (item < schedule_.num_messages()) return choices_.push_back({Step::depart, item});
-        for (const std::uint32_t later : schedule_.after(item)) release(later);
-    }
-    const Schedule& schedule_;
-    test::Random& random_;
-    std::vector<std::uint32_t> waits_;
-    std::vector<std::pair<Step, std::uint32_t>> choices_;
-};
-
 struct Case {
     model::CollectivePlan plan;
     std::vector<model::DeviceId> group;
@@ -77,46 +30,6 @@ struct Case {
     std::vector<std::uint32_t> dims() const {
         return plan.shape.dims.empty() ? std::vector<std::uint32_t>{num_ranks()} : plan.shape.dims;
     }
-};
-
-// What arrives for a later phase waits in a buffer until its receiver has all of the earlier ones, piece by piece.
-class Inbox {
-public:
-    Inbox(const Schedule& schedule, std::vector<std::uint32_t> piece_of)
-        : schedule_(schedule), piece_of_(std::move(piece_of)) {
-        for (std::uint32_t id = 0; id < piece_of_.size(); ++id) {
-            const Message m = schedule.message(id);
-            ++open_[{m.to, piece_of_[id]}][m.phase];
-        }
-    }
-    // Calls merge(message) for this one and those that waited for it, now or later.
-    template <class Merge>
-    void take(std::uint32_t id, Merge merge) {
-        const Message m = schedule_.message(id);
-        const auto box = std::pair(m.to, piece_of_[id]);
-        waiting_[box].push_back(id);
-        auto& phases = open_[box];
-        for (bool moved = true; moved;) {
-            moved = false;
-            auto& ids = waiting_[box];
-            for (std::size_t i = 0; i < ids.size(); ++i) {
-                const std::uint32_t phase = schedule_.message(ids[i]).phase;
-                if (phases.begin()->first != phase) continue;
-                merge(ids[i]);
-                ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(i--));
-                if (--phases[phase] == 0) phases.erase(phase);
-                moved = true;
-                if (phases.empty()) return;
-            }
-        }
-    }
-
-private:
-    using Box = std::pair<std::uint32_t, std::uint32_t>;  // receiver, piece
-    const Schedule& schedule_;
-    std::vector<std::uint32_t> piece_of_;
-    std::map<Box, std::map<std::uint32_t, int>> open_;  // by phase: messages still to come
-    std::map<Box, std::vector<std::uint32_t>> waiting_;
 };
 
 using Mask = std::uint64_t;  // ranks whose contribution is in
@@ -171,7 +84,7 @@ void check_vectors(const Case& c, const Schedule& schedule, test::Random& random
     };
     std::vector<std::uint32_t> piece_of;
     for (const Message& m : schedule.messages()) piece_of.push_back(static_cast<std::uint32_t>(m.first / piece));
-    Inbox inbox(schedule, piece_of);
+    test::Inbox inbox(schedule, piece_of);
     const auto merge = [&](std::uint32_t id) {
         const Message m = schedule.message(id);
         for (std::int64_t i = 0; i < m.units; ++i) {
@@ -183,7 +96,7 @@ void check_vectors(const Case& c, const Schedule& schedule, test::Random& random
             here |= comes;
         }
     };
-    const bool done = Play(schedule, random)
+    const bool done = test::Play(schedule, random)
                           .run(
                               [&](std::uint32_t id) {
                                   const Message m = schedule.message(id);
@@ -266,11 +179,11 @@ void check_blocks(const Case& c, const Schedule& schedule, test::Random& random)
         }
         CHECK_EQUAL(static_cast<std::int64_t>(cargo[id].size()) * 2, m.units);  // a block is two units
     };
-    Inbox inbox(schedule, piece_of);
+    test::Inbox inbox(schedule, piece_of);
     const auto arrive = [&](std::uint32_t id) {
         inbox.take(id, [&](std::uint32_t m) { held[schedule.message(m).to].insert(cargo[m].begin(), cargo[m].end()); });
     };
-    CHECK(Play(schedule, random).run(depart, arrive));
+    CHECK(test::Play(schedule, random).run(depart, arrive));
     for (std::uint32_t rank = 0; rank < n; ++rank) {
         CHECK_EQUAL(held[rank].size(), std::size_t{n} * pieces);
         for (const auto& [piece, from, to] : held[rank]) CHECK_EQUAL(to, rank);
