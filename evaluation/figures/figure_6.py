@@ -10,8 +10,8 @@ from figures.style import OURS, PARTS, REAL, note, save, subplots
 
 TITLE = "power and energy"
 PULSES = (
-    "synthetic:n=30,arrivals=burst:size=10:every_s=60,input=lognormal:224:cv=1.3:min=4:max=4096,"
-    "output=lognormal:278:cv=1:min=2:max=2048,seed=6"
+    "synthetic:n=30,arrivals=burst:size=10:every_s=60,input=lognormal:224:cv=1.7:min=1:max=2000,"
+    "output=lognormal:278:cv=0.64:min=2:max=769,seed=6"
 )
 """Three pulses of 10 requests, 60 s apart (section VII.A); ShareGPT's mean lengths."""
 BASE_W = {1: 219, 2: 164}

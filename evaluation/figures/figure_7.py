@@ -11,8 +11,8 @@ from figures.style import PARTS, note, save, subplots
 
 TITLE = "memory use and prefix hit rate"
 PULSES = (
-    "synthetic:n=300,arrivals=burst:size=50:every_s=15,input=lognormal:180:cv=1.2:min=4:max=4096,"
-    "output=lognormal:250:cv=1:min=2:max=2048,prefixes=12:tokens=256:share=0.6,seed=7"
+    "synthetic:n=300,arrivals=burst:size=50:every_s=15,input=lognormal:200:cv=1.3:min=1:max=1807,"
+    "output=lognormal:250:cv=0.68:min=2:max=771,prefixes=12:tokens=256:share=0.6,seed=7"
 )
 """Bursts of 50 requests every 15 s, as in the paper's trace; prefixes of a CPU pool's chunk (256 tokens)."""
 
