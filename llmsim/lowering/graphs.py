@@ -1,6 +1,7 @@
 """CUDA graphs of a group: which batches replay one, what they are padded to, and what launching costs the host."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from llmsim import _native
 from llmsim.config import EngineArgs
@@ -8,6 +9,12 @@ from llmsim.core import Int32
 from llmsim.lowering.program import padded_counts
 from llmsim.model import Operator
 
+KERNELS: Mapping[str, int] = MappingProxyType({"attention": 2, "moe": 7})
+"""Kernels that vLLM launches for an operator, where it is not one (0.24: layers/fused_moe/fused_moe.py, attention
+backends): attention writes the cache and attends; experts are top-k, two that sort tokens by expert, the two matrix
+products, the activation between them, and the sum over experts."""
+NORMS_OF_HEADS = "qk_norm"
+"""One operator here, a kernel for queries and one for keys there."""
 FULL_DECODES = ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 
 
@@ -36,7 +43,7 @@ def graph_rules(
 ) -> "_native.GraphRules":
     """The rules for the core.
 
-    A step that replays no graph cannot be faster than the host launches its operators, one kernel each; with piecewise
+    A step that replays no graph cannot be faster than the host launches its operators' kernels; with piecewise
     graphs it launches, for every layer, a graph, attention, and the write of the cache. Where graphs are on but
     have no sizes, a disabled fidelity term has taken the padding away, and nothing is bound by launches.
     """
@@ -48,10 +55,15 @@ def graph_rules(
     if engine.cudagraph_mode == "FULL_DECODE_ONLY":
         rules.padded_decode = padded_counts(decode_sizes(engine), max_tokens, multiple).tolist()
     if engine.cudagraph_mode == "NONE" or engine.cuda_graph_sizes:
-        kernels = sum(op.repeat for ops in stages for op in ops)
+        kernels = sum(op.repeat * kernels_of(op) for ops in stages for op in ops)
         layers = sum(op.repeat for ops in stages for op in ops if op.kind in ("attention", "linear_attention"))
         rules.host_ps = [engine.launch_ps * launches for launches in (kernels, 3 * layers + 1, 1)]
     return rules
+
+
+def kernels_of(op: Operator) -> int:
+    """Kernels that one call of the operator launches."""
+    return 2 if op.name == NORMS_OF_HEADS else KERNELS.get(op.kind, 1)
 
 
 def padded_mixed(engine: EngineArgs, max_tokens: int, multiple: int = 1) -> Int32:
