@@ -63,6 +63,21 @@ def test_a_slower_machine_is_recognised(tmp_path: Path, capsys: pytest.CaptureFi
     assert "time_factor 1.0" in capsys.readouterr().out
 
 
+def test_a_card_whose_cache_is_full_is_calibrated_too(tmp_path: Path) -> None:
+    """Preemptions and queues amplify; the machine also lacks a term that the model has: one constant still carries."""
+    full = ("--num-gpu-blocks-override", "130")
+    calibration = write_calibration(tmp_path / "machine.json", time_factor=0.96)
+    machine = ("--calibration", calibration, "--disable-term", "mixed_step", "--run-dir", tmp_path / "real")
+    simulate(*machine, "--output", tmp_path / "real.csv", *full, dataset=SMALL)
+    summary = json.loads((tmp_path / "real" / "summary.json").read_text(encoding="utf-8"))
+    assert summary["preemptions"] > 0 and summary["kv_cache"][0]["peak_usage"] > 0.98
+    log = write_engine_log(rows_of(tmp_path / "real.csv"), tmp_path / "log.jsonl")
+    data = calibrated(log, tmp_path, *full)
+    held_out = data["errors_percent"]["fitted"]["held_out_half"]
+    assert data["fitted"] == ["time_factor"] and data["constants"]["time_factor"] == pytest.approx(0.96, rel=0.01)
+    assert all(abs(held_out[f"mean_{name}"]) < 0.5 for name in ("ttft", "tpot", "latency"))
+
+
 def test_a_host_gap_is_told_from_a_slow_machine(tmp_path: Path) -> None:
     data = calibrated(log_of_a_machine(tmp_path, host_gap_ns=3e6), tmp_path)
     assert data["fitted"] == ["host_gap_ns"] and data["constants"]["host_gap_ns"] == pytest.approx(3e6, rel=0.02)
