@@ -21,6 +21,7 @@ from figures.clusters import (
 from figures.report import Comparison, FigureReport
 from figures.runs import Outcome, Run, Workspace, per_second
 from figures.style import OURS, PEER, REAL, note, save, subplots
+from llmsim.config.errors import InputError
 from llmsim.validation.throughput import SeriesErrors, completed, read_series, series_errors, total_throughput
 
 TITLE = "throughput over time"
@@ -132,9 +133,10 @@ def _compare(work: Workspace, outcome: Outcome, ours: np.ndarray, report: Figure
     device, panel = name.split("_")
     references = {label: read_series(path) for path, _, label in _references(work, name)}
     real = references.get("vLLM, measured")
-    if real is not None:
+    recorded = outcome.run.dataset.endswith(".jsonl")
+    if real is not None and recorded:
         _measured(outcome, ours, real, references.get("LLMServingSim 2.0"), report)
-    elif device == "H100" and panel in published.H100_REAL and outcome.run.dataset.endswith(".jsonl"):
+    elif device == "H100" and panel in published.H100_REAL and recorded:
         _published(outcome, panel, report)
     else:
         report.remarks.append(
@@ -168,8 +170,11 @@ def _peer(outcome: Outcome, real: np.ndarray, peer: np.ndarray | None) -> tuple[
     """The peer's errors, its series completed: it stops at the last whole second, some tokens before the end."""
     if peer is None:
         return None, ""
-    whole = series_errors(completed(peer, outcome.summary["total_output_tokens"]), real)
     stored = series_errors(peer, real)
+    try:
+        whole = series_errors(completed(peer, outcome.summary["total_output_tokens"]), real)
+    except InputError as error:
+        return stored, f"; LLMServingSim 2.0's is {stored.series:.1f} %, as stored ({error})"
     return whole, (
         f"; LLMServingSim 2.0's is {whole.series:.1f} %, its total {whole.total:+.1f} %, or {stored.total:+.1f} % "
         "without the last part of a second, which its series lacks"

@@ -7,7 +7,7 @@ from figures import published
 from figures.clusters import A6000, A6000_LINK, LLAMA_8B, cluster, instance
 from figures.report import Comparison, FigureReport
 from figures.runs import Outcome, Run, Workspace
-from figures.style import PARTS, note, save, subplots
+from figures.style import PARTS, REAL, note, save, subplots
 
 TITLE = "memory use and prefix hit rate"
 PULSES = (
@@ -89,6 +89,19 @@ def _compare(work: Workspace, outcome: Outcome, report: FigureReport) -> None:
         ]
 
 
+def _measured(work: Workspace, name: str, group: int, memory: Any, rate: Any) -> None:
+    """The server's own series below ours, where the artifact's copy has it; its memory counts the weights."""
+    kind = "SD+PC" if name == "single" else f"MD+PC+PS_inst{group}"
+    path = work.of_artifact(f"figure_7/reference/{kind}.tsv")
+    if path is None:
+        return
+    lines = [[float(cell) for cell in line.split("\t")] for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    seconds = [line[0] for line in lines]
+    held = [max(0.0, line[1] - published.WEIGHTS_MIB) * 2**20 / 1e9 for line in lines]
+    memory.plot(seconds, held, color=REAL, linewidth=2.4, alpha=0.35, label="measured")
+    rate.plot(seconds, [line[2] for line in lines], color=REAL, linewidth=2.4, alpha=0.35)
+
+
 def _panel(work: Workspace, outcome: Outcome, memory: Any, rate: Any) -> None:
     columns = outcome.columns
     caches = outcome.summary["kv_cache"]
@@ -103,6 +116,7 @@ def _panel(work: Workspace, outcome: Outcome, memory: Any, rate: Any) -> None:
         hits = list(accumulate(columns["hit_tokens"][i] for i in mine))
         queried = list(accumulate(columns["queried_tokens"][i] for i in mine))
         rates = [100 * hit / max(asked, 1) for hit, asked in zip(hits, queried, strict=True)]
+        _measured(work, outcome.run.name, group, memory, rate)
         label = f"instance {group}"
         first, second = PARTS[2 * group], PARTS[2 * group + 1]
         memory.plot(time_s, held, color=first, label=f"{label}, all with content")
