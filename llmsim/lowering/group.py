@@ -33,6 +33,7 @@ from llmsim.lowering.layouts import (
     with_even_graphs,
 )
 from llmsim.lowering.lowered import LoweredGroup, LoweringOptions
+from llmsim.lowering.memory_shares import located
 from llmsim.lowering.offload import OffloadPlan, complete, local_reads, offload_plan
 from llmsim.lowering.program import FEATURES, build_program
 from llmsim.lowering.routed import Routes
@@ -48,16 +49,6 @@ from llmsim.model import (
     memory_ledger,
     resolve_dtypes,
 )
-
-
-def _located(name: str, cluster_path: str) -> str:
-    """A file beside the cluster file comes before one under the working directory and before a preset of that name.
-
-    Only what can be read counts: a folder of results that happens to be called like a device is not a data sheet.
-    """
-    beside = Path(cluster_path).parent / name
-    readable = (beside.suffix == ".json" and beside.is_file()) or (beside / "config.json").is_file()
-    return str(beside) if readable and not Path(name).is_absolute() else name
 
 
 def placed_at(lowered: LoweredGroup, group: Group) -> LoweredGroup:
@@ -141,7 +132,7 @@ def _asked(
 
     Where the file names a topology (`on_routes`), collectives take its routes unless measured ones are asked for.
     """
-    model = load_model(_located(group.model_name, deployment.cluster_path))
+    model = load_model(located(group.model_name, deployment.cluster_path))
     group = replace(group, engine=with_model_limits(group.engine, model.max_position_embeddings, "the engine"))
     layout = layout_of(group, model)
     group = with_even_graphs(group, layout)
@@ -152,7 +143,7 @@ def _asked(
         layout=layout,
         dtypes=dtypes,
         hardware_name=group.hardware,
-        hardware=load_hardware(_located(group.hardware, deployment.cluster_path)),
+        hardware=load_hardware(located(group.hardware, deployment.cluster_path)),
         group_memory_bandwidth_bytes_per_s=group.memory.bandwidth_bytes_per_s,
         operators=distinct_operators(stages, model, layout, dtypes),
         max_tokens=engine.max_num_batched_tokens,
@@ -206,7 +197,7 @@ def _draft(
     return draft_plan(
         group,
         request,
-        lambda name: _located(name, deployment.cluster_path),
+        lambda name: located(name, deployment.cluster_path),
         lambda own: _costs(deployment, group, options, own, None),
         linked,
         members=members,

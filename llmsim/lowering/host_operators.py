@@ -78,10 +78,8 @@ def check_devices(group: Group, operators: Sequence[Operator]) -> None:
             )
 
 
-def host_plan(
-    deployment: Deployment, group: Group, operators: Sequence[Operator], weights_there: int
-) -> HostPlan | None:
-    """None where the accelerators run everything. `weights_there` are what a rank keeps in the node's memory.
+def host_plan(deployment: Deployment, group: Group, operators: Sequence[Operator], kv_room: int) -> HostPlan | None:
+    """None where the accelerators run everything. `kv_room` is each rank's part of the node's memory for KV.
 
     Raises InputError where the node does not say what its processors are, or they cannot do it.
     """
@@ -103,15 +101,9 @@ def host_plan(
     if attention & names and not attention <= names:
         raise InputError('operator_devices splits the layers\' attention; say "attention", which stands for all of it')
     users = [other for other in deployment.groups if other.node == group.node and _uses_host(other)]
-    attends = [other for other in users if ("attention", HOST) in other.offloading.operator_devices]
-    kv_bytes = None
-    if attention & names:
-        room = node.host_memory.capacity_bytes // sum(other.num_devices for other in attends) - weights_there
-        if room <= 0:
-            raise InfeasibleError(
-                f"cpu_mem: the weights there leave no room for the KV cache ({room} B for each device)"
-            )
-        kv_bytes = room
+    kv_bytes = kv_room if attention & names else None
+    if kv_bytes is not None and kv_bytes <= 0:
+        raise InfeasibleError(f"cpu_mem: weights there leave no room for the KV cache ({kv_room} B for each device)")
     sockets = node.processors.sockets
     whole = replace(
         sheet,
@@ -152,7 +144,11 @@ def with_host_costs(costs: CompiledCosts, request: CostRequest, plan: HostPlan) 
         _shared_attention(attentions[cost.name], plan) if cost.name in attentions else cost for cost in costs.attentions
     )
     rest = replace(request, operators=tuple(op for op in request.operators if op.name not in plan.names))
-    floor = floor_of(rest, light_of(request), enforce=costs.floor.enforce)
+    floor = replace(
+        floor_of(rest, light_of(request), enforce=costs.floor.enforce),
+        memory_bandwidth_bytes_per_s=costs.floor.memory_bandwidth_bytes_per_s,
+        peak_flops_per_s=costs.floor.peak_flops_per_s,
+    )
     return replace(costs, ops=ops, attention=first, more_attention=tuple(more), floor=floor)
 
 

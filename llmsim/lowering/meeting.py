@@ -42,8 +42,7 @@ def weights_in(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> dict
 
 
 def check_capacities(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> None:
-    """InfeasibleError where a memory cannot hold what all groups put into it: weights, and KV that is attended there
-    (of which each group has set aside what its own weights leave of its part)."""
+    """InfeasibleError where a memory cannot hold what all groups put there: weights, and KV that is attended there."""
     weights = weights_in(deployment, groups)
     total = dict(weights)
     for group, lowered in zip(deployment.groups, groups, strict=True):

@@ -14,7 +14,8 @@ from llmsim.core import PS_PER_S
 from llmsim.costs import OpCost
 from llmsim.costs.source import AttentionCost
 from llmsim.lowering.copies import StageCopies, Uneven, copies_of, sources_of, weight_streaming
-from llmsim.lowering.host_operators import HostPlan, check_devices, device_of, host_operators, host_plan
+from llmsim.lowering.host_operators import HostPlan, check_devices, host_operators, host_plan
+from llmsim.lowering.memory_shares import kv_room_of, where_of
 from llmsim.lowering.pim import PimPlan, attends_in_memory, pim_plan
 from llmsim.lowering.placement import DEVICE, HOST, Where, memory_at, port_of
 from llmsim.model import Dtypes, Elsewhere, Layout, ModelConfig, Operator
@@ -77,16 +78,16 @@ def offload_plan(
     `operators` are the distinct ones of all stages; `tables` says how far a table over each feature reaches.
     """
     check_devices(group, operators)
-    hosted = frozenset(op.name for op in operators if device_of(group, op) == HOST)
-    where = Where(group, model, layout, stages, hosted)
+    where = where_of(group, model, layout, stages)
+    hosted = where.hosted
     there = [where.bytes_elsewhere(stage) for stage in range(len(stages))]
     pim = None
-    in_host = max(one.get(HOST, 0) for one in there)
+    kv_room = kv_room_of(deployment, group.node)
     if attends_in_memory(group):
-        pim = pim_plan(deployment, group, model, operators, max_model_len, in_host)
+        pim = pim_plan(deployment, group, model, operators, max_model_len, kv_room)
     elif group.offloading.attention and not (hosted or any(there)):
         return None
-    host = host_plan(deployment, group, operators, in_host)
+    host = host_plan(deployment, group, operators, kv_room)
     if not any(there) and pim is None and host is None:
         return None
     copies = copies_of(where, tables)

@@ -20,13 +20,8 @@ class PimPlan:
     channels: int
     channels_per_set: int
     access_ps: int
-    weights_there: int
-    """Bytes of the rank's weights that the same memory keeps."""
-
-    @property
-    def kv_bytes(self) -> int:
-        """What holds the rank's KV cache."""
-        return self.channels * self.part.channel_bytes - self.weights_there
+    kv_bytes: int
+    """What holds the rank's KV cache: its channels, but for what weights in the same memory take."""
 
     @property
     def note(self) -> str:
@@ -44,9 +39,9 @@ def pim_plan(
     model: ModelConfig,
     operators: tuple[Operator, ...],
     max_model_len: int,
-    weights_there: int,
+    kv_room: int,
 ) -> PimPlan:
-    """`weights_there` are what a rank keeps in the same memory.
+    """`kv_room` is each rank's part of the memory, but for weights.
 
     Raises InputError without such a memory, InfeasibleError where it has too few channels or no room for KV,
     NotYetError for models whose layers do not all attend to everything.
@@ -55,9 +50,9 @@ def pim_plan(
     channels = share // group.num_devices
     if channels < 1:
         raise InfeasibleError(f"{part.name}: {share} channels do not give each of the {group.num_devices} ranks one")
-    room = channels * part.channel_bytes - weights_there
+    room = min(channels * part.channel_bytes, kv_room)
     if room <= 0:
-        raise InfeasibleError(f"cpu_mem: the weights there leave no room for the KV cache ({room} B for each device)")
+        raise InfeasibleError(f"cpu_mem: weights there leave no room for the KV cache ({room} B for each device)")
     attention = [op for op in operators if op.kind == "attention"]
     if len(attention) != 1 or attention[0].window or model.latent is not None:
         raise NotYetError("attention in memory runs for models whose layers all attend to everything, without latents")
@@ -78,7 +73,7 @@ def pim_plan(
     pim.output_bytes = max(1, op.write_bytes_per_token - kv_bytes)
     pim.kv_bytes = kv_bytes
     pim.concurrent = part.concurrent
-    return PimPlan(pim, part, channels, cost.channels, part.access_ps, weights_there)
+    return PimPlan(pim, part, channels, cost.channels, part.access_ps, room)
 
 
 def _share(deployment: Deployment, group: Group) -> tuple[PimPart, int]:

@@ -1,0 +1,82 @@
+"""Weights and KV in one memory: who has what room, and how they slow each other."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.offload.test_placement import HEAD_BYTES, LAYER_BYTES, cluster, ledger, refusal, summary
+
+
+def test_kv_gets_what_weights_leave_of_a_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a tier, and where memory computes."""
+    elsewhere = {"placement": {"default": {"weights": "cpu"}}}
+    document = cluster(**elsewhere)
+    document["nodes"][0]["cpu_mem"]["mem_size"] = 20
+    found = summary(tmp_path, capsys, document, "--prefix-storage", "CPU")
+    weights = ledger(found)["weights that are elsewhere"]
+    assert found["kv_tiers"][0]["capacity_bytes"] == (20 << 30) - weights
+    pooled = cluster(placement={"default": {"weights": "cxl:0"}, "layers": {"lm_head": {"weights": "cxl:3"}}})
+    found = summary(tmp_path, capsys, pooled, "--prefix-storage", "CXL")
+    assert found["kv_tiers"][0]["capacity_bytes"] == (1024 << 30) - weights
+    document = cluster(**elsewhere, enable_attn_offloading=True)
+    document["nodes"][0]["cpu_mem"] = {"mem_size": 20, "mem_bw": 640, "pim_config": "HBM2_1GB_2000_pim"}
+    (kv,) = summary(tmp_path, capsys, document)["kv_cache"]
+    assert kv["num_blocks"] == ((20 << 30) - weights) // kv["block_bytes"]
+
+
+def test_weights_that_leave_no_room_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = cluster(enable_attn_offloading=True, placement={"default": {"weights": "cpu"}})
+    document["nodes"][0]["cpu_mem"] = {"mem_size": 14, "mem_bw": 640, "pim_config": "HBM2_1GB_2000_pim"}
+    assert "weights there leave no room for the KV cache" in refusal(tmp_path, capsys, document)
+
+
+def test_kv_of_all_instances_shares_what_all_weights_leave(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One attends in memory, one on the processors, the third keeps its weights there."""
+    document = cluster(enable_attn_offloading=True)
+    plain = cluster()["nodes"][0]["instances"][0]
+    more: list[dict[str, Any]] = [
+        {"operator_devices": {"attention": "cpu"}},
+        {"placement": {"default": {"weights": "cpu"}}},
+    ]
+    document["nodes"][0]["instances"] += [{**plain, **one} for one in more]
+    document["nodes"][0]["cpu_mem"] = {"mem_size": 24, "mem_bw": 640, "pim_config": "HBM2_1GB_2000_pim"}
+    document["nodes"][0]["cpu"] = {"hardware": "Xeon-8592+", "sockets": 2}
+    blocks = [row["num_blocks"] for row in summary(tmp_path, capsys, document)["kv_cache"]]
+    room = (24 << 30) - (32 * LAYER_BYTES + 2 * HEAD_BYTES + 2 * 4096)
+    assert blocks[0] == blocks[1] == room // 2 // (16 * 131072) != blocks[2]
+
+
+def test_a_step_s_floor_follows_the_file_s_bandwidth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Faster memory than the data sheet's is the file's business, with attention on the processors as without."""
+    document = cluster(operator_devices={"attention": "cpu"})
+    document["nodes"][0]["cpu"] = {"hardware": "Xeon-8592+", "sockets": 2}
+    document["nodes"][0]["instances"][0]["npu_mem"]["mem_bw"] = 3350
+    assert set(summary(tmp_path, capsys, document)["invariants"].values()) == {"ok"}
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_kv_and_weights_share_a_pool_of_one_device(
+    devices: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """KV written to the pool slows weights that come from it, by at most what it moves; KV in host memory does not."""
+    document = cluster(placement={"blocks": [{"blocks": "0-3", "weights": "cxl:0"}]})
+    document["cxl_mem"] = {"mem_size": 512, "mem_bw": 20, "mem_latency": 0, "num_devices": devices}
+    document["nodes"][0]["cpu_mem"]["mem_bw"] = 20 * devices
+    path = tmp_path / "long.jsonl"
+    request = {"input_toks": 4096, "output_toks": 20, "arrival_time_ns": 0}
+    path.write_text(json.dumps(request) + "\n", encoding="utf-8")
+    runs = {
+        medium: summary(tmp_path, capsys, document, "--dataset", str(path), "--prefix-storage", medium)
+        for medium in ("CPU", "CXL")
+    }
+    written = runs["CXL"]["kv_tiers"][0]["written_bytes"]
+    assert written == runs["CPU"]["kv_tiers"][0]["written_bytes"] == 4096 * 131072
+    longer_s = runs["CXL"]["duration"] - runs["CPU"]["duration"]
+    noted = any("do not slow each other in the pool" in note for note in runs["CXL"]["notes"])
+    if devices == 1:
+        # While the prompt is computed copies wait for buffers anyway, and what is written then delays nobody.
+        assert 0.5 * written / 20e9 < longer_s <= written / 20e9 and not noted
+    else:
+        assert longer_s == pytest.approx(0, abs=1e-6) and noted
