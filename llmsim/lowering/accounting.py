@@ -226,10 +226,7 @@ def _ran(group: "LoweredGroup", activity: Mapping[str, Any]) -> Iterator[tuple[i
 
 
 def _copies(group: "LoweredGroup") -> tuple[Copied, ...]:
-    if group.offload is None:
-        return ()
-    moved = group.offload.copies.moved
-    return tuple(Copied(one.place, one.feature, one.rows, one.experts) for one in moved)
+    return () if group.offload is None else group.offload.copies.moved
 
 
 def _cost_plan(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> CostPlan:

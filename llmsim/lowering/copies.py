@@ -20,6 +20,7 @@ from llmsim.costs.source import AttentionCost
 from llmsim.lowering.placement import DEVICE, Execution, Where, memory_at, port_of
 from llmsim.lowering.program import PARTS
 from llmsim.model import Operator
+from llmsim.power.traffic import Copied
 from llmsim.power.traffic import weight_bytes as bytes_touched
 
 
@@ -35,24 +36,13 @@ class OperatorCopies:
 
 
 @dataclass(frozen=True, eq=False)
-class Moved:
-    """What a step of one rank copies from a memory; `rows` by the feature ("" : whatever the batch)."""
-
-    place: str
-    feature: str
-    rows: Int64
-    experts: bool = False
-    """Expected sizes: where loads of experts are drawn, the run counts what was copied."""
-
-
-@dataclass(frozen=True, eq=False)
 class StageCopies:
     """All copies of a group; `operators[stage][position]`."""
 
     places: tuple[str, ...]
     """The memories that copies come from, in the order of the core's sources."""
     operators: tuple[tuple[OperatorCopies, ...], ...]
-    moved: tuple[Moved, ...]
+    moved: tuple[Copied, ...]
     buffer_bytes: tuple[int, ...]
     """By stage: of each device, where copies go to."""
     depth: int
@@ -62,7 +52,7 @@ def copies_of(where: Where, tables: dict[str, int]) -> StageCopies:
     """`tables` says how far a table over each feature reaches. NotYetError where experts are in several memories."""
     found = tuple(tuple(OperatorCopies() for _ in operators) for operators in where.stages)
     places: dict[str, int] = {}
-    moved: list[Moved] = []
+    moved: list[Copied] = []
     windows: list[dict[int, int]] = [{} for _ in where.stages]  # by stage: bytes that one place of the step copies
     policy = where.group.offloading.expert_prefetch
     for execution in where.executions():
@@ -76,14 +66,14 @@ def copies_of(where: Where, tables: dict[str, int]) -> StageCopies:
             _need_one_place(where, execution, place)
             entry.by_batch, entry.by_batch_from = rows.tolist(), source
             entry.demand = policy == "demand" and op.kind == "moe"
-            moved.append(Moved(place, op.feature, rows, op.kind == "moe"))
+            moved.append(Copied(place, op.feature, rows, op.kind == "moe"))
             size = int(rows.max(initial=0))
         else:
             size = where.bytes_there(op)
             entry.ahead = entry.ahead or [0] * op.repeat
             entry.ahead_from = entry.ahead_from or [0] * op.repeat
             entry.ahead[execution.number], entry.ahead_from[execution.number] = size, source
-            moved.append(Moved(place, "", np.array([size], np.int64)))
+            moved.append(Copied(place, "", np.array([size], np.int64)))
         number = {"prologue": -1, "layer": execution.layer}.get(op.part, 1 << 20)
         windows[execution.stage][number] = windows[execution.stage].get(number, 0) + size
     depth = where.group.offloading.weight_buffers
@@ -98,12 +88,12 @@ def _buffers(sizes_of: dict[int, int], depth: int) -> int:
     return max(windows, default=0)
 
 
-def _summed(moved: Sequence[Moved]) -> tuple[Moved, ...]:
+def _summed(moved: Sequence[Copied]) -> tuple[Copied, ...]:
     sums: dict[tuple[str, str, bool], Int64] = {}
     for one in moved:
         key = (one.place, one.feature, one.experts)
         sums[key] = sums[key] + one.rows if key in sums else one.rows
-    return tuple(Moved(place, feature, rows, experts) for (place, feature, experts), rows in sums.items())
+    return tuple(Copied(place, feature, rows, experts) for (place, feature, experts), rows in sums.items())
 
 
 def _by_batch(where: Where, op: Operator, last: int) -> Int64:

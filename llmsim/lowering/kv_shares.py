@@ -1,6 +1,7 @@
 """What each decode rank needs of which prefill rank, for any two layouts."""
 
 from itertools import accumulate, count
+from math import gcd, lcm
 from typing import TYPE_CHECKING
 
 from llmsim.model import Dtypes, Layout, ModelConfig, dtype_bytes
@@ -25,16 +26,19 @@ def kv_shares(
     are more ranks than heads: then the ranks that need a head take turns at the ranks that have it. Latent attention
     stores one whole latent on every rank. The state of linear attention is split by heads; it is one per sequence,
     however long that is. Layers with a sliding window hand over the blocks of the window and one more (vLLM 0.24's NIXL
-    connector); chunked ones hand over whole prompts, as there their window is no kind of its own by default.
+    connector); chunked ones hand over whole prompts, as there their window is no kind of its own by default. Ranks that
+    share sequences by tokens (context parallelism) get and give the tokens that they hold, of n ranks every n-th.
     """
     shares = []
-    for first_target, (start, stop) in zip(count(0, decode.tp), _stages(model, decode), strict=False):
-        for first_source, (other_start, other_stop) in zip(count(0, prefill.tp), _stages(model, prefill), strict=False):
+    for first_target, (start, stop) in zip(count(0, decode.stage_ranks), _stages(model, decode), strict=False):
+        for first_source, (other_start, other_stop) in zip(
+            count(0, prefill.stage_ranks), _stages(model, prefill), strict=False
+        ):
             layers = range(max(start, other_start), min(stop, other_stop))
             if not layers:
                 continue
-            for rank in range(decode.tp):
-                needed = _heads_from(model, dtypes, prefill.tp, decode.tp, rank)
+            for rank in range(decode.stage_ranks):
+                needed = _heads_from(model, dtypes, prefill, decode, rank)
                 states = _states_from(model, dtypes, prefill.tp, decode.tp, rank)
                 for source in sorted({*needed, *states}):
                     parts = _parts(model, layers, needed.get(source, 0), states.get(source, 0), block_size)
@@ -70,11 +74,12 @@ def draft_shares(source: "LoweredGroup", target: "LoweredGroup") -> tuple[Share,
     model, block_size = target.draft.model, target.engine.block_size
     first_layer = target.model.num_layers
     first_source, first_target = _last_stage(source.layout), _last_stage(target.layout)
-    tps = source.draft.layout.tp, target.draft.layout.tp
+    layouts = source.draft.layout, target.draft.layout
+    tps = layouts[0].tp, layouts[1].tp
     shares = []
     for rank in range(target.layout.tp):
         alone = tps[1] == 1  # every rank drafts for itself
-        needed = _heads_from(model, target.dtypes, *tps, 0 if alone else rank)
+        needed = _heads_from(model, target.dtypes, *layouts, 0 if alone else rank)
         for holder, per_token in sorted(needed.items()):
             sender = rank % source.layout.tp if tps[0] == 1 else holder
             parts = [
@@ -106,19 +111,35 @@ def _parts(model: ModelConfig, layers: range, per_token: int, state: int, block_
     return parts
 
 
-def _heads_from(model: ModelConfig, dtypes: Dtypes, prefill_tp: int, decode_tp: int, rank: int) -> dict[int, int]:
-    """Bytes per token and layer that a decode rank needs of each prefill rank."""
+def _heads_from(model: ModelConfig, dtypes: Dtypes, prefill: Layout, decode: Layout, rank: int) -> dict[int, int]:
+    """Bytes per token and layer that a decode rank needs of each prefill rank of a stage.
+
+    Of n and m ranks that share tokens, ranks have tokens in common where their places are equal modulo gcd(n, m): one
+    in lcm(n, m).
+    """
     size = int(dtype_bytes(dtypes.kv))
     if model.latent is not None:
         per_head, heads = model.latent.cached_width * size, 1
     else:
         per_head, heads = 2 * model.head_dim * size, model.num_key_value_heads
+    common, cycle = (how(prefill.context_ranks, decode.context_ranks) for how in (gcd, lcm))
+    here = _token_place(decode, rank)
     needed: dict[int, int] = {}
-    for head in _heads_of(rank, decode_tp, heads):
-        holders = [other for other in range(prefill_tp) if head in _heads_of(other, prefill_tp, heads)]
-        source = holders[rank % len(holders)]
-        needed[source] = needed.get(source, 0) + per_head
+    for head in _heads_of(rank % decode.tp, decode.tp, heads):
+        for there in range(here % common, prefill.context_ranks, common):
+            holders = [
+                other
+                for other in range(prefill.stage_ranks)
+                if head in _heads_of(other % prefill.tp, prefill.tp, heads) and _token_place(prefill, other) == there
+            ]
+            source = holders[rank % len(holders)]
+            needed[source] = needed.get(source, 0) + -(-per_head // cycle)
     return needed
+
+
+def _token_place(layout: Layout, rank: int) -> int:
+    """Which of the `context_ranks` parts of a sequence's tokens a rank of a stage holds (vLLM's total_cp_rank)."""
+    return rank // layout.tp * layout.decode_context + rank % layout.tp % layout.decode_context
 
 
 def _states_from(model: ModelConfig, dtypes: Dtypes, prefill_tp: int, decode_tp: int, rank: int) -> dict[int, int]:

@@ -93,9 +93,7 @@ def _refuse_what_does_not_run_yet(group: Group, layout: Layout) -> None:
         return
     name = "prefill" if layout.prefill_context > 1 else "decode"
     what = ""
-    if group.pd_type is not None:
-        what = f'the role pd_type "{group.pd_type}"'
-    elif group.offloading != Offloading():
+    if group.offloading != Offloading():
         what = "weights or attention outside of the devices"
     elif layout.dp > 1 and layout.prefill_context > 1:
         what = "experts that data-parallel ranks share"

@@ -88,6 +88,39 @@ def test_bytes_are_the_tokens_that_were_not_there(tmp_path: Path) -> None:
         assert (h.kv_transfer_bytes == tokens.astype(np.int64) * 131_072 * copies).all()
 
 
+@pytest.mark.parametrize("how", [(), ("--kv-transfer", "layerwise")])
+@pytest.mark.parametrize(
+    ("prefill", "decode"),
+    [
+        ({"tp_size": 2}, {"tp_size": 4, "decode_context_parallel_size": 4}),
+        ({"num_npus": 4, "tp_size": 2, "prefill_context_parallel_size": 2}, {"tp_size": 2}),
+        (
+            {"num_npus": 4, "tp_size": 2, "prefill_context_parallel_size": 2, "decode_context_parallel_size": 2},
+            {"tp_size": 4, "decode_context_parallel_size": 2},
+        ),
+    ],
+)
+def test_ranks_that_share_sequences_hand_over(
+    tmp_path: Path, prefill: dict[str, Any], decode: dict[str, Any], how: tuple[str, ...]
+) -> None:
+    """Latent attention: each token's 31,104 B are on one of the decode ranks that share it, on each set of them."""
+    sides = [
+        instance(role, model_name="deepseek-ai/DeepSeek-V2-Lite", **{"num_npus": keys["tp_size"], **keys})
+        for role, keys in (("prefill", prefill), ("decode", decode))
+    ]
+    path = written(tmp_path, cluster(sides))
+    trace = "synthetic:n=6,rate=20,input=fixed:200,output=fixed:4,seed=1"
+    folded, exact = run(path, *how, trace=trace), run(path, *how, "--exact", trace=trace)
+    assert_sound(folded)
+    for name, column in vars(folded.requests).items():
+        assert (getattr(exact.requests, name) == column).all(), name
+    copies = decode["tp_size"] // decode.get("decode_context_parallel_size", 1)
+    h = folded.handovers
+    assert h is not None
+    tokens = (folded.workload.input_tokens - h.decode_cached_tokens).astype(np.int64)
+    assert (h.kv_transfer_bytes == tokens * 27 * 576 * 2 * copies).all()
+
+
 def test_slow_links_show_in_the_first_token_and_in_the_blame(tmp_path: Path) -> None:
     pair = [instance("prefill"), instance("decode")]
     fast = run(written(tmp_path, cluster(pair, link_bw=400)))

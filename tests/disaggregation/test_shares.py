@@ -4,11 +4,11 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from llmsim.lowering.kv_shares import all_but_last, kv_shares, of_several_kinds
-from llmsim.model import Dtypes, Layout, ModelConfig, load_model
+from llmsim.model import Dtypes, Layout, ModelConfig, layout_problem, load_model
 from llmsim.model.sizes import kv_bytes_per_token, kv_groups, state_bytes_per_sequence
 
 LLAMA = load_model("meta-llama/Llama-3.1-8B")  # 8 KV heads of 128, 32 layers
@@ -97,3 +97,39 @@ def test_a_chunked_window_is_no_kind_of_its_own() -> None:
     [(_, _, parts)] = kv_shares(scout, Dtypes(), Layout(1), Layout(1), 16)
     assert [(len(layers), tail) for layers, _, _, tail in parts] == [(scout.num_layers, 0)]
     assert not of_several_kinds(scout)
+
+
+contexts = st.sampled_from([(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (3, 1), (4, 1)])
+
+
+@given(
+    heads=st.sampled_from([1, 2]), prefill=contexts, decode=contexts, tps=st.tuples(*[st.sampled_from([4, 8])] * 2),
+    latent=st.booleans(),
+)  # fmt: skip
+def test_ranks_that_share_tokens_get_those_that_they_hold(
+    heads: int, prefill: tuple[int, int], decode: tuple[int, int], tps: tuple[int, int], latent: bool
+) -> None:
+    """Token by token: what a pair moves is what both of them hold of the first tokens, by vLLM's dealing."""
+    model = DEEPSEEK if latent else replace(LLAMA, num_key_value_heads=heads, head_dim=3 * 64)
+    layouts = [
+        Layout(tp, prefill_context=pcp, decode_context=dcp)
+        for tp, (pcp, dcp) in zip(tps, (prefill, decode), strict=True)
+    ]
+    assume(not any(layout_problem(model, layout) for layout in layouts))
+    copies = [1 if latent else layout.tp // heads for layout in layouts]
+    tokens = 144  # of all cycles
+
+    def held(layout: Layout, rank: int, copies: int) -> set[tuple[int, int]]:
+        place = rank // layout.tp * layout.decode_context + rank % layout.tp % layout.decode_context
+        head = 0 if latent else rank % layout.tp // copies
+        return {(head, token) for token in range(tokens) if token % layout.context_ranks == place}
+
+    per_head = (576 if latent else 2 * 3 * 64) * 2
+    received: dict[int, int] = dict.fromkeys(range(layouts[1].stage_ranks), 0)
+    for source, target, parts in kv_shares(model, Dtypes(), *layouts):
+        [(_, size, _, _)] = parts
+        both = held(layouts[0], source, copies[0]) & held(layouts[1], target, copies[1])
+        assert size * tokens == len(both) * per_head
+        received[target] += size * tokens
+    for target, count in received.items():
+        assert count == len(held(layouts[1], target, copies[1])) * per_head
