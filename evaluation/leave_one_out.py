@@ -13,8 +13,10 @@ Classes and what is left out:
 - decode attention, other heads: one head shape, from the nearest other one, scaled by its bytes
 - GEMM and decode attention by the data sheet: the roofline, which knows no table
 
-Distances double when a point is left out, so the errors of interpolation are upper bounds of what it makes between all
-points. The last three are what extrapolated, scaled and analytic times are worth (`llmsim/costs/confidence.py`).
+GEMMs of cards whose rows were measured with their weights in the cache are compared as a run uses them, with weights
+from memory. Distances double when a point is left out, so the errors of interpolation are upper bounds of what it makes
+between all points. The last three are what extrapolated, scaled and analytic times are worth
+(`llmsim/costs/confidence.py`).
 """
 
 import argparse
@@ -100,14 +102,17 @@ def _gemm_shapes(table: GemmTable, sample: int, rng: np.random.Generator) -> Flo
         i, j = inside[at]
         us = table.us.copy()
         us[:, i, j] = np.nan
-        found, _ = replace(table, us=us).column(int(table.n_axis[i]), int(table.k_axis[j]))
-        errors.append(found / table.us[:, i, j] - 1)
+        n, k = int(table.n_axis[i]), int(table.k_axis[j])
+        found, _ = replace(table, us=us).column(n, k)
+        cold = table.cold_us(n, k)
+        errors.append(np.maximum(found, cold) / np.maximum(table.us[:, i, j], cold) - 1)
     return np.concatenate(errors)
 
 
 def _gemm_tokens(table: GemmTable, sample: int, rng: np.random.Generator) -> Floats:
     shapes = np.argwhere(~np.isnan(table.us).any(axis=0))
-    columns = [table.us[:, i, j] for i, j in shapes[_some(len(shapes), sample, rng)]]
+    chosen = shapes[_some(len(shapes), sample, rng)]
+    columns = [np.maximum(table.us[:, i, j], table.cold_us(table.n_axis[i], table.k_axis[j])) for i, j in chosen]
     return np.concatenate([_inner(table.m_axis, column) for column in columns])
 
 

@@ -54,15 +54,19 @@ class GemmTable:
         marks = np.where(np.isin(counts, self.m_axis) & exact, Provenance.MEASURED, Provenance.INTERPOLATED)
         beyond = n > self.n_axis[-1] or k > self.k_axis[-1]
         marks = np.where((counts > self.m_axis[-1]) | beyond, Provenance.EXTRAPOLATED, marks)
-        weight_bytes = n * k * self.weight_bytes_per_element
-        may_be_warm = self.measured_warm() and weight_bytes < COLD_FACTOR * self.light.last_level_cache_bytes
-        cold_us = weight_bytes / self.stream_bytes_per_s() * 1e6 if may_be_warm else 0.0
+        cold_us = self.cold_us(n, k)
         warm = times < cold_us
         marks = np.where(warm, Provenance.SCALED, marks).astype(np.uint8)
         method = "" if exact else f", n={n} k={k} {'extrapolated' if beyond else 'interpolated'} in efficiency"
         if bool(warm[1:].any()):
             method += ", weights at the streaming rate"
         return np.maximum(times, cold_us), marks, self.label + method
+
+    def cold_us(self, n: float, k: float) -> float:
+        """What streaming the weights takes, where the cache may have held them while they were measured; else 0."""
+        weight_bytes = n * k * self.weight_bytes_per_element
+        may_be_warm = self.measured_warm() and weight_bytes < COLD_FACTOR * self.light.last_level_cache_bytes
+        return weight_bytes / self.stream_bytes_per_s() * 1e6 if may_be_warm else 0.0
 
     def measured_warm(self) -> bool:
         """Some row beats the data sheet's bandwidth: its weights came from the cache (L40S, RTX PRO 6000; not H100)."""
