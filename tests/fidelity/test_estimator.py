@@ -1,13 +1,9 @@
 """Steps against the estimator of aiconfigurator-core, and the errors of interpolation: the scripts' own figures."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
+from evaluation.leave_one_out import CARDS, leave_one_out
 from tests.costs.builders import needs_database
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 pytestmark = needs_database
 LIMIT_PERCENT = 5.0
@@ -34,11 +30,10 @@ def test_steps_agree_or_their_difference_is_named(model: str, card: str) -> None
     assert all(abs(step.counted_percent) <= LIMIT_PERCENT for step in decodes)
 
 
-@pytest.mark.parametrize("card", ["A100", "H100"])
+@pytest.mark.parametrize("card", CARDS)
 def test_what_is_left_out_is_predicted(card: str) -> None:
-    from evaluation.leave_one_out import leave_one_out
 
-    errors = {one.what: one for one in leave_one_out(card, sample=80)}
+    errors = {one.what: one for one in leave_one_out(card)}
     for what in ("GEMM, unseen shape", "GEMM, unseen tokens", "decode attention"):
         assert len(errors[what].values) > 100
         assert errors[what].percentile(50) <= LIMIT_PERCENT
