@@ -55,8 +55,9 @@ class Attention:
         copies = max(1, min(self._layers, 16, 1 + 2 * self._cache_bytes // max(self.bytes_of(batch), 1)))
         if self._device.type == "cpu":
             copies = min(copies, 4)
-        buffers = [Buffers(self._torch, self._device, self._dtype, self.shape, batch) for _ in range(copies)]
         kernel = KERNELS[self.kernel]
+        make = (self._torch, self._device, self._dtype, self.shape, batch, kernel.page())
+        buffers = [Buffers(*make) for _ in range(copies)]
         calls = [kernel.call(self._torch, each) for each in buffers]
         state = {"next": 0}
 
@@ -89,7 +90,7 @@ def usable_kernels(torch: Any, device: Any, dtype: Any, shape: HeadShape) -> tup
 def _check(torch: Any, device: Any, dtype: Any, shape: HeadShape, name: str) -> str:
     """Why a kernel cannot be trusted, or ""; whatever it raises is its reason."""
     try:
-        buffers = Buffers(torch, device, dtype, shape, CHECKED)
+        buffers = Buffers(torch, device, dtype, shape, CHECKED, KERNELS[name].page())
         once = KERNELS[name].once
         if once is not None:
             once(torch, buffers)()

@@ -16,16 +16,20 @@ if TYPE_CHECKING:
     from profiler.attention import HeadShape
 
 Work = Callable[[], Any]
-BLOCK = 16
-UPSTREAM_BLOCK = 256
-"""The flash_attn package reads pages of multiples of 256 tokens; vLLM's build of it reads pages of 16."""
+PAGE = 16
+"""Tokens of a page of the cache, as vLLM has them."""
+LARGE_PAGE = 256
+"""What the flash_attn package can read, and what transformers' continuous batching uses."""
 
 
 class Buffers:
     """Queries, new keys and values, and a paged cache whose pages are shuffled, for one batch."""
 
-    def __init__(self, torch: Any, device: Any, dtype: Any, shape: HeadShape, batch: Sequence[tuple[int, int]]) -> None:
-        self.shape, self.batch = shape, tuple(batch)
+    def __init__(
+        self, torch: Any, device: Any, dtype: Any, shape: HeadShape, batch: Sequence[tuple[int, int]], page: int = PAGE
+    ) -> None:
+        """`page`: tokens of a page."""
+        self.shape, self.batch, self.page = shape, tuple(batch), page
         make = {"device": device, "dtype": dtype}
         new = [q for q, _ in batch]
         self.lengths = [q + k for q, k in batch]
@@ -33,11 +37,10 @@ class Buffers:
         self.query = torch.randn(sum(new), shape.heads, shape.head_dim, **make)
         self.new_kv = [torch.randn(sum(new), shape.kv_heads, shape.head_dim, **make) for _ in range(2)]
         self.packed_mask: Any = None
-        self.block = UPSTREAM_BLOCK if max(self.lengths) > UPSTREAM_BLOCK else BLOCK
         self._paged(torch, device, make)
 
     def _paged(self, torch: Any, device: Any, make: dict[str, Any]) -> None:
-        pages = [-(-length // self.block) for length in self.lengths]
+        pages = [-(-length // self.page) for length in self.lengths]
         order = torch.randperm(sum(pages), device=device)
         table = torch.zeros(len(pages), max(pages), dtype=torch.int32, device=device)
         slots, write = [], []
@@ -45,13 +48,13 @@ class Buffers:
             mine = order[first : first + count]
             table[index, :count] = mine.to(torch.int32)
             positions = torch.arange(self.lengths[index], device=device)
-            slot = mine[positions // self.block] * self.block + positions % self.block
+            slot = mine[positions // self.page] * self.page + positions % self.page
             slots.append(slot)
             write.append(slot[self.lengths[index] - self.batch[index][0] :])
         self.table = table
         self.read_index, self.write_index = torch.cat(slots), torch.cat(write)
         self.slots = slots
-        shape = (sum(pages), self.block, self.shape.kv_heads, self.shape.head_dim)
+        shape = (sum(pages), self.page, self.shape.kv_heads, self.shape.head_dim)
         self.cache = [torch.randn(*shape, **make) for _ in range(2)]
         self.flat = [part.view(-1, self.shape.kv_heads, self.shape.head_dim) for part in self.cache]
         for flat, new in zip(self.flat, self.new_kv, strict=True):
@@ -87,6 +90,7 @@ class Kernel:
     missing: Callable[[Any, Any, Any], str]
     call: Callable[[Any, Buffers], Work]
     once: Callable[[Any, Buffers], Work] | None = None
+    page: Callable[[], int] = lambda: PAGE
 
 
 def _needs_cuda(torch: Any, device: Any, dtype: Any, package: str) -> str:
@@ -104,17 +108,34 @@ def _flash_missing(torch: Any, device: Any, dtype: Any) -> str:
     return "" if "" in reasons else reasons[0]
 
 
+def _flash_page() -> int:
+    """That of vLLM's build, where there is one."""
+    try:
+        import vllm.vllm_flash_attn  # noqa: F401
+    except ImportError:
+        return LARGE_PAGE
+    return PAGE
+
+
+def _flash_version(buffers: Buffers) -> dict[str, int]:
+    """The version that vLLM runs on this device (3 on Hopper); its function takes 2 where none is named."""
+    from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
+
+    version = get_flash_attn_version(head_size=buffers.shape.head_dim)
+    return {} if version is None else {"fa_version": int(version)}
+
+
 def _flash_call(torch: Any, buffers: Buffers) -> Work:
     common: dict[str, Any] = {
         "q": buffers.query, "k": buffers.cache[0], "v": buffers.cache[1], "cu_seqlens_q": buffers.cu_q,
         "max_seqlen_q": max(q for q, _ in buffers.batch), "max_seqlen_k": max(buffers.lengths),
         "softmax_scale": buffers.scale, "causal": True, "block_table": buffers.table,
     }  # fmt: skip
-    try:
+    if _flash_page() == PAGE:
         from vllm.vllm_flash_attn import flash_attn_varlen_func
 
-        common["seqused_k"] = buffers.used_k
-    except ImportError:
+        common |= {"seqused_k": buffers.used_k, "out": torch.empty_like(buffers.query), **_flash_version(buffers)}
+    else:
         from flash_attn import flash_attn_varlen_func
 
         common["cu_seqlens_k"] = buffers.cu_k
@@ -227,10 +248,10 @@ def _packed_call(torch: Any, buffers: Buffers) -> Work:
 
 KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {
-        "flash": Kernel(_flash_missing, _flash_call),
+        "flash": Kernel(_flash_missing, _flash_call, page=_flash_page),
         "triton": Kernel(lambda torch, device, dtype: _needs_cuda(torch, device, dtype, "vllm"), _triton_call),
         "sdpa": Kernel(lambda torch, device, dtype: "", _sdpa_call),
-        "packed": Kernel(lambda torch, device, dtype: "", _packed_call, _packed_once),
+        "packed": Kernel(lambda torch, device, dtype: "", _packed_call, _packed_once, lambda: LARGE_PAGE),
     }
 )
 """In order of preference; `packed` is only for comparison with transformers' continuous batching."""

@@ -50,6 +50,8 @@ def open_device(torch: Any, name: str, threads: int) -> Any:
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise InputError(f"--device {name}: this PyTorch sees no CUDA device; use --device cpu")
+        if (device.index or 0) >= torch.cuda.device_count():
+            raise InputError(f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices, from 0")
         torch.cuda.set_device(device)
     if threads:
         torch.set_num_threads(threads)
@@ -85,6 +87,12 @@ def describe(torch: Any, device: Any) -> DeviceInfo:
     facts["threads"] = torch.get_num_threads()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
     return DeviceInfo(_cpu_name(), _cpu_cache(), memory, facts)
+
+
+def smi_name(torch: Any, device: Any) -> str:
+    """How nvidia-smi calls a CUDA device, whichever devices this process may see."""
+    uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", "") or "")
+    return f"GPU-{uuid.removeprefix('GPU-')}" if uuid else str(device.index or 0)
 
 
 def _version(package: str) -> str | None:

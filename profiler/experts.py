@@ -53,7 +53,9 @@ class Experts:
             flat = ids.reshape(-1)
             order = torch.argsort(flat)
             rows = order // ids.shape[1]
-            ends = torch.bincount(flat, minlength=experts).cumsum(0).to(torch.int32)
+            # Counted without bincount, which asks the device how large its result is: no graph can hold that.
+            counts = torch.zeros(experts, dtype=torch.int32, device=flat.device)
+            ends = counts.scatter_add_(0, flat, torch.ones_like(flat, dtype=torch.int32)).cumsum(0, dtype=torch.int32)
             gate, wide = torch._grouped_mm(x[rows], up, offs=ends).chunk(2, dim=-1)
             y = torch._grouped_mm(silu(gate) * wide, down, offs=ends)
             y = y * weights.reshape(-1)[order].unsqueeze(1).to(y.dtype)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from llmsim.config.errors import InputError
 from llmsim.model import Layout, load_model, resolve_dtypes
-from profiler.device import import_torch, open_device, torch_dtype
+from profiler.device import import_torch, open_device, smi_name, torch_dtype
 from profiler.kernels import Style
 from profiler.meta import Meta
 from profiler.plan import Limits, Point, attention_points, expert_points, layer_points, skew_points
@@ -104,7 +104,7 @@ class _Session:
         self._ranks = {rank.tp: rank for rank in ranks}
         self._folder = folder
         self._tables: dict[tuple[int, str], GrowingTable] = {}
-        self._meter = PowerMeter(device.index or 0) if device.type == "cuda" else None
+        self._meter = PowerMeter(smi_name(torch, device)) if device.type == "cuda" else None
         self._busy: dict[str, list[tuple[float, float]]] = {}
         self._yardstick = (lambda: yardstick_us(torch, device, self._watch)) if self._on_cpu else None
         self.yardsticks_us: list[float] = []

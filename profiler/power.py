@@ -17,7 +17,8 @@ INTERVAL_MS = 100
 class PowerMeter:
     """Samples in the background; `between` gives what was drawn in an interval of `time.perf_counter`."""
 
-    device_index: int
+    device: str
+    """As nvidia-smi takes it: a UUID, or a number (which CUDA_VISIBLE_DEVICES does not change)."""
     samples: list[tuple[float, list[float]]] = field(default_factory=list)
     _process: subprocess.Popen[str] | None = None
 
@@ -25,7 +26,7 @@ class PowerMeter:
         """Starts sampling; why it cannot, or ""."""
         if shutil.which("nvidia-smi") is None:
             return "nvidia-smi is not there"
-        command = ["nvidia-smi", f"--id={self.device_index}", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"]
+        command = ["nvidia-smi", f"--id={self.device}", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"]
         try:
             self._process = subprocess.Popen(
                 [*command, f"--loop-ms={INTERVAL_MS}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
