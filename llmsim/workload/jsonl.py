@@ -14,6 +14,7 @@ from llmsim.workload.limits import MAX_TIME_NS
 from llmsim.workload.lines import (
     Call,
     Line,
+    column_of,
     decode_lenient,
     decode_strict,
     given_keys,
@@ -160,8 +161,7 @@ class _Reader:
         input_tokens, output_tokens = call.input_toks, call.output_toks
         if input_tokens is UNSET or output_tokens is UNSET:
             raise self._refusal(line, number)
-        where = f"{self._source}:{number}" if model is not UNSET or self._models.required else ""
-        index = self._models.index(model, where) if isinstance(model, str) else self._models.unnamed(where)
+        index = -1 if model is UNSET and not self._models.required else self._model(model, line, number)
         input_ids, output_ids = call.input_tok_ids, call.output_tok_ids
         if output_ids is not UNSET and len(output_ids) != output_tokens:
             raise self._refusal(line, number)
@@ -173,5 +173,12 @@ class _Reader:
         row = (arrival_ns, input_tokens, output_tokens, index)
         self._builder.add_with_content(row, input_ids, None if output_ids is UNSET else output_ids)
 
+    def _model(self, model: object, line: bytes, number: int) -> int:
+        """The index of the model that a line names, or names not."""
+        column = max(line.find(b'"model"'), 0) + 1
+        where = f"{self._source}:{number}:{column}"
+        return self._models.index(model, where) if isinstance(model, str) else self._models.unnamed(where)
+
     def _refusal(self, line: bytes, number: int) -> InputError:
-        return InputError(f"{self._source}:{number}: {problem(line)}")
+        said = problem(line)
+        return InputError(f"{self._source}:{number}:{column_of(line, said)}: {said}")

@@ -1,6 +1,7 @@
 """The schema of one trace line, and the sentence that says what is wrong with a line that does not match it."""
 
 import json
+import re
 from typing import Annotated, Any
 
 import msgspec
@@ -96,6 +97,35 @@ def unknown_keys(line: bytes) -> list[str]:
     for call in fields.get("sub_requests", ()):
         found |= set(call) - set(Call.__struct_fields__)
     return sorted(found)
+
+
+def column_of(line: bytes, said: str) -> int:
+    """Where in a line (from 1, in bytes) that is which `problem` speaks of; 1 where it is missing, or all of it."""
+    byte = re.search(r"\(byte (\d+)\)", said)
+    if byte:
+        return int(byte[1]) + 1
+    if "is truncated" in said or "not UTF-8" in said:
+        place = re.search(r"at column (\d+)", said)
+        return int(place[1]) if place else len(line.rstrip()) + 1
+    field = re.match(r'"(?:sub_requests\[(\d+)\])?\.?(\w*)', said)
+    if field is None:
+        return 1
+    try:
+        start = _call_start(line, int(field[1])) if field[1] else 0
+    except ValueError:  # a text that looks like the list of calls
+        return 1
+    return max(line.find(b'"%b"' % field[2].encode(), start) if field[2] else start, 0) + 1
+
+
+def _call_start(line: bytes, index: int) -> int:
+    """Where call `index` of a well-formed session begins."""
+    text, scan = line.decode("utf-8"), json.JSONDecoder().raw_decode
+    at = text.index("[", text.index('"sub_requests"')) + 1
+    for turn in range(index + 1):
+        while text[at] in " \t,":
+            at += 1
+        at = scan(text, at)[1] if turn < index else at
+    return len(text[:at].encode())
 
 
 def problem(line: bytes) -> str:

@@ -138,7 +138,7 @@ def test_a_trace_may_give_priorities(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bad", [1.5, "high", None, 1 << 31, True])
 def test_a_bad_priority_is_named(bad: object, tmp_path: Path) -> None:
     path = lines(tmp_path / "t.jsonl", REQUEST, {**REQUEST, "priority": bad})
-    with pytest.raises(InputError, match=r't\.jsonl:2: "priority" is .*must be an integer from -2147483648'):
+    with pytest.raises(InputError, match=r't\.jsonl:2:\d+: "priority" is .*must be an integer from -2147483648'):
         load(path)
     session = {"arrival_time_ns": 1, "sub_requests": [{"input_toks": 5, "output_toks": 2, "priority": bad}]}
     with pytest.raises(InputError, match=r'"sub_requests\[0\]\.priority" is'):

@@ -162,7 +162,7 @@ def test_models_match_by_name_or_tail(read):
     ],
 )
 def test_model_errors_name_line_and_choice(read, line, models, said):
-    with pytest.raises(InputError, match=r"trace\.jsonl:1: ") as caught:
+    with pytest.raises(InputError, match=r"trace\.jsonl:1:\d+: ") as caught:
         read(line, models=models)
     assert said in str(caught.value)
 

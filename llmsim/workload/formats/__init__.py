@@ -62,9 +62,10 @@ def detect(path: str, head: Head) -> str:
     if head.kind == "empty":
         raise InputError(f"{path}: the trace is empty")
     columns = f" (columns {', '.join(head.columns)})" if head.kind == "csv" else ""
+    simplest = '{"input_toks": 200, "output_toks": 100, "arrival_time_ns": 0}'
     raise InputError(
-        f'{path}:1: not a trace that is known: it begins with "{head.shown}"{columns}; the simplest has lines such as '
-        f'{{"input_toks": 200, "output_toks": 100, "arrival_time_ns": 0}}; known: {", ".join(FORMATS)} (docs/traces.md)'
+        f'{path}:1:1: not a trace that is known: it begins with "{head.shown}"{columns}; the simplest has lines such '
+        f"as {simplest}; known: {', '.join(FORMATS)} (docs/traces.md)"
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from llmsim.config.errors import InputError
 from llmsim.workload.formats.batches import BYTE_ORDER_MARK, CHUNK_BYTES, Batch, Elements, lines_of, whole_lines
+from llmsim.workload.formats.rows import integral
 from llmsim.workload.opening import opened
 
 Record = TypeVar("Record")
@@ -47,7 +48,7 @@ def _documents(path: str, kind: type[Record], stream: BufferedReader) -> Iterato
 
 def _values(reader: "_Text", in_array: bool) -> Iterator[tuple[int, int, Any]]:
     """(line, column, value), one at a time; `in_array`: the text begins inside of a list."""
-    scan = json.JSONDecoder().raw_decode
+    scan = json.JSONDecoder(parse_float=integral).raw_decode
     reader.skip()
     if not in_array and reader.peek() == "[":
         in_array = True

@@ -48,7 +48,7 @@ def head_of(path: Path) -> Head:
     if data[:1] == b"[":
         return Head("array", _keys(data), _first_element(data), shown=shown)
     try:
-        fields = next(csv.reader([line.decode("utf-8").rstrip("\r")]))
+        fields = next(csv.reader([line.decode("utf-8").rstrip("\r")], skipinitialspace=True))
     except (UnicodeDecodeError, csv.Error, StopIteration):
         return Head("", shown=shown)
     return Head("csv" if len(fields) > 1 else "", columns=tuple(field.strip() for field in fields), shown=shown)

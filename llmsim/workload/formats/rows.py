@@ -1,6 +1,7 @@
 """Walks the rows of JSON Lines and CSV files; says file, line and column of what is wrong."""
 
 import csv
+import json
 import re
 from collections.abc import Iterator, Sequence
 from io import BytesIO
@@ -52,8 +53,25 @@ def json_batches(table: Table, kind: type[Record]) -> Iterator[Batch[Record] | t
                     try:
                         yield place, decoder.decode(line)
                     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                        raise _line_error(path, place, line, error) from None
+                        record = with_integers(kind, line)
+                        if record is None:
+                            raise _line_error(path, place, line, error) from None
+                        yield place, record
             number += text.count(b"\n") if batch is None else len(batch.records)
+
+
+def with_integers(kind: type[Record], line: bytes) -> Record | None:
+    """The record of a line that writes integers as 12.0, as pandas does; None where that is not what is wrong."""
+    try:
+        return msgspec.convert(json.loads(line, parse_float=integral), kind)
+    except (ValueError, msgspec.ValidationError, RecursionError):
+        return None
+
+
+def integral(text: str) -> float:
+    """A number of JSON: an integer where it is one, so that 12.0 may stand for a count."""
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) < 1 << 53 else value
 
 
 def _note_unknown(table: Table, kind: type[Any], line: bytes, number: int) -> bool:
@@ -124,9 +142,10 @@ class CsvRows:
         """(line number, fields) of every row but the header; blank lines are skipped."""
         path, width = self.table.source.path, max([*self.columns, *self.optional]) + 1
         with opened(Path(path)) as stream:
-            reader = csv.reader(_lines(path, stream))
+            reader = csv.reader(_lines(path, stream), skipinitialspace=True)
             try:
-                next(reader, None)
+                while not any(next(reader, ["the end"])):  # blank lines before the header
+                    pass
                 for fields in reader:
                     if len(fields) < width:
                         if not fields or (len(fields) == 1 and not fields[0].strip()):

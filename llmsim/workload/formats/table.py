@@ -212,7 +212,7 @@ class Table(Collected):
             return -1
         found = self._model_of.get(name) if name is not None else None
         if found is None:
-            where = f"{self.source.path}:{number}"
+            where = f"{self.source.path}:{number}:1"
             if name is None:
                 return models.unnamed(where)
             try:

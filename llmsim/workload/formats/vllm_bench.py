@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from llmsim.workload.formats.head import Head
-from llmsim.workload.formats.rows import json_error, scaled_ns
+from llmsim.workload.formats.rows import json_error, scaled_ns, with_integers
 from llmsim.workload.formats.source import Source
 from llmsim.workload.formats.table import Table
 from llmsim.workload.opening import opened
@@ -36,7 +36,10 @@ def read(source: Source, head: Head) -> Table:
     try:
         result = msgspec.json.Decoder(Result).decode(data.lstrip(b"\xef\xbb\xbf"))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise json_error(source.path, 1, data, error) from None
+        again = with_integers(Result, data)
+        if again is None:
+            raise json_error(source.path, 1, data, error) from None
+        result = again
     if result.input_lens is None or result.output_lens is None:
         raise table.refusal(
             1, '"input_lens" and "output_lens" are missing; vllm bench serve writes them with --save-detailed'
