@@ -29,6 +29,9 @@ def read_bundle(tables: Sequence[SourceTable], target: Target, report: Report) -
         if degree not in (None, target.tp) and not (what == "moe" and degree == 1):
             report.skip(table.path.name, f"another degree than tp{target.tp}", len(table.rows))
             continue
+        if what == "fit":
+            report.skip(table.path.name, "a fit of skew.csv, which is read itself", len(table.rows))
+            continue
         if what == "skew":
             rows.extra["skew.csv"] = [list(table.header), *table.rows]
         elif what in ("dense", "per_sequence"):

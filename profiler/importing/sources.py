@@ -66,6 +66,7 @@ KINDS: dict[str, frozenset[str]] = {
     "llmservingsim attention": frozenset({"prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us"}),
     "llmservingsim moe": frozenset({"tokens", "activated_experts", "time_us"}),
     "llmservingsim skew": frozenset({"kv_big", "kv_mean", "t_mean_us", "t_skew_us"}),
+    "llmservingsim fit": frozenset({"skew_rate_label", "alpha", "n_samples"}),
     "older layers": frozenset({"layer_name", "input", "kv_cache", "tp_size", "latency(ns)"}),
     "older prefill predictions": frozenset({"kv_cache_size", "prefill_chunk_size", "prediction"}),
     "older decode predictions": frozenset({"batch_size", "kv_cache_size", "prediction"}),
