@@ -18,8 +18,11 @@ class Column:
     meaning: str
 
 
+GROUP = Column("group", "int16", "", "index of the model serving group")
+INTERVAL_END = Column("time_ps", "int64", "ps", "end of the interval")
+
 STEPS = (
-    Column("group", "int16", "", "index of the model serving group"),
+    GROUP,
     Column("schedule_ps", "int64", "ps", "when the batch was formed"),
     Column("start_ps", "int64", "ps", "when the device began with it"),
     Column("end_ps", "int64", "ps", "when the device ended it"),
@@ -36,8 +39,8 @@ STEPS = (
 """One row per engine step and group."""
 
 SERIES = (
-    Column("time_ps", "int64", "ps", "end of the interval"),
-    Column("group", "int16", "", "index of the model serving group"),
+    INTERVAL_END,
+    GROUP,
     Column("running", "int32", "sequences", "running at the end"),
     Column("waiting", "int32", "sequences", "waiting at the end"),
     Column("kv_blocks_used", "int32", "blocks", "referenced at the end"),
@@ -51,14 +54,14 @@ SERIES = (
 """One row per log interval and group."""
 
 POWER = (
-    Column("time_ps", "int64", "ps", "end of the interval"),
+    INTERVAL_END,
     Column("node", "int16", "", "index of the node; -1: the CXL pool"),
     *(Column(f"{name}_w", "float64", "W", f"mean power of {name} in the interval") for name in COMPONENTS),
 )
 """One row per log interval and node that has a power section."""
 
 KV_TIER_SERIES = (
-    Column("time_ps", "int64", "ps", "end of the interval"),
+    INTERVAL_END,
     Column("pool", "int32", "", "index in kv_tiers of the summary"),
     Column("used_bytes", "int64", "bytes", "held or on their way at the end"),
     Column("hit_tokens", "int64", "tokens", "recalled by requests admitted in the interval"),
