@@ -35,6 +35,7 @@ def trial(options: RunOptions) -> "Results":
 
 def prepare(options: RunOptions) -> Prepared:
     """Reads and lowers what the options name; raises what the parts raise (InputError, InfeasibleError)."""
+    from llmsim.cli.unused import unused_notes
     from llmsim.config import EngineOverrides, load_cluster, resolve
     from llmsim.lowering import lower
     from llmsim.lowering.meeting import unmet_notes
@@ -58,7 +59,7 @@ def prepare(options: RunOptions) -> Prepared:
         tiers = lower_tiers(deployment, lowered.groups, options.tiers, lowered.network)
     media = options.tiers.media if options.tiers is not None else ()
     pool = (*idle_pool_notes(deployment, media), *unmet_notes(deployment, lowered.groups, media))
-    lowered = replace(lowered, notes=(*lowered.notes, *pool))
+    lowered = replace(lowered, notes=(*lowered.notes, *pool, *unused_notes(options, deployment, lowered)))
     workload, clients = _workload(options, lowered)
     simulation = SimulationOptions(
         router=options.router,

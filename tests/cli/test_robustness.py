@@ -196,6 +196,20 @@ def test_a_bandwidth_that_is_not_used_is_said(tmp_path: Path, capsys: pytest.Cap
     assert tpot["roofline", slow] > 2 * tpot["roofline", CLUSTER]
 
 
+def test_what_changes_nothing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    memory = {"mem_size": 79.1, "mem_bw": 3350, "mem_latency": 400}
+    given = ("--decode-routing-policy", "RR", "--expert-routing-policy", "ZIPF:s=2")
+    assert run(*ROOFLINE, "--json", *given, cluster=changed(tmp_path, npu_mem=memory)) == 0
+    notes = " ".join(json.loads(capsys.readouterr().out)["notes"])
+    assert "--decode-routing-policy RR changes nothing: no instance has the pd_type decode" in notes
+    assert "--expert-routing-policy ZIPF:s=2 changes nothing: no model of the cluster has experts" in notes
+    assert "npu_mem.mem_latency of the cluster file (400 ns) is not used" in notes
+    assert run(*ROOFLINE, "--json", "--enable-local-offloading", cluster=changed(tmp_path, npu_mem=memory)) == 0
+    assert "mem_latency" not in capsys.readouterr().out
+    assert run(*ROOFLINE, "--json") == 0
+    assert "changes nothing" not in capsys.readouterr().out
+
+
 def test_errors_name_the_instance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for instance in ({"hardware": "Abacus"}, {"model_name": "no/model"}, {"model_name": "meta-llama/Llama-3.1-405B"}):
         assert run(cluster=changed(tmp_path, **instance)) in (2, 3)
