@@ -23,9 +23,9 @@ def write_csv(results: Results, path: str | Path) -> None:
     Time stamps are rounded to whole ns, halves up, and every duration is a difference of rounded stamps: TTFT plus the
     ITLs is the latency exactly. `queuing_delay` ends when the request is first scheduled. TPOT is
     (latency - TTFT) / (output - 1), rounded; empty for one token. ITL is a Python list of output - 1 integers. In
-    a disaggregated run `instance id` decodes, HANDOVER_COLUMNS say where the prompt was computed, how long its KV was
-    what the request waited for (`kv_transfer_ps` of the blame), and how much of it there was. Raises InputError
-    where `path` cannot be written.
+    a disaggregated run `instance id` decodes, and HANDOVER_COLUMNS say where the prompt was computed, how long the
+    request waited for its KV (`kv_transfer_ps` of the blame), and how much of it was moved. Raises InputError where
+    `path` cannot be written.
     """
     requests, workload = results.requests, results.workload
     rows = finished_rows(requests)

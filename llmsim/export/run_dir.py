@@ -38,13 +38,15 @@ def write_run_dir(folder: str | Path, results: Results, summary: Mapping[str, An
     """Writes requests, steps, series and summary, then manifest.json: where that is there, the rest is complete.
 
     All but the manifest's "host" is the same bytes for the same run (Parquet: with the same pyarrow). Files of an
-    earlier run are replaced one by one. Raises InputError where something cannot be written or an input is gone.
+    earlier run are replaced one by one, and tables that this one does not have are removed. Raises InputError where something cannot be written or an input is gone.
     """
     target = check_writable_folder(folder)
     (target / "manifest.json").unlink(missing_ok=True)
     write_requests(results, target / "requests.parquet")
     write_columns(results.steps, STEPS, target / "steps.parquet")
     write_columns(results.series, SERIES, target / "series.parquet")
+    for name in ("kv_tiers.parquet", "power.parquet"):
+        (target / name).unlink(missing_ok=True)
     if results.kv_tiers:
         write_columns(results.kv_tier_series, KV_TIER_SERIES, target / "kv_tiers.parquet")
     if results.energy is not None:
@@ -74,6 +76,9 @@ def _manifest(record: RunRecord) -> dict[str, Any]:
 
 
 def _fingerprint(path: str | Path) -> dict[str, Any]:
+    """Of a pipe nothing: it has been read, and to open it again would wait for another writer."""
+    if Path(path).exists() and not Path(path).is_file():
+        return {"path": str(path), "sha256": None, "bytes": None}
     try:
         with Path(path).open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()

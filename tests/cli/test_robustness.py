@@ -196,6 +196,30 @@ def test_a_bandwidth_that_is_not_used_is_said(tmp_path: Path, capsys: pytest.Cap
     assert tpot["roofline", slow] > 2 * tpot["roofline", CLUSTER]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_trace_from_a_pipe_is_read_once(tmp_path: Path) -> None:
+    """The manifest does not open it again, which would wait for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = subprocess.Popen(
+        command("--dataset", tmp_path / "pipe", "--run-dir", tmp_path / "r"), stdout=subprocess.DEVNULL
+    )
+    (tmp_path / "pipe").write_bytes(TRACE.read_bytes())
+    try:
+        assert reader.wait(timeout=60) == 0
+    finally:
+        reader.kill()
+    _, trace = json.loads((tmp_path / "r" / "manifest.json").read_text())["inputs"]
+    assert (trace["sha256"], trace["bytes"]) == (None, None)
+
+
+def test_a_run_folder_holds_nothing_of_an_earlier_run(tmp_path: Path) -> None:
+    power = ROOT / "cluster_config" / "single_node_power_instance.json"
+    assert run(*ROOFLINE, "--run-dir", tmp_path / "r", cluster=power) == 0
+    assert (tmp_path / "r" / "power.parquet").exists()
+    assert run(*ROOFLINE, "--run-dir", tmp_path / "r") == 0
+    assert not (tmp_path / "r" / "power.parquet").exists()
+
+
 def test_what_changes_nothing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     memory = {"mem_size": 79.1, "mem_bw": 3350, "mem_latency": 400}
     given = ("--decode-routing-policy", "RR", "--expert-routing-policy", "ZIPF:s=2")
