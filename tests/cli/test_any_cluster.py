@@ -10,7 +10,12 @@ import pytest
 from llmsim.cli import run_main
 
 DENSE = ("meta-llama/Llama-3.1-8B", "google/gemma-2-9b", "Qwen/Qwen3-32B")
-EXPERTS = ("Qwen/Qwen3-30B-A3B", "deepseek-ai/DeepSeek-V2-Lite", "openai/gpt-oss-20b")
+EXPERTS = (
+    "Qwen/Qwen3-30B-A3B",
+    "deepseek-ai/DeepSeek-V2-Lite",
+    "openai/gpt-oss-20b",
+    "Qwen/Qwen3-Next-80B-A3B-Instruct",
+)
 DEVICES = {
     "H100": (79.1, 3350),
     "A100": (79.1, 2039),
@@ -34,9 +39,48 @@ OPTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("--kv-cache-dtype", ("fp8",)),
     ("--engine-profile", ("vllm-0.19", "vllm-0.33")),
     ("--cudagraph-mode", ("NONE", "PIECEWISE")),
-    ("--speculative-config", ('{"method": "ngram", "num_speculative_tokens": 2, "acceptance_rate": 0.5}',)),
+    (
+        "--speculative-config",
+        tuple(
+            json.dumps({"method": method, "num_speculative_tokens": 2, "acceptance_rate": 0.5})
+            for method in ("ngram", "eagle", "eagle", "mtp")
+        ),
+    ),
+    ("--queue-order", ("test_any_cluster:LongestFirst",)),
+    ("--admission", ("QUEUE_LIMIT:requests=6",)),
+    ("--long-prefill-token-threshold", ("100",)),
+    ("--watermark", ("0.05",)),
+    ("--block-size", ("1", "48", "256")),
 )
-FLAGS = ("--no-async-scheduling", "--exact", "--prioritize-prefill", "--gen", "--no-enable-prefix-caching")
+TRANSFERS = (("--kv-transfer", ("layerwise",)), ("--kv-transfer-mode", ("push",)))
+TIERS = (
+    ("--kv-tier-write", ("write-through-selective", "write-back")),
+    ("--kv-tier-eviction", ("lfu", "cost")),
+    ("--kv-tier-recall", ("async",)),
+)
+FLAGS = (
+    "--async-scheduling",
+    "--no-async-scheduling",
+    "--exact",
+    "--prioritize-prefill",
+    "--gen",
+    "--no-enable-prefix-caching",
+)
+POWER = {
+    "base_node_power": 60,
+    "npu": {
+        name: {"idle_power": 25, "standby_power": 115, "active_power": 300, "standby_duration": 18} for name in DEVICES
+    },
+    "dram": {"dimm_size": 32, "idle_power": 2.0, "energy_per_bit": 6.0},
+    "link": {"num_links": 1, "idle_power": 5, "energy_per_bit": 4.0},
+}
+
+
+class LongestFirst:
+    """A queue order in Python."""
+
+    def key(self, request: Any) -> int:
+        return -int(request.tokens)
 
 
 def cluster(draw: random.Random) -> dict[str, Any]:
@@ -62,17 +106,23 @@ def cluster(draw: random.Random) -> dict[str, Any]:
             instances.append(instance)
         host = {"mem_size": 512, "mem_bw": 256, "mem_latency": 0}
         nodes.append({"num_instances": 2, "cpu_mem": host, "instances": instances})
+        if draw.random() < PROBABLE:
+            nodes[-1]["power"] = POWER
     pool = {"mem_size": 1024, "mem_bw": 60, "mem_latency": 250, "num_devices": 4}
     links = {"link_bw": [450, 55, 50], "link_latency": draw.choice([0, 1000])}
     return {"num_nodes": len(nodes), **links, "cxl_mem": pool, "nodes": nodes}
 
 
-def arguments(draw: random.Random) -> list[str]:
+def arguments(draw: random.Random, *, apart: bool) -> list[str]:
+    """With prefill and decode `apart`, how KV moves may be drawn, too."""
     requests = f"n={draw.choice([1, 7, 30])},rate={draw.choice([1, 20, 200])},seed=1"
     lengths = f"input=lognormal:{draw.choice([50, 600])}:max=2000,output=lognormal:{draw.choice([5, 60])}:max=300"
     chosen = ["--dataset", f"synthetic:{requests},{lengths}", "--max-model-len", "4096"]
     for name, values in OPTIONS:
         if draw.random() < PROBABLE:
+            chosen += [name, draw.choice(values)]
+    for name, values in (*(TIERS if "--prefix-storage" in chosen else ()), *(TRANSFERS if apart else ())):
+        if draw.random() < 0.4:
             chosen += [name, draw.choice(values)]
     return chosen + [flag for flag in FLAGS if draw.random() < PROBABLE / 2]
 
@@ -82,10 +132,13 @@ def test_it_runs_or_is_refused(
     seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LLMSIM_DEBUG", "1")  # what is no known error is raised
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))  # of the queue order
     draw = random.Random(seed)
     path = tmp_path / "c.json"
-    path.write_text(json.dumps(cluster(draw)))
-    code = run_main(["--cluster-config", str(path), *arguments(draw), "--json"])
+    document = cluster(draw)
+    path.write_text(json.dumps(document))
+    apart = any("pd_type" in instance for node in document["nodes"] for instance in node["instances"])
+    code = run_main(["--cluster-config", str(path), *arguments(draw, apart=apart), "--json"])
     out, err = capsys.readouterr()
     if code == 0:
         summary = json.loads(out)
