@@ -193,3 +193,46 @@ def test_a_decode_only_request_that_loses_its_kv_computes_its_prompt() -> None:
     sim = run([(0.0, 4, 9), (0.0, 4, 9)], options)
     assert preempted(sim)[0][1] == 1
     assert [step for step in schedule(sim) if any(tokens > 1 for _, tokens, _ in step)] == [[(1, 9, 0)]]
+
+
+TWO_BATCHES = [(0.0, 4, 3), (0.0, 4, 3)]
+
+
+def test_two_stages_take_turns_and_one_batch_is_scheduled_ahead() -> None:
+    """vLLM's Model Runner V2: a sequence decodes in every second call; without that it would join the second batch."""
+    turns = {"async_scheduling": True, "decode_interval": 2}
+    sim = run(TWO_BATCHES, Options("vllm_v1", budget=4, depth=3, extra=turns))
+    assert schedule(sim) == [[(0, 4, 0)], [(1, 4, 0)], [(0, 1, 4)], [(1, 1, 4)], [(0, 1, 5)], [(1, 1, 5)]]
+    assert sim.schedule(0)["time_ps"].tolist()[:4] == [0, 0, 0, 10**9]
+    together = run(TWO_BATCHES, Options("vllm_v1", budget=4, depth=3, extra={**turns, "decode_interval": 1}))
+    assert schedule(together)[:3] == [[(0, 4, 0)], [(0, 1, 4), (1, 3, 0)], [(0, 1, 5), (1, 1, 3)]]
+
+
+def test_alone_a_sequence_waits_for_its_turn_and_nothing_stands_still() -> None:
+    extra = {"async_scheduling": True, "decode_interval": 4}
+    sim = run([(0.0, 4, 3)], Options("vllm_v1", depth=5, extra=extra))
+    assert schedule(sim) == [[(0, 4, 0)], [(0, 1, 4)], [(0, 1, 5)]]
+    assert sim.requests()["finish_ps"][0] == 3 * 10**9
+
+
+def test_sarathi_in_stages_has_a_request_in_one_batch_at_a_time() -> None:
+    sim = run([(0.0, 8, 1)], Options("sarathi", budget=4, depth=2))
+    assert sim.schedule(0)["time_ps"].tolist() == [0, 10**9]  # the second chunk behind the first one's end
+    assert run([(0.0, 8, 1)], Options("vllm_v1", budget=4, depth=2)).schedule(0)["time_ps"].tolist() == [0, 0]
+    sim = run(TWO_BATCHES, Options("sarathi", budget=4, depth=2))
+    assert schedule(sim) == [[(0, 4, 0)], [(1, 4, 0)], [(0, 1, 4)], [(1, 1, 4)], [(0, 1, 5)], [(1, 1, 5)]]
+
+
+def test_sarathi_in_stages_restarts_who_is_in_no_batch() -> None:
+    # 3 blocks: request 0 has taken its second and runs when request 1 needs one
+    sim = run([(0.0, 4, 6), (0.0, 4, 2)], Options("sarathi", budget=4, block_size=4, blocks=4, depth=2))
+    assert preempted(sim) == [(3, 1)]
+    younger_runs = run([(0.0, 4, 2), (0.0, 4, 6)], Options("sarathi", budget=4, block_size=4, blocks=4, depth=2))
+    assert preempted(younger_runs) != [(2, 1)]
+
+
+def test_orca_in_stages_has_a_request_in_one_batch_at_a_time() -> None:
+    sim = run(TWO_BATCHES, Options("orca", budget=40, max_seqs=2, max_model_len=40, depth=2))
+    assert schedule(sim) == [[(0, 4, 0), (1, 4, 0)], [(0, 1, 4), (1, 1, 4)], [(0, 1, 5), (1, 1, 5)]]
+    apart = run([(0.0, 30, 3), (0.0, 30, 3)], Options("orca", budget=40, max_seqs=2, max_model_len=40, depth=2))
+    assert schedule(apart)[:4] == [[(0, 30, 0)], [(1, 30, 0)], [(0, 1, 30)], [(1, 1, 30)]]
