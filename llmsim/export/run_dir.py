@@ -38,7 +38,8 @@ def write_run_dir(folder: str | Path, results: Results, summary: Mapping[str, An
     """Writes requests, steps, series and summary, then manifest.json: where that is there, the rest is complete.
 
     All but the manifest's "host" is the same bytes for the same run (Parquet: with the same pyarrow). Files of an
-    earlier run are replaced one by one, and tables that this one does not have are removed. Raises InputError where something cannot be written or an input is gone.
+    earlier run are replaced one by one, and tables that this one does not have are removed. Raises InputError where
+    something cannot be written or an input is gone.
     """
     target = check_writable_folder(folder)
     (target / "manifest.json").unlink(missing_ok=True)
