@@ -106,7 +106,7 @@ def h100(folder: Path) -> str:
         "no table of kernels holds; the engine profile of a current one has none. The artifact keeps server logs of "
         "its A6000 runs: vLLM 0.11.1 and 0.13.0rc2 with enforce_eager, so without CUDA graphs. If these runs were the "
         "same, launches take much of it: the second column has the launch time of the engine profile, which was "
-        "measured elsewhere, and comes to the published TPOT of one instance without a fit, but not to the others.",
+        "measured on another host, and lies on both sides of what was published.",
         "",
         "What one gap cannot do: the published TPOT of one instance is 4.05 ms above that of two, each with half of "
         "the sequences; the simulated one 2.5 ms, with and without the gap. Some cost grows with the batch: about 30 "
