@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from llmsim.costs.silicon_attention import AttentionRows, find_rows
 from llmsim.costs.silicon_beside import expert_choices, kv_writes
 from llmsim.costs.silicon_gemm import GemmTable, load_gemm
 from llmsim.costs.silicon_grid import decode_grid, prefill_grid
-from llmsim.costs.silicon_latent import INSIDE, find_kernels, find_modules
+from llmsim.costs.silicon_latent import INSIDE, between_kernels, find_kernels, find_modules, rows_of_heads
 from llmsim.costs.silicon_linear import linear_curve
 from llmsim.costs.silicon_moe import moe_curve
 from llmsim.costs.skew import mixed_decode_q20, skew_q20
@@ -41,6 +41,7 @@ DECODE_ROWS = 256
 NARROW_LOSS = 1.2
 """From this ratio on, a note says that narrow weights do not pay: below, the two were measured alike."""
 KINDS = {"gemm": "matrices", "moe": "experts"}
+LATENT_FEATURES: tuple[Literal["prefills", "decodes"], ...] = ("prefills", "decodes")
 GEMM_DTYPES = {
     "bf16": ("bfloat16",),
     "fp16": ("bfloat16",),
@@ -152,7 +153,30 @@ class SiliconSource:
             self._streaming = streaming(self._database, self._light)
         writes = [] if self._modules else kv_writes(self._request, self._streaming)
         beside = writes + expert_choices(self._request, self._streaming)
-        return beside + self._kernel_gap()
+        return beside + self._between_latent_kernels() + self._kernel_gap()
+
+    def _between_latent_kernels(self) -> list[OpCost]:
+        """What a module of latent attention does besides the operators that stand for it, scaled from DeepSeek-V3's."""
+        gemms, op = self._gemm_table(WIDE), self._any_attention()
+        kernels = None if self._modules or self._request.model.latent is None else self._kernel_rows(op)
+        if gemms is None or kernels is None:
+            return []
+        found = []
+        for kernel, kind, feature in zip(kernels, ("context", "generation"), LATENT_FEATURES, strict=True):
+            module = rows_of_heads(self._database.tables(f"mla_{kind}"), op, self._request, GEMM_DTYPES[WIDE][0])
+            if module is None:
+                continue
+            tokens, us = between_kernels(module, kernel, gemms, op.heads, prompts=kind == "context")
+            counts = np.arange(self._request.counts(feature) + 1)
+            ps = to_ps(np.interp(counts, tokens, us))
+            for beside in self._request.operators:
+                if beside.name in ("latent_norm", "rotary_emb"):
+                    ps = ps - self._elementwise(beside, len(ps) - 1).ps
+            ps = np.where(counts > 0, np.maximum(ps, 0), 0)
+            marks = np.full(len(ps), Provenance.SCALED, dtype=np.uint8)
+            source = f"{module.label}, beyond its kernels"
+            found.append(OpCost(f"latent_{feature}", "layer", op.repeat, feature, ps, marks, source))
+        return found
 
     def _kernel_gap(self) -> list[OpCost]:
         if KERNEL_GAP_PS == 0:
@@ -174,7 +198,15 @@ class SiliconSource:
         ]
 
     def _gemm(self, op: Operator, last: int) -> Curve | None:
-        dtype = short_dtype(op.weight_dtype or self._request.dtypes.weight)
+        table = self._gemm_table(short_dtype(op.weight_dtype or self._request.dtypes.weight))
+        if table is None:
+            return None
+        us, marks, label = table.curve_us(op.gemm_n, op.gemm_k, np.arange(last + 1, dtype=np.float64))
+        ps = to_ps(us)
+        ps[0] = 0
+        return self._lit(op, Curve(ps, marks, label))
+
+    def _gemm_table(self, dtype: str) -> GemmTable | None:
         if dtype not in self._gemms:
             names = GEMM_DTYPES.get(dtype, ())
             if dtype == "fp8" and self._request.model.weight_block is not None:
@@ -182,13 +214,7 @@ class SiliconSource:
             size = float(dtype_bytes(dtype))
             tables = self._database.tables("gemm")
             self._gemms[dtype] = load_gemm(tables, names, size, self._light.peak(dtype), self._light) if names else None
-        table = self._gemms[dtype]
-        if table is None:
-            return None
-        us, marks, label = table.curve_us(op.gemm_n, op.gemm_k, np.arange(last + 1, dtype=np.float64))
-        ps = to_ps(us)
-        ps[0] = 0
-        return self._lit(op, Curve(ps, marks, label))
+        return self._gemms[dtype]
 
     def _elementwise(self, op: Operator, last: int) -> Curve:
         """By the bytes that it moves: the card's own streaming kernel at equal bytes (streaming.py)."""

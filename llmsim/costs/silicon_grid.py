@@ -27,6 +27,9 @@ every head size (flash_fwd_launch_template.h, run_mha_fwd_splitkv_dispatch). FA3
 COLD_FACTOR = 2
 """A KV cache this many times the last-level cache is certainly read from memory."""
 PS_PER_US = 1e6
+DISTURBED = 1.5
+"""A call that took so many times as long as one of a longer prompt or cache was disturbed: a few rows are up to a
+hundred times too slow (H100, TensorRT-LLM, four heads: 4 decodes at 4,095 tokens 510 us, at 8,191 24 us)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +61,7 @@ def prefill_grid(
     cached token: its tile's (query row, token) pairs at the rate per SM that the longest prompts reach. waves(q) =
     heads * ceil(q / tile) / SMs. Full waves give the causal-area share of the full length's time.
     """
-    lengths, times_us = _prompt_times(rows)
+    lengths, times_us = prompt_times(rows)
     q_axis = geometric_axis(1, request.table_tokens, 8)
     k_axis = np.insert(geometric_axis(1, max(request.max_model_len, 2), 4), 0, 0)
     q, k = np.meshgrid(q_axis.astype(np.float64), k_axis.astype(np.float64), indexing="ij")
@@ -98,14 +101,14 @@ def _cached_part_us(lengths: Floats, times_us: Floats, request: CostRequest, op:
     return np.asarray(packed_tiles / sheet.num_sms * per_block_us)
 
 
-def _prompt_times(rows: AttentionRows) -> tuple[Floats, Floats]:
+def prompt_times(rows: AttentionRows) -> tuple[Floats, Floats]:
     """(prompt lengths, microseconds) of one whole prompt; what exceeds the shortest call is scaled with the heads."""
     alone = rows.numbers("batch_size") == 1
     lengths = rows.numbers("isl") + rows.numbers("step")
     points, owner = np.unique(lengths[alone], return_inverse=True)
     times_us = np.full(len(points), np.inf)
     np.minimum.at(times_us, owner, rows.numbers("latency")[alone] * 1e3)
-    times_us = np.maximum.accumulate(times_us)
+    times_us = np.maximum.accumulate(_undisturbed(times_us))
     return points, times_us[0] + (times_us - times_us[0]) * rows.scale_compute
 
 
@@ -182,8 +185,15 @@ def decode_times(rows: AttentionRows) -> tuple[Floats, Floats, Floats]:
     us = np.full((len(n_points), len(kv_points)), np.inf)
     np.minimum.at(us, (at_n, at_kv), rows.numbers("latency") * 1e3)
     us[np.isinf(us)] = np.nan
+    us = _undisturbed(us)
     shortest = np.nanmin(us, axis=1, keepdims=True)
     return n_points, kv_points, shortest + (us - shortest) * rows.scale_kv
+
+
+def _undisturbed(times_us: Floats) -> Floats:
+    """Times by length (the last axis) without those that something else on the machine made long (DISTURBED)."""
+    longer = np.fmin.accumulate(times_us[..., ::-1], axis=-1)[..., ::-1]
+    return np.asarray(np.where(times_us > DISTURBED * longer, longer, times_us))
 
 
 def cold_line(us: Floats, kv_bytes: Floats, light: Light) -> tuple[float, float]:

@@ -5,7 +5,8 @@ For other hidden sizes, query ranks and weights, and where ranks share sequences
 other frameworks stand in; they depend on the heads and on the latent's widths, which all published models have in
 common. Projections then are GEMMs like any other. On decodes SGLang and vLLM run the same kernels; prompts take
 TensorRT-LLM's rows first: like vLLM it expands keys and values and runs plain attention, while SGLang's rows on Hopper
-attend on the compressed cache, which takes more than twice as long.
+attend on the compressed cache, which takes more than twice as long. What vLLM's module does between its kernels
+(copies, small matrices for each head) is what its rows of DeepSeek-V3 have beyond kernel and projections.
 """
 
 from __future__ import annotations
@@ -14,14 +15,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llmsim.costs.database import TablePath, read_columns
 from llmsim.costs.silicon_attention import KV_DTYPES, AttentionRows
+from llmsim.costs.silicon_gemm import GemmTable
+from llmsim.costs.silicon_grid import decode_times, prompt_times
 from llmsim.model import LatentAttention, short_dtype
 
 if TYPE_CHECKING:
     from llmsim.costs.source import CostRequest
     from llmsim.model import Operator
+
+Floats = NDArray[np.float64]
 
 KERNEL_WIDTHS = {"kv_rank": 512, "nope_dim": 128, "rope_dim": 64, "v_dim": 128}
 """Of the latent attention that the kernels' rows were measured with."""
@@ -43,7 +49,7 @@ def find_modules(tables: list[TablePath], op: Operator, request: CostRequest) ->
         return None
     if model.latent is None or (model.hidden_size, model.latent) != MEASURED_SHAPE or gemm is None:
         return None
-    return _of_heads(tables, op, request, gemm)
+    return rows_of_heads(tables, op, request, gemm)
 
 
 def find_kernels(tables: list[TablePath], op: Operator, request: CostRequest) -> AttentionRows | None:
@@ -54,11 +60,39 @@ def find_kernels(tables: list[TablePath], op: Operator, request: CostRequest) ->
     latent = request.model.latent
     if latent is None or any(getattr(latent, name) != width for name, width in KERNEL_WIDTHS.items()):
         return None
-    found = _of_heads(tables, op, request, None)
+    found = rows_of_heads(tables, op, request, None)
     return None if found is None else replace(found, exact=False)
 
 
-def _of_heads(tables: list[TablePath], op: Operator, request: CostRequest, gemm: str | None) -> AttentionRows | None:
+def between_kernels(
+    module: AttentionRows, kernel: AttentionRows, gemms: GemmTable, heads: int, *, prompts: bool
+) -> tuple[Floats, Floats]:
+    """(tokens, microseconds): the time of the measured module of as many heads beyond its kernel and its projections.
+
+    Of prompts, or of decodes at the shortest KV. The streaming kernels beside them are still in it.
+    """
+    if prompts:
+        (tokens, us), (points, attention) = prompt_times(module), prompt_times(kernel)
+    else:
+        tokens, _, whole = decode_times(module)
+        points, _, alone = decode_times(kernel)
+        us, attention = np.nanmin(whole, axis=1), np.nanmin(alone, axis=1)
+    us = us - np.interp(tokens, points, attention)
+    hidden, latent = MEASURED_SHAPE
+    shapes = (
+        (latent.q_rank + latent.cached_width, hidden),
+        (heads * (latent.nope_dim + latent.rope_dim), latent.q_rank),
+        (heads * (latent.nope_dim + latent.v_dim), latent.kv_rank),
+        (hidden, heads * latent.v_dim),
+    )
+    for n, k in shapes:
+        us = us - gemms.curve_us(n, k, tokens)[0]
+    return tokens, us
+
+
+def rows_of_heads(
+    tables: list[TablePath], op: Operator, request: CostRequest, gemm: str | None
+) -> AttentionRows | None:
     """Rows of a number of heads, of modules with weights of type `gemm`, or (None) of kernels.
 
     A number of heads that was not measured takes the next larger one's rows, scaled by the heads.
