@@ -69,10 +69,12 @@ class Collected:
             raise InputError(f"{self.source.path}: the trace is empty{more}")
         arrival_ns, after, rows, in_order = self._sorted(n)
         sessions = self._sessions(rows)  # first, for the memory
+        self._at, self._line, self._session = array("q"), array("q"), array("q")
         following = next_calls(arrival_ns)
         tool_ns = np.zeros(n, dtype=np.int64)
         tool_ns[following >= 0] = after[rows][following[following >= 0]]
         del after
+        self._after = array("q")
         inputs, outputs = np.frombuffer(self._input, np.int32), np.frombuffer(self._output, np.int32)
         stream = inputs.astype(np.int64) + outputs
         if self._contents.repeats:
