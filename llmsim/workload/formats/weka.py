@@ -9,7 +9,6 @@ time before that sub-agent's start is taken as the former, for all of it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from typing import Annotated, Any
@@ -72,42 +71,24 @@ def read(source: Source, head: Head) -> Table:
     return reader.finished()
 
 
-@dataclass
-class _Calls:
-    """Calls in the order of the file, not yet in the table; `conversations` and `empty` are places in a batch."""
+Call = tuple[int, int, int, int, int, bool, str, list[int] | None, str | None]
+"""Place of its conversation in a batch, time in ns, input and output tokens, ns after the call before (-1: at its own
+time), whether aside, session, ids, model."""
 
-    conversations: list[int] = field(default_factory=list)
-    at_ns: list[int] = field(default_factory=list)
-    input_tokens: list[int] = field(default_factory=list)
-    output_tokens: list[int] = field(default_factory=list)
-    after_ns: list[int] = field(default_factory=list)
-    aside: list[bool] = field(default_factory=list)
-    sessions: list[str] = field(default_factory=list)
-    ids: list[list[int] | None] = field(default_factory=list)
-    models: list[str | None] = field(default_factory=list)
-    empty: list[int] = field(default_factory=list)
 
-    def add(self, conversation: int, at_ns: int, call: Request, after_ns: int, aside: bool, session: str) -> None:
-        self.conversations.append(conversation)
-        self.at_ns.append(at_ns)
-        self.input_tokens.append(call.input or 1)
-        self.output_tokens.append(call.output or 1)
-        self.after_ns.append(after_ns)
-        self.aside.append(aside)
-        self.sessions.append(session)
-        self.models.append(call.model)
-
-    def into(self, table: Table, line_of: Callable[[int], int]) -> None:
-        """Puts them into the table; `line_of` is the line of the conversation at a place."""
-        if self.empty:
-            table.dropped(line_of(self.empty[0]), len(self.empty))
-        table.take(
-            Rows(
-                lambda: [line_of(place) for place in self.conversations], np.array(self.at_ns, dtype=np.int64),
-                self.input_tokens, self.output_tokens, after_ns=self.after_ns, aside=self.aside,
-                sessions=self.sessions, ids=self.ids, models=self.models,
-            )
-        )  # fmt: skip
+def _take(table: Table, calls: list[Call], empty: list[int], line_of: Callable[[int], int]) -> None:
+    """Puts calls into the table; `empty` are the places of those without tokens, `line_of` is the line of a place."""
+    if empty:
+        table.dropped(line_of(empty[0]), len(empty))
+    if not calls:
+        return
+    places, at_ns, inputs, outputs, after_ns, aside, sessions, ids, models = zip(*calls, strict=True)
+    table.take(
+        Rows(
+            lambda: [line_of(place) for place in places], np.array(at_ns, dtype=np.int64), inputs, outputs,
+            after_ns=after_ns, aside=aside, sessions=sessions, ids=ids, models=models,
+        )
+    )  # fmt: skip
 
 
 class _Reader:
@@ -121,7 +102,8 @@ class _Reader:
         self._relative = False
         self._scope = ""
         self._first_id = self._next_id = 0
-        self._calls = _Calls()
+        self._calls: list[Call] = []
+        self._empty: list[int] = []
 
     @property
     def full(self) -> bool:
@@ -139,8 +121,7 @@ class _Reader:
         if not self._taken:
             note_unused(self.table, line, value, Conversation.__struct_encode_fields__)
         self._conversation(0, conversation, lambda: (line, column))
-        self._calls.into(self.table, lambda _: line)
-        self._calls = _Calls()
+        self._hand_over(lambda _: line)
 
     def take_all(self, batch: Batch[Conversation]) -> None:
         """The conversations of a batch, as far as they are wanted."""
@@ -150,8 +131,11 @@ class _Reader:
             self._conversation(index, conversation, partial(batch.place, index))
             if self.full:
                 break
-        self._calls.into(self.table, lambda index: batch.place(index)[0])
-        self._calls = _Calls()
+        self._hand_over(lambda index: batch.place(index)[0])
+
+    def _hand_over(self, line_of: Callable[[int], int]) -> None:
+        _take(self.table, self._calls, self._empty, line_of)
+        self._calls, self._empty = [], []
 
     def _conversation(self, index: int, conversation: Conversation, place: Callable[[], tuple[int, int]]) -> None:
         """Takes the calls of the conversation at `index` of its batch; `place` says where it stands in the file."""
@@ -191,14 +175,14 @@ class _Reader:
             aside = ready_ns is not None and not follows
             ids = self._ids(call)
             if call.input < 1 or call.output < 1:
-                self._calls.empty.append(index)
+                self._empty.append(index)
                 if drops:
                     continue
             if after_ns < 0 and spawned_ns is not None:
-                self._nested[0].append(len(self.table) + len(self._calls.at_ns))
+                self._nested[0].append(len(self.table) + len(self._calls))
                 self._nested[1].append(spawned_ns)
-            self._calls.add(index, at_ns, call, after_ns, aside, name)
-            self._calls.ids.append(ids)
+            tokens = (call.input or 1, call.output or 1)
+            self._calls.append((index, at_ns, *tokens, after_ns, aside, name, ids, call.model))
             self._overlapping += aside
             if not aside:
                 ready_ns = at_ns + round((call.api_time or 0) * 1e9)
