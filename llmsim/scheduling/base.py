@@ -17,6 +17,8 @@ class Scheduler(Protocol):
     """Decides what each step of one group runs; called once per arrival and per step, never per block or token.
 
     Requests are rows of the workload. Batches complete in the order of their building. An exception ends the run.
+    One that may find something by being asked again, with nothing else having happened, has a method `asks_again() ->
+    bool`, which is called when nothing is in flight and `build` gave nothing.
     """
 
     def add(self, request: int) -> None:
