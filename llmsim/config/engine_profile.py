@@ -101,6 +101,8 @@ class EngineProfile:
     eager_launch_ns: int = 0
     async_stages: bool = False
     """Pipeline stages may schedule asynchronously: its Model Runner V2 keeps a batch more than stages in flight."""
+    pads_new_decodes: bool = False
+    """With drafts, a request that starts with one token takes as many as a verification, or waits for room for them."""
     lone_prompt_uncapped: bool = False
     """The long-prefill threshold does not hold for a request that is alone."""
 
@@ -145,6 +147,7 @@ def load_profile(name: str) -> EngineProfile:
         options=tuple(data.get("schedule", {}).get("options", ())),
         second_token_budget=data.get("schedule", {}).get("second_token_budget", False),
         async_stages=data.get("schedule", {}).get("async_stages", False),
+        pads_new_decodes=data.get("schedule", {}).get("pads_new_decodes", False),
         lone_prompt_uncapped=data.get("schedule", {}).get("lone_prompt_uncapped", False),
     )
 

@@ -19,6 +19,7 @@ class StepLimits:
 
     adaptive_threshold: bool
     lone_prompt_uncapped: bool
+    pads_new_decodes: bool
     input_budget: int
     draft_slots: int
     max_num_active_seqs: int
@@ -106,6 +107,7 @@ def settle_limits(values: dict[str, Any], origin: dict[str, str], profile: Engin
     values["limits"] = StepLimits(
         adaptive_threshold=values.pop("long_prefill_token_threshold_adaptive"),
         lone_prompt_uncapped=profile.lone_prompt_uncapped,
+        pads_new_decodes=profile.pads_new_decodes,
         input_budget=values["max_num_batched_tokens"] if second else 0,
         draft_slots=speculation.slots if speculation is not None and second else 0,
         max_num_active_seqs=values.pop("max_num_active_seqs") or 0,

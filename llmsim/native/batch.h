@@ -16,6 +16,7 @@ struct Item {
   std::uint32_t epoch;
   std::int32_t drafts;  // speculative tokens among `tokens`
   bool emits;           // the step samples a token for this request
+  bool padded = false;  // its drafts are nobody's proposal, and none holds
 
   // Attends like a decode: one token, or drafts that are verified behind one.
   bool decodes() const { return tokens == 1 || drafts > 0; }

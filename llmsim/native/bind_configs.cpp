@@ -67,6 +67,7 @@ void bind_kv_configs(nb::module_& m) {
       .def_rw("lone_prompt_uncapped", &StepLimitsConfig::lone_prompt_uncapped)
       .def_rw("input_budget", &StepLimitsConfig::input_budget)
       .def_rw("draft_slots", &StepLimitsConfig::draft_slots)
+      .def_rw("pads_new_decodes", &StepLimitsConfig::pads_new_decodes)
       .def_rw("max_num_active_seqs", &StepLimitsConfig::max_num_active_seqs)
       .def_rw("prefill_schedule_interval", &StepLimitsConfig::prefill_schedule_interval);
 }

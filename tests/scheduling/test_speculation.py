@@ -146,7 +146,7 @@ def test_a_reader_of_hidden_states_computes_the_last_cached_block_again() -> Non
 @given(
     requests=requests_strategy, tokens=st.integers(1, 4), rate=st.sampled_from([0.0, 0.5, 1.0]),
     depth=st.sampled_from([1, 2]), blocks=st.integers(40, 90), caching=st.booleans(), seqs=st.integers(1, 8),
-    mode=st.sampled_from(["plain", "plain", "stages", "runner V2", "decode only", "prefill first"]),
+    mode=st.sampled_from(["plain", "plain", "stages", "runner V2", "decode only", "prefill first", "padded"]),
 )  # fmt: skip
 def test_nothing_is_lost_under_pressure(
     requests: list[tuple[int, int, int]], tokens: int, rate: float, depth: int, blocks: int, caching: bool, seqs: int,
@@ -158,12 +158,53 @@ def test_nothing_is_lost_under_pressure(
         per_token_ms=0.1, extra=drafting(tokens, [rate] * tokens), decode_only=mode == "decode only",
     )  # fmt: skip
     options.extra["prefill_first"] = mode == "prefill first"
+    if mode == "padded":
+        options.extra["limits"] = _native.StepLimits()
+        options.extra["limits"].pads_new_decodes = True
     if mode == "stages":
         options.depth = 1 + 2 * depth
     elif mode == "runner V2":
         options.depth = 2 + depth
         options.extra |= {"async_scheduling": True, "decode_interval": 1 + depth}
     check(requests, options, drafts=tokens)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_who_starts_with_one_token_keeps_a_step_of_verifications_alike(depth: int) -> None:
+    """vLLM 0.33: 1 + 3 tokens beside a verification, of which one counts; in 0.24 one."""
+    rows, extra = [(0.0, 8, 12), (2.5, 1, 2)], drafting(3, [0.0] * 3)
+    limits = _native.StepLimits()
+    limits.pads_new_decodes = True
+    plain = run(rows, Options(depth=depth, extra=extra))
+    padded = run(rows, Options(depth=depth, extra={**extra, "limits": limits}))
+    first = {sim: next(step for step in schedule(sim) if 1 in [row for row, _, _ in step]) for sim in (plain, padded)}
+    assert [(row, tokens) for row, tokens, _ in first[plain]] == [(0, 4), (1, 1)]
+    assert [(row, tokens) for row, tokens, _ in first[padded]] == [(0, 4), (1, 4)]
+    assert padded.requests()["emitted_tokens"].tolist() == [12, 2]
+    assert (padded.requests()["finish_ps"] == plain.requests()["finish_ps"]).all()
+
+
+def test_without_room_for_a_verification_it_waits_and_beside_prompts_it_does_not_pad() -> None:
+    limits = _native.StepLimits()
+    limits.pads_new_decodes = True
+    extra = {**drafting(3, [0.0] * 3), "limits": limits}
+    rows = [(0.0, 2, 6), (0.0, 2, 6), (2.5, 1, 2)]
+    tight = schedule(run(rows, Options(budget=10, extra=extra)))
+    first = next(number for number, step in enumerate(tight) if 2 in [row for row, _, _ in step])
+    assert all(len(step) == 2 for step in tight[1:first]) and first > 4  # 4 + 4 tokens leave two
+    prompts = [(0.0, 40, 3), (0.5, 1, 2)]
+    beside = schedule(run(prompts, Options(budget=16, extra=extra)))
+    assert (1, 1, 0) in [item for step in beside for item in step]
+
+
+def test_all_drafts_that_hold_are_proposals() -> None:
+    """With everything accepted, what a padded request adds to its first step still gives it one token."""
+    limits = _native.StepLimits()
+    limits.pads_new_decodes = True
+    extra = {**drafting(3, [1.0] * 3), "limits": limits}
+    sim = run([(0.0, 8, 40), (2.5, 1, 9)], Options(extra=extra))
+    mine = [tokens for step in schedule(sim) for row, tokens, _ in step if row == 1]
+    assert mine == [4, 4, 4] and sim.requests()["emitted_tokens"].tolist() == [40, 9]
 
 
 def test_with_two_batches_in_flight_a_verification_runs_behind_the_one_that_ends_the_answer() -> None:

@@ -14,6 +14,7 @@ struct StepLimitsConfig {
   std::int32_t input_budget = 0;                  // 0.33: tokens and slots of drafts together; 0: no second budget
   std::int32_t draft_slots = 0;                   // of each sequence, in the second budget
   std::int32_t max_num_active_seqs = 0;           // 0.33: that may run; 0: max_num_seqs
+  bool pads_new_decodes = false;                  // who starts with one token takes a whole verification's (0.33)
   std::int32_t prefill_schedule_interval = 1;     // prompts are computed every so many steps while decodes exist
 };
 

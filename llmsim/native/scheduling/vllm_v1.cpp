@@ -24,6 +24,7 @@ void VllmV1::add(RequestId request) {
 void VllmV1::build(Ps now, Batch& batch) {
   batch.clear();
   ++calls_;
+  some_run_ = some_prompts_run_ = false;
   StepBudget budget(config_.max_num_scheduled_tokens, config_.limits);
   prompt_cap_ = prompt_cap(config_.limits, config_.max_num_scheduled_tokens, num_running() + num_waiting());
   defers_prompts_ = pacing_.on() && pacing_.defers(steps_, somebody_decodes());
@@ -94,6 +95,8 @@ bool VllmV1::schedule_running(Batch& batch, StepBudget& budget, Only only) {
     if (tokens <= 0) continue;
     const std::int32_t slots = s.num_computed + tokens + config_.speculation.lookahead;
     if (!kv_.grow(s, slots) && (only == Only::kPrefills || !make_room(request, slots, batch, budget, i))) return false;
+    some_run_ = true;
+    some_prompts_run_ |= s.in_prompt;
     schedule(request, tokens, batch);
     budget.take(tokens);
   }
@@ -109,10 +112,11 @@ void VllmV1::schedule(RequestId request, std::int32_t tokens, Batch& batch) {
   kv_.register_full(request, std::min(s.num_computed, s.num_tokens));
   const bool emits = s.num_computed == s.num_tokens + s.num_in_flight + drafts;
   if (emits && !partly_prefilled_.empty()) std::erase(partly_prefilled_, request);
+  const bool padded = drafts > 0 && s.num_drafts == 0;
   s.num_drafts = 0;
   s.in_prompt = !emits;
   if (config_.async_scheduling && emits) s.num_in_flight += 1 + drafts;
-  batch.items.push_back({request, tokens, before, s.epoch, drafts, emits});
+  batch.items.push_back({request, tokens, before, s.epoch, drafts, emits, padded});
   s.calm_tokens = 0;
   if (emits && may_be_calm()) calm(request, s);
 }
@@ -189,7 +193,7 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after, std::vector<Re
   if (config_.hands_over && !current) return;
   const SpeculationConfig& speculation = config_.speculation;
   const std::int32_t accepted =
-      item.drafts == 0 ? 0 : speculation.acceptance.accepted(item.request, s.emitted(), item.drafts);
+      item.drafts == 0 || item.padded ? 0 : speculation.acceptance.accepted(item.request, s.emitted(), item.drafts);
   const std::int32_t rejected = item.drafts - accepted;  // these roll back
   if (s.num_computed > 0) s.num_computed -= rejected;
   if (s.num_in_flight > 0) s.num_in_flight -= rejected;

@@ -81,7 +81,7 @@ class VllmV1 final : public Builder {
   Admission reserve(Ps now, RequestId request);
   Admission load(Ps now, RequestId request, std::int32_t hit, std::int32_t recalled);
   Admission admit_arrived(Ps now, RequestId request, std::int32_t budget, Batch& batch);
-  // Tokens of a request that has `computed`, in this step; 0: it would have to be cut and may not be.
+  // Tokens of a request that has `computed`, in this step; 0: it would have to be cut and may not be, or has to wait.
   std::int32_t first_tokens(const Sequence& s, std::int32_t computed, std::int32_t budget) const;
   bool room_to_load(const Sequence& s, std::int32_t slots) const;
   void park(RequestId request, std::int32_t cached, std::int32_t loaded, std::int32_t transfers);
@@ -119,6 +119,8 @@ class VllmV1 final : public Builder {
   std::int32_t most_running_;
   std::int32_t prompt_cap_ = 0;              // of the step that is being built; 0: none
   bool defers_prompts_ = false;              // in that step
+  bool some_run_ = false;                    // in that step, of those that ran before it,
+  bool some_prompts_run_ = false;            // and of these some that had not reached their end
   std::int64_t calls_ = 0;                   // of `build`
   std::int64_t steps_ = 0;                   // with work since the last one without; a wave sets it to its own
   std::vector<Reserved> reserved_;           // by the last build

@@ -120,7 +120,15 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
   return Admission::kScheduled;
 }
 
+// vLLM 0.33 keeps the full graph of a step of uniform verifications: who would add one token to it adds as many as the
+// others, or waits for a step with room for them.
 std::int32_t VllmV1::first_tokens(const Sequence& s, std::int32_t computed, std::int32_t budget) const {
+  const std::int32_t padded = 1 + config_.speculation.tokens;
+  const bool pads = config_.limits.pads_new_decodes && config_.speculation.on() &&
+                    config_.speculation.tokens_by_sequences.empty() && padded <= config_.max_num_scheduled_tokens &&
+                    !some_prompts_run_ && (some_run_ || computed > 0);
+  if (pads && s.num_tokens - computed == 1 && computed + padded + 1 <= config_.kv.max_model_len)
+    return padded > budget ? 0 : padded;
   std::int32_t tokens = s.num_tokens - computed;
   if (prompt_cap_ > 0) tokens = std::min(tokens, prompt_cap_);
   if (!config_.chunked_prefill && tokens > budget) return 0;
