@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.errors import InputError
 
 HELP = (
     "Write one iteration of a run as a graph: every operator with device, duration and bytes. Takes every option of "
@@ -48,14 +48,10 @@ def command(
     graph = iteration_graph(groups, group, batch)
     ranks = _ranks(rank, graph.ranks)
     nodes = [node for node in graph.nodes if node.rank in ranks]
-    if form == "et" and prepared.deployment.topology is not None:
-        raise NotYetError(
-            f"--graph {output}: traces of a cluster with a topology are not written in this version; name a file that "
-            "ends in .dot, .graphml or .json, or remove the topology"
-        )
     if form == "et":
         written = write_chakra(graph, ranks, output)
-        typer.echo(f"{output}: {len(written)} files, {len(nodes)} nodes")
+        on = "" if graph.topology is None else f", for --network-backend={graph.topology.network}"
+        typer.echo(f"{output}: {len(written)} files, {len(nodes)} nodes{on}")
         return 0
     if form == "dot":
         text = as_dot(graph, nodes, every_layer=every_layer)

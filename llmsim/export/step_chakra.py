@@ -9,14 +9,14 @@ microseconds of the rounded times, is a node of its own.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-from llmsim.config.errors import NotYetError
 from llmsim.export.chakra import COLLECTIVES, NodeType, TraceNode, Value, write_trace
 from llmsim.export.step_graph import PS_PER_US, GraphNode, IterationGraph
 
 Groups = dict[tuple[int, ...], int]
-"""Ranks of a group that is not all -> its number."""
+"""Ranks of a group that needs a name -> its number."""
 
 
 def rounded_us(node: GraphNode) -> int:
@@ -25,8 +25,8 @@ def rounded_us(node: GraphNode) -> int:
 
 
 def groups_of(graph: IterationGraph) -> Groups:
-    """The groups of ranks that are named in a file of their own, by first use."""
-    everyone = tuple(range(graph.ranks))
+    """The groups of ranks that are named in a file of their own, by first use; on a topology all are."""
+    everyone = tuple(range(graph.ranks)) if graph.topology is None else ()
     found = dict.fromkeys(
         node.group for node in graph.nodes if node.kind == "collective" and node.on_links and node.group != everyone
     )
@@ -45,6 +45,7 @@ def rounded_ends_ps(graph: IterationGraph) -> dict[int, int]:
 
 def trace_of(graph: IterationGraph, rank: int, groups: Groups, ends_ps: dict[int, int]) -> list[TraceNode]:
     """The nodes of one rank, numbered from 0, and what it waits for other members before they go on together."""
+    devices = _devices(graph)
     place: dict[int, int] = {}
     trace: list[TraceNode] = []
 
@@ -58,7 +59,7 @@ def trace_of(graph: IterationGraph, rank: int, groups: Groups, ends_ps: dict[int
         if waited_us:
             append(f"wait {node.layer}", "COMP", waited_us, after, {"num_ops": 0, "tensor_size": 0})
             after = [trace[-1].id]
-        kind, us, attributes = _form(node, groups)
+        kind, us, attributes = _form(node, groups, devices)
         append(f"{node.name} {node.layer}", kind, us, after, attributes)
         place[node.node] = trace[-1].id
     return trace
@@ -72,11 +73,11 @@ def _waited_us(node: GraphNode, mine: list[int], ends_ps: dict[int, int]) -> int
     return (latest - max(ends_ps[before] for before in mine)) // PS_PER_US
 
 
-def _form(node: GraphNode, groups: Groups) -> tuple[NodeType, int, dict[str, Value]]:
+def _form(node: GraphNode, groups: Groups, devices: Sequence[int]) -> tuple[NodeType, int, dict[str, Value]]:
     """(type, microseconds, attributes) of a node."""
     if node.kind in ("send", "receive"):
         sends = node.kind == "send"
-        end: dict[str, Value] = {"comm_dst": node.group[1]} if sends else {"comm_src": node.group[0]}
+        end: dict[str, Value] = {"comm_dst": devices[node.group[1]]} if sends else {"comm_src": devices[node.group[0]]}
         return "COMM_SEND" if sends else "COMM_RECV", 0, {**end, "comm_size": node.bytes_moved, "comm_tag": 0}
     if node.kind == "collective" and node.on_links:
         # Of an all-gather Chakra has one rank's input, where we have the whole tensor.
@@ -88,41 +89,56 @@ def _form(node: GraphNode, groups: Groups) -> tuple[NodeType, int, dict[str, Val
     return "COMP", rounded_us(node), {"num_ops": node.flops, "tensor_size": node.bytes_moved}
 
 
-def write_chakra(graph: IterationGraph, ranks: list[int], folder: Path) -> list[Path]:
-    """`workload.<rank>.et` for each rank, and system, network, memory and group files of the domain; the paths.
+def _devices(graph: IterationGraph) -> Sequence[int]:
+    """The number of each rank on the network of the traces."""
+    return range(graph.ranks) if graph.topology is None else graph.topology.devices
 
-    The network is the domain's own full meshes; ring collectives, as the program prices them. NotYetError on others.
+
+def write_chakra(graph: IterationGraph, ranks: list[int], folder: Path) -> list[Path]:
+    """`workload.<device>.et` for each rank, and system, network, memory and group files of the domain; the paths.
+
+    Ring collectives, as the program prices them. The network is the domain's own full meshes, on which rank and device
+    are the same; of a cluster with a topology it is that one, and with all ranks its other devices have empty traces.
     """
-    if not graph.dimensions:
-        raise NotYetError(
-            "traces come with a network of full meshes, and this group is on a topology; write .json, .dot or .graphml"
-            ", or run without the topology"
-        )
     folder.mkdir(parents=True, exist_ok=True)
     groups, ends_ps = groups_of(graph), rounded_ends_ps(graph)
+    devices = _devices(graph)
+    traces = {devices[rank]: trace_of(graph, rank, groups, ends_ps) for rank in ranks}
+    if graph.topology is not None and len(ranks) == graph.ranks:
+        traces |= {device: [] for device in range(graph.topology.num_devices) if device not in traces}
     written = []
-    for rank in ranks:
-        written.append(folder / f"workload.{rank}.et")
-        write_trace(written[-1], trace_of(graph, rank, groups, ends_ps))
-    dimensions = [one for one in graph.dimensions if one[0] > 1] or [(2, *graph.dimensions[0][1:])]
-    kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
-    system = {
-        "scheduling-policy": "LIFO", "endpoint-delay": 0, "active-chunks-per-dimension": 1,
-        "preferred-dataset-splits": 1, "collective-optimization": "baseline", "local-mem-bw": 1600,
-        **{f"{kind}-implementation": ["ring"] * len(dimensions) for kind in kinds},
-    }  # fmt: skip
-    network = {
-        "topology": ["FullyConnected"] * len(dimensions), "npus_count": [size for size, _, _ in dimensions],
-        "bandwidth": [rate / 1e9 for _, rate, _ in dimensions], "latency": [ps / 1000 for _, _, ps in dimensions],
-    }  # fmt: skip
+    for device in sorted(traces):
+        written.append(folder / f"workload.{device}.et")
+        write_trace(written[-1], traces[device])
     texts = {
-        "system.json": json.dumps(system, indent=2) + "\n",
-        "network.yml": "".join(f"{key}: {json.dumps(value)}\n" for key, value in network.items()),
+        **_network(graph),
         "memory.json": json.dumps({"memory-type": "NO_MEMORY_EXPANSION"}) + "\n",
     }
     if groups:
-        texts["comm_group.json"] = json.dumps({str(number): list(group) for group, number in groups.items()}) + "\n"
+        lists = {str(number): [devices[rank] for rank in group] for group, number in groups.items()}
+        texts["comm_group.json"] = json.dumps(lists) + "\n"
     for name, text in texts.items():
         written.append(folder / name)
         written[-1].write_text(text)
     return written
+
+
+def _network(graph: IterationGraph) -> dict[str, str]:
+    """The files of the network and of the system, by name."""
+    dimensions = [one for one in graph.dimensions if one[0] > 1]
+    if graph.topology is None and not dimensions:
+        dimensions = [(2, *graph.dimensions[0][1:])]
+    kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+    system = {
+        "scheduling-policy": "LIFO", "endpoint-delay": 0, "active-chunks-per-dimension": 1,
+        "preferred-dataset-splits": 1, "collective-optimization": "baseline", "local-mem-bw": 1600,
+        **{f"{kind}-implementation": ["ring"] * max(len(dimensions), 1) for kind in kinds},
+    }  # fmt: skip
+    texts = {"system.json": json.dumps(system, indent=2) + "\n"}
+    if graph.topology is not None:
+        return {**texts, "network.json": json.dumps(graph.topology.file, indent=1) + "\n"}
+    network = {
+        "topology": ["FullyConnected"] * len(dimensions), "npus_count": [size for size, _, _ in dimensions],
+        "bandwidth": [rate / 1e9 for _, rate, _ in dimensions], "latency": [ps / 1000 for _, _, ps in dimensions],
+    }  # fmt: skip
+    return {**texts, "network.yml": "".join(f"{key}: {json.dumps(value)}\n" for key, value in network.items())}

@@ -6,13 +6,16 @@ Of a group with pipeline stages or data-parallel ranks in lock-step it is the it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from llmsim import _native
 from llmsim.config.errors import NotYetError
 from llmsim.export.step_rows import Item, Row, in_order, rows_of
 from llmsim.lowering import LoweredGroup
+from llmsim.lowering.collectives import DomainLinks
+from llmsim.lowering.routed import RoutedLinks
 from llmsim.model import Layout
 
 PS_PER_US = 1_000_000
@@ -67,6 +70,19 @@ class GraphNode:
 
 
 @dataclass(frozen=True)
+class OnTopology:
+    """The cluster's network, and where on it the ranks are."""
+
+    file: Mapping[str, Any]
+    """A topology file (`llmsim.config.topology`)."""
+    num_devices: int
+    devices: tuple[int, ...]
+    """Of each rank."""
+    network: str
+    """The command `astra-sim`'s name of how messages contend there."""
+
+
+@dataclass(frozen=True)
 class IterationGraph:
     """The nodes of one iteration of one domain, each rank's in execution order."""
 
@@ -84,6 +100,8 @@ class IterationGraph:
     """Of each member."""
     dimensions: tuple[tuple[int, int, int], ...] = ()
     """Of the network: (devices, bytes/s, ps), the first varying fastest."""
+    topology: OnTopology | None = None
+    """Instead of dimensions."""
 
     def of_rank(self, rank: int) -> tuple[GraphNode, ...]:
         """The nodes of one rank."""
@@ -140,7 +158,15 @@ def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) ->
         batch.members,
         batch.items,
         first.links.dimensions,
+        _on_topology(first.links),
     )
+
+
+def _on_topology(links: DomainLinks | RoutedLinks) -> OnTopology | None:
+    if not isinstance(links, RoutedLinks):
+        return None
+    spec = links.routes.placed.spec
+    return OnTopology(spec.as_file(), spec.num_devices(), tuple(links.domain), links.network_name)
 
 
 def padded_tokens(lowered: LoweredGroup, batches: Sequence[Sequence[Item]]) -> list[int]:

@@ -83,13 +83,14 @@ def run_case(
     times = scratch / "node_times.csv"
     times.unlink(missing_ok=True)
     groups = case / "comm_group.json"
+    network = "network.json" if (case / "network.json").exists() else "network.yml"
     command = [
         str(executable),
         f"--rules={rules}",
         f"--network-backend={backend if backend == 'fair-share' else f'congestion-{backend}'}",
         f"--workload-configuration={case}/workload",
         f"--system-configuration={case}/system.json",
-        f"--network-configuration={case}/network.yml",
+        f"--network-configuration={case}/{network}",
         f"--remote-memory-configuration={case}/memory.json",
         f"--comm-group-configuration={groups if groups.exists() else 'empty'}",
         "--json",

@@ -1,0 +1,67 @@
+"""Chakra traces of an iteration on a topology: the engine takes as long on the exported network as the step program."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmsim.export.step_chakra import rounded_ends_ps, write_chakra
+from llmsim.export.step_graph import IterationGraph, iteration_graph
+from llmsim.routing import parse_router
+from llmsim.simulate import SimulationOptions, round_of
+from llmsim.workload import load_dataset
+from tests.engine.command import build_command, run_case
+from tests.lowering.clusters import cluster, lowered, model
+
+CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any], list[list[int]]]] = {
+    "one switch": ({}, "dgx_h100", {"tp_size": 4}, [[6, 1, 3, 0]]),
+    "PCIe tree, out of order": ({}, "pcie_gen4_8", {"tp_size": 4}, [[0, 5, 2, 7]]),
+    "stages on rails": ({}, "h100_rails_32x8", {"tp_size": 2, "pp_size": 2}, [[5, 2, 13, 10]]),
+    "experts on a PCIe tree": (
+        {"experts": 8},
+        "pcie_gen4_8",
+        {"dp_group": "a", "tp_size": 2},
+        [[0, 4], [5, 1]],
+    ),
+}
+FEW = "synthetic:n=3,rate=100000,input=lognormal:80,output=6,seed=5"
+
+
+def graph_on(folder: Path, name: str) -> IterationGraph:
+    shape, topology, keys, devices = CASES[name]
+    document = cluster(model(folder, **shape), members=len(devices), async_scheduling=False, launch_ns=0, **keys)
+    document["topology"] = topology
+    instances = document["nodes"][0]["instances"]
+    document["nodes"] = [
+        {"instances": [{**entry, "topology_devices": one} for entry, one in zip(instances, devices, strict=True)]}
+    ]
+    deployment = lowered(document)
+    workload = load_dataset(FEW, known_models=deployment.models, granularity=deployment.granularity)
+    options = SimulationOptions(router=parse_router("RR"), record_steps=True)
+    return iteration_graph(deployment.groups, 0, round_of(deployment, workload, options, 0, 1))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_engine_takes_as_long_for_traces_on_a_topology(tmp_path: Path, name: str) -> None:
+    """To the picosecond, with what is not on links in whole microseconds, and members' waits likewise."""
+    graph = graph_on(tmp_path, name)
+    assert graph.topology is not None and graph.topology.network == "fair-share"
+    case = tmp_path / "case"
+    write_chakra(graph, list(range(graph.ranks)), case)
+    assert not (case / "network.yml").exists()
+    found = run_case(build_command(), case, tmp_path, backend="fair-share", rules="default")
+    assert found.exit_code == 0, found.errors
+    ends = found.finish_ps()
+    busy = {device for device, end in enumerate(ends) if end}
+    assert busy == set(graph.topology.devices) and len(ends) == graph.topology.num_devices
+    meetings = sum(len(node.depends_on) > 1 for node in graph.of_rank(0)) if len(CASES[name][3]) > 1 else 0
+    longest = max(rounded_ends_ps(graph).values())
+    assert abs(max(end or 0 for end in ends) - longest) <= meetings * 10**6
+    on_links = sum(node.on_links for node in graph.nodes)
+    assert on_links >= graph.ranks
+
+
+def test_some_ranks_alone(tmp_path: Path) -> None:
+    graph = graph_on(tmp_path, "one switch")
+    written = write_chakra(graph, [1], tmp_path / "case")
+    assert [path.name for path in written if path.suffix == ".et"] == ["workload.1.et"]
