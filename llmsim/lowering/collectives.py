@@ -86,8 +86,8 @@ class DomainLinks:
         """ps of a ring that gathers so many bytes from ranks of one stage."""
         return self._ring("all_gather", ranks, self._entry(0), sizes)
 
-    def exchange(self, op: Operator) -> Ports:
-        """The ports of an exchange of tokens."""
+    def exchange(self, op: Operator, stage: int) -> Ports:
+        """The ports of an exchange of tokens, in any stage."""
         return ports_of(self.layout, op, self.nodes, self.inside, self.link(op))
 
     def _ring(self, collective: str, ranks: int, link: tuple[int, int], sizes: Int64) -> Int64:
@@ -128,7 +128,7 @@ def links_of(
         return DomainLinks(layout, members, deployment.link, nominal, group.dp_nodes)
     kind = NETWORKS["fair-share" if network == "analytical" else network]
     domain = routes.domain(deployment, group) if members > 1 else routes.placed.devices[group.index]
-    return RoutedLinks(layout, members, routes, domain, kind, KINDS)
+    return RoutedLinks(layout, members, routes, domain, kind, KINDS, group.dp_nodes)
 
 
 def expanded_config(
@@ -195,7 +195,7 @@ def link_collective_costs(
             if op.collective == "send" and stage + 1 == links.layout.pp > 1:
                 continue  # the last stage hands nothing on
             if op.collective == "all_to_all":
-                costs.append(exchanges.cost(op, links.exchange(op)))
+                costs.append(exchanges.cost(op, links.exchange(op, stage)))
                 continue
             last = request.counts(op.feature)
             sizes = np.arange(1, last + 1, dtype=np.int64) * op.collective_bytes_per_token

@@ -44,24 +44,49 @@ class Ports:
         """Ranks of one node."""
         return self.ranks // self.nodes
 
+    @property
+    def where(self) -> str:
+        """Over what, for the source of the numbers."""
+        near = f"over ports of {self.inside[0] / 1e9:g} GB/s"
+        return near + (f" in a node, {self.between[0] / 1e9:g} GB/s between {self.nodes} nodes" * (self.nodes > 1))
+
+    def key(self, rows: Rows) -> tuple[object, ...]:
+        """What `loads` depends on besides the rows."""
+        return (self.ranks, self.nodes)
+
+    def even(self, rows: Rows, each: "Busiest") -> "Busiest":
+        """What decides how long it takes, where all ranks and all nodes get as many rows."""
+        return each
+
+    def loads(self, rows: Rows, to_rank: Floats, to_node: Floats) -> "Busiest":
+        """What decides how long it takes, from the rows of each rank and node (in the last axis)."""
+        return Busiest(to_rank.max(axis=-1), to_node.max(axis=-1))
+
+    def rounds(self, rows: Rows, tokens: Floats) -> Floats:
+        """How often a latency passes."""
+        return np.ceil(tokens / self.ranks / rows.slots) if rows.slots else np.minimum(tokens, 1.0)
+
+    def _two_stages(self, rows: Rows) -> bool:
+        return rows.per == "rank" and self.nodes > 1
+
     def ps(self, rows: Rows, tokens: Floats, busiest: "Busiest") -> Int64:
         """ps of an exchange at so many tokens of all ranks."""
         near, far = (self.per_node - 1) / self.ranks, (self.ranks - self.per_node) / self.ranks
-        two_stages = rows.per == "rank" and self.nodes > 1
+        two_stages = self._two_stages(rows)
         # As much leaves an average rank as reaches it, and no rank has less to receive than the average at most.
         inside = busiest.rank * ((self.per_node - 1) / self.per_node if two_stages else near)
         slowest = inside * rows.row_bytes / self.inside[0]
         if self.nodes > 1:
             outside = (busiest.node / self.per_node if two_stages else busiest.rank) * far
             slowest = np.maximum(slowest, outside * rows.row_bytes / self.between[0])
-        rounds = np.ceil(tokens / self.ranks / rows.slots) if rows.slots else np.minimum(tokens, 1.0)
         latency = self.inside[1] if self.nodes == 1 else self.between[1] + (self.inside[1] if two_stages else 0)
-        return np.asarray(np.ceil(slowest * PS_PER_S) + rounds * latency, np.int64)
+        return np.asarray(np.ceil(slowest * PS_PER_S) + self.rounds(rows, tokens) * latency, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Busiest:
-    """Rows that the rank and the node with the most of them get, of their own tokens, too."""
+    """Rows that the rank and the node with the most of them get, of their own tokens, too; on routes `rank` is of links
+    (`llmsim.lowering.routed_exchange`)."""
 
     rank: Floats
     node: Floats
@@ -69,12 +94,17 @@ class Busiest:
 
 def ports_of(layout: Layout, op: Operator, nodes: int, inside: tuple[int, int], between: tuple[int, int]) -> Ports:
     """The ports of an exchange. InputError where nodes have unequal numbers of ranks."""
+    check_even(layout, op, nodes)
+    return Ports(layout.ranks(op.among), nodes, inside, between)
+
+
+def check_even(layout: Layout, op: Operator, nodes: int) -> None:
+    """InputError where nodes have unequal numbers of the ranks of an exchange."""
     ranks = layout.ranks(op.among)
     if ranks % nodes:
         raise InputError(
             f"{ranks} ranks exchange tokens on {nodes} nodes; all2all_backend {layout.exchange} needs as many on each"
         )
-    return Ports(ranks, nodes, inside, between)
 
 
 class Exchanges:
@@ -92,11 +122,8 @@ class Exchanges:
         rows, last = op.rows, self._request.counts(op.feature)
         assert rows is not None, "an all-to-all says what it sends"
         counts = np.arange(last + 1, dtype=np.float64)
-        ps = ports.ps(rows, counts, even_rows(rows, op, ports, counts))
+        ps = ports.ps(rows, counts, ports.even(rows, even_rows(rows, op, ports, counts)))
         ps[0] = 0
-        how = f"{self._request.layout.exchange} {op.name} over ports of {ports.inside[0] / 1e9:g} GB/s"
-        if ports.nodes > 1:
-            how += f" in a node, {ports.between[0] / 1e9:g} GB/s between {ports.nodes} nodes"
         return OpCost(
             name=op.name,
             part=op.part,
@@ -104,12 +131,12 @@ class Exchanges:
             feature="gathered",
             ps=ps,
             provenance=np.full(last + 1, Provenance.ANALYTIC, np.uint8),
-            source=how,
+            source=f"{self._request.layout.exchange} {op.name} {ports.where}",
             drawn=None if self._request.expert_routing.balanced else self._table(op, rows, ports, last),
         )
 
     def _table(self, op: Operator, rows: Rows, ports: Ports, last: int) -> DrawnTable:
-        key = (rows.per, op.repeat, op.experts_total, op.topk, op.expert_groups, last, ports.ranks, ports.nodes)
+        key = (rows.per, op.repeat, op.experts_total, op.topk, op.expert_groups, last, ports.key(rows))
         if key not in self._drawn:
             self._drawn[key] = self._draw(op, rows, ports, last)
         axis = token_axis(last)
@@ -120,8 +147,8 @@ class Exchanges:
         """Shapes (layers, draws, counts of tokens)."""
         routing, placement = self._request.expert_routing, self._request.expert_placement
         draws = each_layer(routing, op, last, placement)
-        found = [drawn_rows(rows, one, ports, token_axis(last), op) for one in draws]
-        return Busiest(*(np.stack([each.max(axis=-1) for each in one]) for one in zip(*found, strict=True)))
+        found = [ports.loads(rows, *drawn_rows(rows, one, ports, token_axis(last), op)) for one in draws]
+        return Busiest(np.stack([one.rank for one in found]), np.stack([one.node for one in found]))
 
 
 def even_rows(rows: Rows, op: Operator, ports: Ports, tokens: Floats) -> Busiest:

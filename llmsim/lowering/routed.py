@@ -9,17 +9,17 @@ import numpy as np
 from llmsim import _native
 from llmsim._native import engine
 from llmsim.config import Deployment, Group
-from llmsim.config.errors import NotYetError
 from llmsim.config.placed_topology import PlacedTopology
 from llmsim.core import Int64
-from llmsim.lowering.exchange import Ports
+from llmsim.lowering.exchange import Ports, check_even
+from llmsim.lowering.routed_exchange import routed_broadcasts_ps, routed_ports
+from llmsim.lowering.routed_runs import Run, interpolated
 from llmsim.model import Layout, Operator
 from llmsim.model.rank import collective
 
 PS_PER_S = 10**12
 MAX_SIMULATED_MESSAGES = 3_000_000
 """For all sizes of one operator together: a few seconds. Beyond it, sizes in between are interpolated."""
-FEWEST_SIZES = 64
 MAX_COMPARED_DEVICES = 64
 """Routes between all pairs of so many devices are compared in milliseconds."""
 
@@ -92,11 +92,14 @@ class RoutedLinks:
     domain: tuple[int, ...]
     network: "engine.NetworkKind"
     kinds: Mapping[str, "engine.CollectiveKind"]
+    nodes: int = 1
+    """On how many the members are, evenly."""
 
     def price(self, op: Operator, sizes: Int64, stage: int) -> Priced:
         """For each size (bytes > 0), nothing else on the network; of the slowest member where they differ."""
         if op.collective == "broadcast":
-            self.exchange(op)
+            ps = routed_broadcasts_ps(self.routes, self._exchanging(op, stage), sizes)
+            return Priced(ps, f"engine, broadcasts in turn on routes of {self.routes.placed.spec.name}")
         runs = self._runs(op, stage)
         ps = np.maximum.reduce([self._run_durations(op, run, sizes) for run in runs])
         sampled = any(self._is_sampled(op, run, len(sizes)) for run in runs)
@@ -111,12 +114,17 @@ class RoutedLinks:
         gather = collective("context_gather", "all_gather", "tp", 1, part="layer", repeat=1)
         return self._run_durations(gather, [[self._device(rank, 0, 0) for rank in range(ranks)]], sizes)
 
-    def exchange(self, op: Operator) -> Ports:
-        """Not on routes: NotYetError."""
-        raise NotYetError(
-            f"all2all_backend {self.layout.exchange} exchanges rows over ports of nominal links; with a topology it"
-            " does not run in this version: take allgather_reducescatter, or link_bw without the topology"
-        )
+    def exchange(self, op: Operator, stage: int) -> Ports:
+        """Between whom tokens travel. InputError where nodes have unequal numbers of ranks."""
+        check_even(self.layout, op, self.nodes)
+        return routed_ports(self.routes, self._exchanging(op, stage), self.nodes)
+
+    def _exchanging(self, op: Operator, stage: int) -> list[list[int]]:
+        """Devices by rank of each exchange of tokens: of all ranks, or of each tensor-parallel rank with its peers."""
+        tp, members = range(self.layout.stage_ranks), range(self.members)
+        if op.among == "everyone":
+            return [[self._device(rank, stage, member) for member in members for rank in tp]]
+        return [[self._device(rank, stage, member) for member in members] for rank in tp]
 
     @property
     def dimensions(self) -> tuple[tuple[int, int, int], ...]:
@@ -126,6 +134,11 @@ class RoutedLinks:
     def config(self, specs: Sequence["_native.CollectiveSpec"]) -> "_native.ExpandedConfig":
         """How the engine runs the domain's nodes."""
         return _native.ExpandedConfig(self.routes.native, self.network, specs, self.members, self.domain)
+
+    @property
+    def network_name(self) -> str:
+        """As options name it: congestion-unaware, congestion-aware or fair-share."""
+        return str(self.network).rsplit(".", 1)[-1].lower().replace("_", "-")
 
     @cached_property
     def must_expand(self) -> str:
@@ -150,8 +163,7 @@ class RoutedLinks:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the results should know of the network."""
-        name, kind = self.routes.placed.spec.name, str(self.network).rsplit(".", 1)[-1].lower().replace("_", "-")
-        said = f"topology {name}: collectives on its routes ({kind})"
+        said = f"topology {self.routes.placed.spec.name}: collectives on its routes ({self.network_name})"
         if self.must_expand:
             said += f"; every rank's nodes run in the engine, as with --exact, since {self.must_expand}"
         return (said,)
@@ -236,10 +248,10 @@ class RoutedLinks:
         if hops is not None:
             parts = 1 if op.collective == "send" else len(run[0])
             return self._steps(op, run) * self._message_ps(hops, -(-sizes // parts))
-        simulate = _Simulation(self.routes.native, self.network, op, run, self.kinds)
+        simulate = Run(self.routes.native, self.network, op, run, self.kinds)
         if not self._is_sampled(op, run, len(sizes)):
             return np.array([simulate.duration_ps(int(size)) for size in sizes], np.int64)
-        return _interpolated(simulate, sizes, MAX_SIMULATED_MESSAGES // self._messages(op, run))
+        return interpolated(simulate, sizes, MAX_SIMULATED_MESSAGES // self._messages(op, run))
 
     def _message_ps(self, hops: Hops, chunks: Int64) -> Int64:
         latency = sum(latency for _, latency in hops)
@@ -253,47 +265,3 @@ def _serialisation_ps(sizes: Int64, bytes_per_s: int) -> Int64:
     if int(sizes.max(initial=0)) < (1 << 62) // PS_PER_S:
         return -(-sizes * PS_PER_S // bytes_per_s)
     return np.array([-(-int(size) * PS_PER_S // bytes_per_s) for size in sizes], np.int64)
-
-
-class _Simulation:
-    """Collectives or messages that start together, again and again on one engine."""
-
-    def __init__(
-        self,
-        topology: "engine.Topology",
-        network: "engine.NetworkKind",
-        op: Operator,
-        run: list[list[int]],
-        kinds: Mapping[str, "engine.CollectiveKind"],
-    ) -> None:
-        builder = engine.GraphBuilder(topology.num_devices)
-        self._nodes = 0
-        for call, group in enumerate(run):
-            if op.collective == "send":
-                builder.transfer(*group, 1)
-                self._nodes += 1
-                continue
-            plan = builder.add_plan(kinds[op.collective], engine.Algorithm.RING, builder.add_group(group))
-            for device in group:
-                builder.collective(device, plan, call, 1)
-            self._nodes += len(group)
-        self._graph = builder.build()
-        self._engine = engine.Engine(topology, network)
-
-    def duration_ps(self, size: int) -> int:
-        begin = self._engine.now_ps
-        run = self._engine.submit(self._graph, begin, np.full(self._nodes, size, np.int64))
-        self._engine.run()
-        _, ends = self._engine.times(run)
-        self._engine.release(run)
-        return int(ends.max()) - int(begin)
-
-
-def _interpolated(simulate: _Simulation, sizes: Int64, most: int) -> Int64:
-    """Linear between about `most` simulated sizes, rounded down; the ends are always simulated."""
-    places = np.unique(np.geomspace(1, len(sizes), max(most, FEWEST_SIZES)).round().astype(np.int64)) - 1
-    known = np.array([simulate.duration_ps(int(sizes[place])) for place in places], np.int64)
-    after = np.searchsorted(places, np.arange(len(sizes)), side="left")
-    before = np.maximum(after - (places[after] > np.arange(len(sizes))), 0)
-    span = np.maximum(places[after] - places[before], 1)
-    return np.asarray(known[before] + (known[after] - known[before]) * (np.arange(len(sizes)) - places[before]) // span)
