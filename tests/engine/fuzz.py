@@ -1,6 +1,6 @@
 """Throws damaged and extreme files at the command: whatever they hold, it ends soon, with 0, 2 or 3, and says why.
 
-    python -m engine.fuzz ROUNDS [EXECUTABLE]    from tests/; prints what breaks the rule and keeps its folder
+    python -m engine.fuzz ROUNDS [EXECUTABLE [FIRST_SEED]]    from tests/; prints what breaks the rule, keeps it
 
 Inputs come from a small sound case: bytes are changed, values replaced by extreme ones, members dropped and doubled.
 """
@@ -193,12 +193,12 @@ def one_round(executable: Path, sound: Path, scratch: Path, what: str, seed: int
     return verdict(commands(executable, case, what, rng))
 
 
-def main(rounds: int, executable: Path) -> int:
+def main(rounds: int, executable: Path, first: int = 0) -> int:
     scratch = Path(tempfile.mkdtemp())
     sound = sound_case(scratch / "sound")
     broken = 0
     for what in DAMAGES:
-        for seed in range(rounds):
+        for seed in range(first, first + rounds):
             wrong = one_round(executable, sound, scratch, what, seed)
             if wrong:
                 broken += 1
@@ -211,4 +211,6 @@ def main(rounds: int, executable: Path) -> int:
 if __name__ == "__main__":
     from engine.command import build_command
 
-    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else build_command()))
+    given = sys.argv[2:]
+    program = Path(given[0]) if given else build_command()
+    sys.exit(main(int(sys.argv[1]), program, int(given[1]) if len(given) > 1 else 0))
