@@ -1,5 +1,6 @@
 """Where `llmsim`, `python -m llmsim` and main.py begin: an interrupt is one sentence from the first import on."""
 
+import os
 import sys
 
 
@@ -10,6 +11,7 @@ def main() -> int:
 
 def start(command: str) -> int:
     """Calls a function of `llmsim.cli`; returns the exit code."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's would spin beside a run that multiplies no matrices
     try:
         from llmsim import cli
 
