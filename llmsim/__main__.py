@@ -1,5 +1,6 @@
 """Where `llmsim`, `python -m llmsim` and main.py begin: an interrupt is one sentence from the first import on."""
 
+import gc
 import os
 import sys
 
@@ -16,10 +17,19 @@ def start(command: str) -> int:
         from llmsim import cli
 
         code: int = getattr(cli, command)()
+        _end_abruptly()
         return code
     except KeyboardInterrupt:  # before the command line could take care of it
         print("llmsim: error: interrupted before anything was computed", file=sys.stderr)
         return 130
+
+
+def _end_abruptly() -> None:
+    """Saves what Python takes to find and give back every object of a process that ends: a quarter of a short run."""
+    gc.freeze()
+    native = sys.modules.get("llmsim._native")
+    if native is not None:
+        native.expect_abrupt_end()
 
 
 if __name__ == "__main__":
