@@ -2,9 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from llmsim.model import Hardware
 
 GENERATE_HELP = "Write one iteration of a model as Chakra traces (PREFIX.<rank>.et) and a configuration to run them."
 
@@ -52,7 +55,7 @@ def generate(
     graph = IterationGraph(shape, sheet, resolve_dtypes(shape, dtype), parallel, step)
     try:
         output.mkdir(parents=True, exist_ok=True)
-        for name, text in _configuration(graph.groups(), parallel, sheet.intra_node_link_bytes_per_s).items():
+        for name, text in _configuration(graph.groups(), parallel, sheet).items():
             (output / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"{output} cannot be written ({error.strerror})") from None
@@ -67,14 +70,16 @@ def generate(
     )
 
 
-def _configuration(groups: dict[int, list[int]], parallel: Any, link_bytes_per_s: int) -> dict[str, str]:
-    """The files beside the traces, by name: a switch per TP group, and one between them."""
+def _configuration(groups: dict[int, list[int]], parallel: Any, sheet: "Hardware") -> dict[str, str]:
+    """The files beside the traces, by name: a switch per TP group, and one between them; the device's own memory."""
     outer = parallel.dp * parallel.pp
-    dimensions = [(parallel.tp, link_bytes_per_s / 1e9, NODE_LATENCY_NS), (outer, NETWORK_GB_PER_S, NETWORK_LATENCY_NS)]
+    link = sheet.intra_node_link_bytes_per_s / 1e9
+    dimensions = [(parallel.tp, link, NODE_LATENCY_NS), (outer, NETWORK_GB_PER_S, NETWORK_LATENCY_NS)]
     used = [dimension for dimension in dimensions if dimension[0] > 1]
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
     system: dict[str, Any] = {f"{kind}-implementation": ["direct"] * max(1, len(used)) for kind in kinds}
-    system |= {"preferred-dataset-splits": 1, "endpoint-delay": 0, "local-mem-bw": 3350}
+    system |= {"preferred-dataset-splits": 1, "endpoint-delay": 0}
+    system["local-mem-bw"] = sheet.memory_bandwidth_bytes_per_s / 1e9
     files = {
         "system.json": json.dumps(system, indent=1) + "\n",
         "memory.json": '{"memory-type": "NO_MEMORY_EXPANSION"}\n',

@@ -93,6 +93,13 @@ def test_work_is_split_not_lost(tmp_path: Path) -> None:
     assert operations(one) <= operations(two) <= 1.02 * operations(one)
 
 
+@pytest.mark.parametrize(("hardware", "gb_per_s"), [("H100", 3350), ("B200", 7700), ("A100", 2039)])
+def test_reductions_run_at_the_devices_own_memory(tmp_path: Path, hardware: str, gb_per_s: int) -> None:
+    generate(tmp_path, DENSE, "--tokens=8", "--tp=2", f"--hardware={hardware}")
+    system = json.loads((tmp_path / "system.json").read_text())
+    assert system["local-mem-bw"] == gb_per_s
+
+
 @pytest.mark.parametrize("model", model_names())
 def test_every_preset(tmp_path: Path, model: str) -> None:
     (trace,) = generate(tmp_path, model, "--tokens=8")
