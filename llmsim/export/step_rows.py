@@ -88,11 +88,10 @@ def _row(
         return replace(row, kind="attention", flops=flops, bytes_moved=moved, power_class=op.power_class)
     count = counts[cost.feature]
     row = replace(row, provenance=Provenance(int(cost.provenance[count])).name.lower())
+    row = replace(row, together=cost.feature == "gathered", absent=cost.feature in OPTIONAL and count == 0)
     if op is None:  # a cost of the source as a whole, such as a gap between kernels
         return row
-    together = cost.feature == "gathered"
-    absent = cost.feature in OPTIONAL and count == 0
-    row = replace(row, power_class=op.power_class, together=together, absent=absent)
+    row = replace(row, power_class=op.power_class)
     units = op.units_of(count)
     if op.kind != "collective":
         return replace(row, flops=op.flops_per_token * units, bytes_moved=_moved(op, units))
