@@ -109,6 +109,8 @@ def checked(given: CommandLine) -> RunOptions:
     """
     engine = _engine(given)
     source = given.cost_source
+    if not given.dataset:
+        raise InputError("--dataset is empty; name a trace file, or a generator such as synthetic:n=100,rate=10,...")
     return RunOptions(
         cluster=given.cluster_config,
         dataset=given.dataset,

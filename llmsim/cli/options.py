@@ -19,7 +19,20 @@ def _option(panel: str, *names: str, text: str, default: bool = False, metavar: 
     return typer.Option(*names, help=text, rich_help_panel=panel, show_default=default, metavar=metavar)
 
 
-Cluster = Annotated[Path, _option(_INPUT, "--cluster-config", text="Cluster JSON.")]
+def _path(text: str) -> Path:
+    """A path that was given: `Path` itself takes an empty one for the current directory."""
+    if not text:
+        raise typer.BadParameter("the path is empty; name a JSON file, such as those in cluster_config/")
+    return Path(text)
+
+
+Cluster = Annotated[
+    Path,
+    typer.Option(
+        "--cluster-config", help="Cluster JSON.", rich_help_panel=_INPUT, show_default=False, parser=_path,
+        metavar="PATH",
+    ),
+]  # fmt: skip
 Dataset = Annotated[
     str,
     _option(

@@ -101,7 +101,9 @@ def _block(text: str) -> int:
 
 
 def _window(text: str) -> tuple[float, float]:
-    low, _, high = text.partition("-")
+    low, dash, high = text.partition("-")
+    if not dash or not (low or high):
+        raise ValueError
     start, end = float(low or 0), float(high) if high else math.inf
     if not 0 <= start < end:
         raise ValueError
@@ -125,7 +127,7 @@ def _text(text: str) -> str:
 
 _PARSERS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "speedup": ("speedup", _positive, "a number above 0"),
-    "window": ("window_s", _window, "START-END in seconds from the first arrival, such as 60-120 or 60-"),
+    "window": ("window_s", _window, "START-END in seconds from the first arrival, such as 60-120, 60- or -60"),
     "sample": ("sample", _share, "a share above 0, at most 1"),
     "seed": ("seed", _natural, "an integer from 0"),
     "limit": ("limit", _natural, "an integer from 0 (all)"),

@@ -1,5 +1,6 @@
 """Cuts, thins and speeds up a workload: whole lines (a request, or a session with its later calls) at a time."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +30,11 @@ def selected(workload: Workload, options: TraceOptions) -> Workload:
         begin_ps = int(arrival.min()) if len(arrival) else 0
         since_s = (arrival - begin_ps) / PS_PER_S
         keep &= (since_s >= start_s) & (since_s < end_s)
+        if len(arrival) and not bool(keep.any()):
+            raise InputError(
+                f"{workload.source}: nothing is left of its {len(heads)} lines by the window "
+                f"{start_s:g}-{'' if math.isinf(end_s) else f'{end_s:g}'}; they arrive from 0 to {since_s.max():.10g} s"
+            )
         start_ps = begin_ps + round(start_s * PS_PER_S)
     if options.sample < 1:
         keep &= streams[1].random(len(heads)) < options.sample

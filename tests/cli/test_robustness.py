@@ -40,6 +40,17 @@ def changed(tmp_path: Path, **instance: object) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    ("option", "said"), [("--cluster-config", "the path is empty"), ("--dataset", "--dataset is empty")]
+)
+def test_an_empty_path_is_not_the_current_folder(option: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"--cluster-config": str(CLUSTER), "--dataset": str(TRACE), option: ""}
+    assert run_main([word for pair in given.items() for word in pair]) == 2
+    error = capsys.readouterr().err
+    assert said in error and option in error
+    assert error.count("\n") == 1
+
+
 def test_an_output_never_replaces_an_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "t.jsonl"
     shutil.copy(TRACE, trace)

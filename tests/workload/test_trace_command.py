@@ -56,7 +56,10 @@ def test_mistakes_are_one_sentence(tmp_path, capsys):
     for arguments, said in (
         (["inspect", sample, "--format", "moon"], "unknown trace format"),
         (["inspect", sample, "--window", "9-3"], '"window" is 9-3, but must be START-END'),
-        (["inspect", sample, "--window", "900-"], "nothing is left"),
+        (["inspect", sample, "--window", "5"], '"window" is 5, but must be START-END in seconds'),
+        (["inspect", sample, "--window", "-"], '"window" is -, but must be START-END in seconds'),
+        (["inspect", sample, "--window", "900-"], "by the window 900-; they arrive from 0 to 3 s"),
+        (["inspect", sample, "--window", "900-950"], "by the window 900-950; they arrive from 0 to 3 s"),
         (["inspect", f"trace:{sample},speedups=3"], 'unknown option "speedups" (did you mean "speedup"?)'),
         (["convert", sample, str(tmp_path / "x"), "--to", "csv"], '--to is "csv"'),
         (["convert", str(SAMPLES / "tracelab.jsonl"), str(tmp_path / "x"), "--to", "mooncake", "--output-block", "40"],
