@@ -15,6 +15,7 @@ from llmsim.costs.external_source import same_heads, same_matrix
 from llmsim.model import Operator
 from llmsim.model.hardware import same_device
 from profiler.importing.report import Report
+from profiler.importing.sources import table_files
 from profiler.importing.target import Target
 
 ENDINGS = (".csv", ".json", ".parquet")
@@ -27,7 +28,7 @@ def import_external(sources: Sequence[Path], target: Target, report: Report) -> 
     """
     operators = target.operators()
     kept: list[ExternalTable] = []
-    for path in _files(sources):
+    for path in table_files(sources, ENDINGS):
         table = read_external(path)
         points = []
         for point in table.points:
@@ -46,17 +47,6 @@ def import_external(sources: Sequence[Path], target: Target, report: Report) -> 
     write_table(kept, target.cost_table)
     report.note(f"use it with --cost-table {target.cost_table}")
     return [target.cost_table]
-
-
-def _files(sources: Sequence[Path]) -> list[Path]:
-    found: list[Path] = []
-    for source in sources:
-        if not source.exists():
-            raise InputError(f"{source} does not exist; name files or folders with the tables")
-        found += [source] if source.is_file() else [p for p in sorted(source.rglob("*")) if p.suffix in ENDINGS]
-    if not found:
-        raise InputError(f"{', '.join(map(str, sources))}: no {', '.join(ENDINGS)} file is there")
-    return found
 
 
 def _not_ours(point: Point, target: Target, operators: Sequence[Operator]) -> str:

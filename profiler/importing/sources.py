@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from llmsim.config.errors import InputError
 from llmsim.costs.external import LATENCY_UNITS
 
 LFS_MARK = b"version https://git-lfs"
+MAX_TABLES, MAX_ENTRIES = 500, 20_000
+"""Below one folder. A device's tables are tens, those of all models and engines of a silicon database's device 170."""
 
 
 @dataclass(frozen=True)
@@ -85,20 +88,39 @@ KINDS: dict[str, frozenset[str]] = {
 
 def open_tables(sources: Sequence[Path]) -> list[SourceTable]:
     """Every .csv, .txt and .parquet among the sources and below the folders among them, sorted by path."""
-    found = [open_table(path) for path in _files(sources)]
-    if not found:
-        raise InputError(f"{', '.join(map(str, sources))}: no .csv, .txt or .parquet file is there")
-    return found
+    return [open_table(path) for path in table_files(sources, (".csv", ".txt", ".parquet"))]
 
 
-def _files(sources: Sequence[Path]) -> Iterable[Path]:
+def table_files(sources: Sequence[Path], endings: Sequence[str]) -> list[Path]:
+    """The files among the sources, and those of these endings below the folders among them, sorted by path.
+
+    Hidden folders below a source, such as .git and .venv, are left out. InputError where nothing is found, and for a
+    folder with far more than one device's profile.
+    """
+    found: list[Path] = []
     for source in sources:
         if not source.exists():
             raise InputError(f"{source} does not exist; name files or folders with the tables")
-        if source.is_file():
-            yield source
-        else:
-            yield from (p for p in sorted(source.rglob("*")) if p.suffix in (".csv", ".txt", ".parquet"))
+        found += [source] if source.is_file() else sorted(_below(source, endings))
+    if not found:
+        *others, last = endings
+        raise InputError(f"{', '.join(map(str, sources))}: no {', '.join(others)} or {last} file is there")
+    return found
+
+
+def _below(folder: Path, endings: Sequence[str]) -> list[Path]:
+    found: list[Path] = []
+    entries = 0
+    for root, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        entries += len(folders) + len(files)
+        found += [Path(root, name) for name in files if name.endswith(tuple(endings))]
+        if entries > MAX_ENTRIES or len(found) > MAX_TABLES:
+            raise InputError(
+                f"{folder} has more than {MAX_TABLES} tables or {MAX_ENTRIES} files below it; name the folder of the "
+                "profile of one device, such as profiler/perf/H100 or a100/meta-llama/Llama-2-7b-hf, or its files"
+            )
+    return found
 
 
 def open_table(path: Path) -> SourceTable:
@@ -119,10 +141,11 @@ def open_table(path: Path) -> SourceTable:
     if not rows:
         raise InputError(f"{path}: the file is empty")
     header = tuple(cell.strip() for cell in rows[0])
-    for number, row in enumerate(rows[1:], 2):
+    table = SourceTable(path, header, rows[1:], 2)
+    for number, row in enumerate(rows[1:] if table.kind else (), 2):  # of others nothing is taken
         if len(row) != len(header):
             raise InputError(f"{path}:{number}: the row has {len(row)} fields where the header has {len(header)}")
-    return SourceTable(path, header, rows[1:], 2)
+    return table
 
 
 def _parquet(path: Path) -> SourceTable:

@@ -296,6 +296,25 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, text: str, expected: 
         import_profiles([tmp_path / "in"], target(tmp_path))
 
 
+@pytest.mark.parametrize("wanted", [None, "external"])
+def test_a_folder_of_far_more_than_one_profile_is_refused(tmp_path: Path, wanted: str | None) -> None:
+    for number in range(501):
+        (tmp_path / f"{number}.csv").write_text("layer,tokens,time_us\nq,1,3\n")
+    with pytest.raises(InputError, match=r"more than 500 tables .* name the folder of the profile of one device"):
+        import_profiles([tmp_path], target(tmp_path), wanted)
+
+
+def test_hidden_folders_and_other_text_are_left_out(tmp_path: Path) -> None:
+    hidden = tmp_path / "in" / ".venv" / "a.csv"
+    hidden.parent.mkdir(parents=True)
+    hidden.write_text("layer,tokens,time_us\nq,1\n")
+    with pytest.raises(InputError, match=r"no \.csv, \.txt or \.parquet"):
+        import_profiles([tmp_path / "in"], target(tmp_path))
+    (tmp_path / "in" / "notes.txt").write_text("a list, of\nwords\n")
+    with pytest.raises(InputError, match=r"notes\.txt:1: the columns a list, of are of no known table"):
+        import_profiles([tmp_path / "in"], target(tmp_path))
+
+
 EXTERNAL_ROWS: list[dict[str, object]] = [
     {"operator": "qkv_proj", "device": "Card", "tokens": 1, "latency_us": 10},
     {"operator": "qkv_proj", "device": "Card", "tokens": 64, "latency_us": 12, "energy_uj": 5, "confidence": 0.5},
