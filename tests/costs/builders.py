@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from llmsim.costs import CostRequest
+from llmsim.costs.database import Database, find_database
 from llmsim.model import Dtypes, Layout, ModelConfig, load_hardware, load_model, operators
 
 LLAMA = "meta-llama/Llama-3.1-8B"
@@ -17,6 +18,8 @@ DENSE_LAYERS = (
     "embedding", "layernorm", "qkv_proj", "rotary_emb", "o_proj", "gate_up_proj", "act_fn", "down_proj",
     "final_layernorm",
 )  # fmt: skip
+SYSTEMS = ("A100", "H100", "H200", "B200", "GB200", "L40S", "RTXPRO6000")
+"""Cards that the silicon database has tables of."""
 Rows = Iterable[Sequence[object]]
 
 needs_database = pytest.mark.skipif(
@@ -38,6 +41,13 @@ def request(
         max_seqs=128, max_model_len=16384, cuda_graph_sizes=(1, 2, 4, 8, 256, 512),
     )  # fmt: skip
     return replace(base, **changes)
+
+
+def database(hardware: str) -> Database:
+    """The silicon database's part for a card that it has."""
+    found = find_database(request(hardware=hardware))
+    assert found is not None
+    return found
 
 
 def write_csv(path: Path, header: str, rows: Rows) -> None:

@@ -10,24 +10,16 @@ from hypothesis import strategies as st
 from llmsim.config.errors import InputError
 from llmsim.core import Provenance
 from llmsim.costs import CompiledCosts, compile_costs
-from llmsim.costs.database import Database, find_database, read_columns, version_key
+from llmsim.costs.database import read_columns, version_key
 from llmsim.costs.expert_routing import parse_expert_routing
 from llmsim.costs.explain import decode_us, prefill_us
 from llmsim.costs.light import light_of
 from llmsim.costs.silicon_gemm import GemmTable, load_gemm
 from llmsim.model import Dtypes
-from tests.costs.builders import PERF, needs_database, request
+from tests.costs.builders import PERF, SYSTEMS, database, needs_database, request
 from tests.shared_data import shared
 
 pytestmark = needs_database
-
-SYSTEMS = ("A100", "H100", "H200", "B200", "GB200", "L40S", "RTXPRO6000")
-
-
-def database(hardware: str) -> Database:
-    found = find_database(request(hardware=hardware))
-    assert found is not None
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import pytest
 from llmsim.core import Provenance
 from llmsim.costs import CompiledCosts, compile_costs, silicon
 from llmsim.costs.compile import build
-from llmsim.costs.database import Database, find_database
 from llmsim.costs.explain import decode_us, prefill_us
 from llmsim.costs.found import look
 from llmsim.costs.light import light_of
@@ -14,18 +13,9 @@ from llmsim.costs.silicon_gemm import HOST_BOUND_US, load_gemm
 from llmsim.costs.silicon_grid import _undisturbed
 from llmsim.costs.silicon_latent import INSIDE
 from llmsim.model import Dtypes, Layout, load_model, operators, resolve_dtypes
-from tests.costs.builders import needs_database, request
+from tests.costs.builders import SYSTEMS, database, needs_database, request
 
 pytestmark = needs_database
-
-SYSTEMS = ("A100", "H100", "H200", "B200", "GB200", "L40S", "RTXPRO6000")
-
-
-def database(hardware: str) -> Database:
-    found = find_database(request(hardware=hardware))
-    assert found is not None
-    return found
-
 
 LATENT_NAMES = {*INSIDE, "rotary_emb", "kv_write", "latent_decodes"}
 

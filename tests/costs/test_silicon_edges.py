@@ -1,0 +1,76 @@
+"""What the silicon database says where its tables end: more tokens than measured, weights that no cache held."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from llmsim.core import Provenance
+from llmsim.costs.database import TablePath
+from llmsim.costs.light import Light
+from llmsim.costs.silicon_gemm import GemmTable
+from llmsim.costs.silicon_moe import COLUMNS, SHAPE, moe_curve, wanted_shape
+from llmsim.costs.source import Curve
+from tests.costs.builders import request
+
+BANDWIDTH_BYTES_PER_S = 1_000_000_000_000
+LIGHT = Light(BANDWIDTH_BYTES_PER_S, 32 << 20, {"bf16": 100_000_000_000_000})
+
+
+def experts(folder: Path, points_ms: dict[int, float], last: int) -> Curve:
+    """The curve of a model's own shape from a table with these times by tokens."""
+    asked = request("Qwen/Qwen3-30B-A3B", "H100")
+    op = next(op for op in asked.operators if op.kind == "moe")
+    shape = wanted_shape(op, asked)
+    sizes = dict(zip(SHAPE, (shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep), strict=True))
+    rows = [
+        {"moe_dtype": "bfloat16", "num_tokens": tokens, "distribution": "balanced", "latency": ms, **sizes}
+        for tokens, ms in points_ms.items()
+    ]
+    path = folder / "moe_perf.parquet"
+    pq.write_table(pa.table({name: [row[name] for row in rows] for name in COLUMNS}), path)
+    curve = moe_curve([TablePath(path, "table")], op, asked, LIGHT, 2.0, last)
+    assert curve is not None
+    return curve
+
+
+def test_experts_go_on_at_the_slope_of_the_last_two_rows(tmp_path: Path) -> None:
+    curve = experts(tmp_path, {1: 1.0, 100: 2.0, 200: 5.0}, 400)
+    assert curve.ps[[1, 100, 150, 200]].tolist() == [10**9, 2 * 10**9, 3_500_000_000, 5 * 10**9]
+    assert curve.ps[[300, 400]].tolist() == [8 * 10**9, 11 * 10**9]
+    assert set(curve.provenance[201:].tolist()) == {Provenance.EXTRAPOLATED}
+    assert curve.provenance[200] == Provenance.MEASURED
+
+
+@pytest.mark.parametrize("points_ms", [{1: 1.0, 100: 5.0, 200: 4.0}, {200: 4.0}])
+def test_experts_never_get_faster_beyond_the_last_row(tmp_path: Path, points_ms: dict[int, float]) -> None:
+    """Neither where the last two rows fall, nor where one row says nothing of a slope."""
+    curve = experts(tmp_path, points_ms, 400)
+    assert set(curve.ps[200:].tolist()) == {4 * 10**9}
+    assert set(curve.provenance[201:].tolist()) == {Provenance.EXTRAPOLATED}
+
+
+def gemms(share_of_bandwidth: tuple[float, float, float], warm_share: float) -> GemmTable:
+    """Matrices of 2, 128, 256 and 512 MB at batches of 1, 16 and 64; the small one was timed in the cache."""
+    n_axis, k_axis = np.array([1024.0]), np.array([1024.0, 65536.0, 131072.0, 262144.0])
+    shares = np.array([warm_share, *share_of_bandwidth])
+    light_us = 2.0 * n_axis[0] * k_axis / BANDWIDTH_BYTES_PER_S * 1e6
+    us = np.stack([light_us / shares, light_us / shares, 9 * light_us])[:, None, :]
+    return GemmTable("t", np.array([1.0, 16.0, 64.0]), n_axis, k_axis, us, 2.0, LIGHT.peak("bf16"), LIGHT)
+
+
+def test_weights_stream_at_the_rate_that_large_matrices_were_measured_at() -> None:
+    """The median of the small batches' rates; larger batches and matrices that a cache holds say nothing of it."""
+    table = gemms((0.5, 0.75, 0.875), warm_share=4.0)
+    assert table.measured_warm()
+    assert table.stream_bytes_per_s() == pytest.approx(0.75 * BANDWIDTH_BYTES_PER_S, rel=1e-12)
+    small_us = 2.0 * 1024 * 1024 / (0.75 * BANDWIDTH_BYTES_PER_S) * 1e6
+    us, marks, method = table.curve_us(1024, 1024, np.array([0.0, 1.0, 16.0]))
+    assert us[1:] == pytest.approx(small_us, rel=1e-12)
+    assert set(marks[1:].tolist()) == {Provenance.SCALED} and "streaming rate" in method
+
+
+def test_no_weights_stream_faster_than_the_data_sheet() -> None:
+    assert gemms((1.25, 1.5, 2.0), warm_share=4.0).stream_bytes_per_s() == BANDWIDTH_BYTES_PER_S
