@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "scheduling/notes.h"
 #include "scheduling/phase.h"
 
 namespace llmsim {
@@ -44,15 +45,8 @@ bool BatchBuilder::start(Ps now, RequestId request, std::int32_t cached, std::in
   kv_.allocate(request, room.tokens, hits_);
   s.status = static_cast<std::uint8_t>(Status::kRunning);
   s.num_computed = cached;
-  if (config_.kv.prefix_caching) {
-    counters_.prefix_queried_tokens += s.num_tokens;
-    counters_.prefix_hit_tokens += hit;
-  }
-  if (log_.scheduled[request] == kNever) {
-    log_.first_scheduled(request, now, cached);
-    counters_.prompt_tokens += s.prompt_tokens;
-  }
-  if (s.epoch > 0) counters_.recomputed_tokens -= cached;
+  if (config_.kv.prefix_caching) note_hit(s, hit, counters_);
+  note_start(request, s, now, cached, /*prompt_elsewhere=*/false, log_, counters_);
   schedule(request, tokens, batch);
   return true;
 }
@@ -70,13 +64,7 @@ void BatchBuilder::schedule(RequestId request, std::int32_t tokens, Batch& batch
 void BatchBuilder::drop(RequestId request, Batch& batch) {
   Sequence& s = sequences_[request];
   kv_.release(request, /*preempted=*/true);
-  counters_.recomputed_tokens += s.num_computed;
-  s.lost_to = std::max(s.lost_to, s.num_computed);
-  ++counters_.preemptions;
-  log_.preempted(request);
-  s.num_computed = 0;
-  ++s.epoch;
-  s.status = static_cast<std::uint8_t>(Status::kWaiting);
+  note_preemption(request, s, log_, counters_);
   batch.preempted.push_back(request);
 }
 
@@ -94,10 +82,7 @@ void BatchBuilder::park(RequestId request) {
   Sequence& s = sequences_[request];
   const std::int32_t hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
   kv_.allocate(request, s.num_tokens, hits_);
-  if (config_.kv.prefix_caching) {
-    counters_.prefix_queried_tokens += s.num_tokens;
-    counters_.prefix_hit_tokens += hit;
-  }
+  if (config_.kv.prefix_caching) note_hit(s, hit, counters_);
   waiting_.pop_front();
   parked_.park({request, hit, s.num_tokens, 1, true});
   s.status = static_cast<std::uint8_t>(Status::kParked);
@@ -129,13 +114,9 @@ void BatchBuilder::take_reserved(std::vector<Reserved>& out) {
 void BatchBuilder::transferred(RequestId request) {
   if (sequences_[request].status == static_cast<std::uint8_t>(Status::kParked)) {
     parked_.arrived(request);
-    return;
+  } else {
+    leaving_.transferred(request, kv_);
   }
-  const auto left =
-      std::find_if(leaving_.begin(), leaving_.end(), [request](const Leaving& one) { return one.request == request; });
-  if (--left->transfers > 0) return;
-  leaving_.erase(left);
-  kv_.release(request, /*preempted=*/false);
 }
 
 void BatchBuilder::abort(RequestId request) {
@@ -145,18 +126,11 @@ void BatchBuilder::abort(RequestId request) {
     running_.erase(place);
     leave(request);
   } else if (s.status == static_cast<std::uint8_t>(Status::kParked)) {
-    const std::int32_t transfers = parked_.remove(request);
-    if (transfers > 0) {
-      leaving_.push_back({request, transfers});  // what is on its way into the blocks has to arrive first
-    } else {
-      kv_.release(request, /*preempted=*/false);
-    }
+    leaving_.leave(request, parked_.remove(request), kv_);  // what is on its way into the blocks has to arrive first
   } else {
     leave_queue(request);
   }
-  counters_.recomputed_tokens -= std::max(0, s.lost_to - s.num_computed);  // never computed again
-  s.status = static_cast<std::uint8_t>(Status::kCancelled);
-  ++counters_.cancelled;
+  note_cancellation(s, counters_);
   completed();
 }
 
@@ -185,7 +159,7 @@ void BatchBuilder::receive(const Item& item, std::vector<RequestId>& finished) {
   if (!item.emits || !stops) return served(item);
   s.status = static_cast<std::uint8_t>(Status::kFinished);
   if (config_.hands_over) {
-    leaving_.push_back({item.request, 1});
+    leaving_.leave(item.request, 1, kv_);
   } else {
     leave(item.request);
   }

@@ -7,6 +7,7 @@
 
 #include "builder.h"
 #include "kv_cache.h"
+#include "scheduling/leaving.h"
 #include "scheduling/parked_queue.h"
 #include "scheduling/waiting_queue.h"
 
@@ -39,7 +40,7 @@ class BatchBuilder : public Builder {
   bool has_requests() const override { return num_running() + num_waiting() > 0; }
   void take_reserved(std::vector<Reserved>& out) final;
   void transferred(RequestId request) final;
-  std::int32_t num_bound() const final { return parked_.size() + static_cast<std::int32_t>(leaving_.size()); }
+  std::int32_t num_bound() const final { return parked_.size() + leaving_.size(); }
   std::int32_t num_parked() const final { return parked_.size(); }
   void build(Ps now, Batch& batch) final;
   void abort(RequestId request) final;
@@ -112,12 +113,7 @@ class BatchBuilder : public Builder {
   std::int32_t recalled_ = 0;  // tokens that the tiers hold beyond the hits
   Ps now_ = 0;                 // of the build
   std::vector<Reserved> reserved_;
-  // Requests that have left but whose blocks so many transfers still read or write.
-  struct Leaving {
-    RequestId request;
-    std::int32_t transfers;
-  };
-  std::vector<Leaving> leaving_;
+  LeavingRequests leaving_;
 };
 
 }  // namespace llmsim

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "scheduling/notes.h"
 #include "scheduling/phase.h"
 
 namespace llmsim {
@@ -145,20 +146,12 @@ void VllmV1::abort(RequestId request) {
   if (s.status == static_cast<std::uint8_t>(Status::kWaiting)) {
     waiting_.remove(request);
   } else if (s.status == static_cast<std::uint8_t>(Status::kParked)) {
-    // What is on its way into the blocks has to arrive before others may have them.
-    const std::int32_t transfers = parked_.remove(request);
-    if (transfers > 0) {
-      leaving_.push_back({request, transfers});
-    } else {
-      kv_.release(request, /*preempted=*/false);
-    }
+    leaving_.leave(request, parked_.remove(request), kv_);  // what is on its way into the blocks has to arrive first
   } else {
     running_.erase(std::find(running_.begin(), running_.end(), request));
     kv_.release(request, /*preempted=*/false);
   }
-  counters_.recomputed_tokens -= std::max(0, s.lost_to - s.num_computed);  // never computed again
-  s.status = static_cast<std::uint8_t>(Status::kCancelled);
-  ++counters_.cancelled;
+  note_cancellation(s, counters_);
 }
 
 void VllmV1::complete(const Batch& batch, std::vector<RequestId>& finished) {
@@ -233,11 +226,7 @@ void VllmV1::finish(RequestId request, std::vector<RequestId>& finished) {
     counters_.recomputed_tokens -= s.num_tokens - 1;  // what it lost is never computed again
   } else {
     some_running_finished_ = true;
-    if (config_.hands_over) {
-      leaving_.push_back({request, 1});
-    } else {
-      kv_.release(request, /*preempted=*/false);
-    }
+    leaving_.leave(request, config_.hands_over ? 1 : 0, kv_);
   }
   s.status = static_cast<std::uint8_t>(Status::kFinished);
   ++counters_.finished;

@@ -6,6 +6,7 @@
 
 #include "builder.h"
 #include "kv_cache.h"
+#include "scheduling/leaving.h"
 #include "scheduling/parked_queue.h"
 #include "scheduling/speculation.h"
 #include "scheduling/step_limits.h"
@@ -54,7 +55,7 @@ class VllmV1 final : public Builder {
   bool may_park() const override { return true; }
   void take_reserved(std::vector<Reserved>& out) override;
   void transferred(RequestId request) override;
-  std::int32_t num_bound() const override { return parked_.size() + static_cast<std::int32_t>(leaving_.size()); }
+  std::int32_t num_bound() const override { return parked_.size() + leaving_.size(); }
   std::int32_t num_parked() const override { return parked_.size(); }
 
   std::int32_t num_running() const override { return static_cast<std::int32_t>(running_.size()); }
@@ -125,12 +126,7 @@ class VllmV1 final : public Builder {
   std::int64_t steps_ = 0;                   // with work since the last one without; a wave sets it to its own
   std::vector<Reserved> reserved_;           // by the last build
   std::vector<RequestId> partly_prefilled_;  // parked or running, where requests can be parked
-  // Requests that have left but whose blocks so many transfers still read or write.
-  struct Leaving {
-    RequestId request;
-    std::int32_t transfers;
-  };
-  std::vector<Leaving> leaving_;
+  LeavingRequests leaving_;
   std::vector<RequestId> running_;
   std::vector<BlockId> hits_;  // scratch
   BuilderCounters counters_;

@@ -1,6 +1,7 @@
 // Who of the waiting and the parked requests may run, load or be parked.
 #include <algorithm>
 
+#include "scheduling/notes.h"
 #include "scheduling/phase.h"
 #include "scheduling/vllm_v1.h"
 
@@ -39,10 +40,8 @@ bool VllmV1::room_to_load(const Sequence& s, std::int32_t slots) const {
 
 void VllmV1::park(RequestId request, std::int32_t cached, std::int32_t loaded, std::int32_t transfers) {
   Sequence& s = sequences_[request];
-  if (config_.kv.prefix_caching) {
-    counters_.prefix_queried_tokens += s.num_tokens;
-    counters_.prefix_hit_tokens += static_cast<std::int64_t>(hits_.size()) * config_.kv.block_size;
-  }
+  if (config_.kv.prefix_caching)
+    note_hit(s, static_cast<std::int64_t>(hits_.size()) * config_.kv.block_size, counters_);
   waiting_.pop_front();
   parked_.park({request, cached, loaded, transfers, s.remote_kv});
   partly_prefilled_.push_back(request);
@@ -105,17 +104,13 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
   if (!kv_.fits(s, slots, hits_, spare_blocks())) return Admission::kNoRoom;
   kv_.grow(request, slots);
   const std::int32_t cached = parked_.cached();
-  const bool here = !parked_.remote();                         // the rest of the prompt is computed in this group
-  if (!here) kv_.computed(request, cached, parked_.loaded());  // elsewhere, but it is new here
+  const bool elsewhere = parked_.remote();  // else the rest of the prompt is computed in this group
+  if (elsewhere) kv_.computed(request, cached, parked_.loaded());  // but it is new here
   parked_.take();
   running_.push_back(request);
   s.status = static_cast<std::uint8_t>(Status::kRunning);
   s.num_computed = computed;
-  if (log_.scheduled[request] == kNever) {
-    log_.first_scheduled(request, now, cached);
-    if (here) counters_.prompt_tokens += s.prompt_tokens;
-  }
-  if (s.epoch > 0) counters_.recomputed_tokens -= cached;
+  note_start(request, s, now, cached, elsewhere, log_, counters_);
   schedule(request, tokens, batch);
   return Admission::kScheduled;
 }
@@ -143,13 +138,9 @@ void VllmV1::take_reserved(std::vector<Reserved>& out) {
 void VllmV1::transferred(RequestId request) {
   if (sequences_[request].status == static_cast<std::uint8_t>(Status::kParked)) {
     parked_.arrived(request);
-    return;
+  } else {
+    leaving_.transferred(request, kv_);
   }
-  const auto left =
-      std::find_if(leaving_.begin(), leaving_.end(), [request](const Leaving& one) { return one.request == request; });
-  if (--left->transfers > 0) return;
-  leaving_.erase(left);
-  kv_.release(request, /*preempted=*/false);
 }
 
 VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, Batch& batch) {
@@ -174,15 +165,8 @@ VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, 
   running_.push_back(request);
   s.status = static_cast<std::uint8_t>(Status::kRunning);
   s.num_computed = cached;
-  if (config_.kv.prefix_caching) {
-    counters_.prefix_queried_tokens += s.num_tokens;
-    counters_.prefix_hit_tokens += hit;
-  }
-  if (log_.scheduled[request] == kNever) {
-    log_.first_scheduled(request, now, cached);
-    counters_.prompt_tokens += s.prompt_tokens;
-  }
-  if (s.epoch > 0) counters_.recomputed_tokens -= cached;
+  if (config_.kv.prefix_caching) note_hit(s, hit, counters_);
+  note_start(request, s, now, cached, /*prompt_elsewhere=*/false, log_, counters_);
   if (parks() && cached + tokens < s.num_tokens) partly_prefilled_.push_back(request);
   schedule(request, tokens, batch);
   return Admission::kScheduled;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "scheduling/notes.h"
 #include "scheduling/vllm_v1.h"
 
 namespace llmsim {
@@ -54,16 +55,10 @@ std::size_t VllmV1::choose_victim(RequestId needy) const {
 void VllmV1::preempt(RequestId request) {
   Sequence& s = sequences_[request];
   kv_.release(request, /*preempted=*/true);
-  counters_.recomputed_tokens += s.num_computed;
-  s.lost_to = std::max(s.lost_to, s.num_computed);
-  ++counters_.preemptions;
-  log_.preempted(request);
-  s.num_computed = 0;
+  note_preemption(request, s, log_, counters_);
   s.num_drafts = 0;
   if (config_.hands_over) s.num_in_flight = 0;  // its token says nothing: what counts is the KV, which is lost
   std::erase(partly_prefilled_, request);
-  ++s.epoch;
-  s.status = static_cast<std::uint8_t>(Status::kWaiting);
   waiting_.push_front(request);
 }
 
