@@ -97,25 +97,12 @@ def draft_plan(
         return None
     layout = _layout(speculation, request)
     head = _head(speculation, request, layout, located)
-    if members > 1 and head.model.num_moe_layers:
-        raise NotYetError(
-            f"speculative_config: the drafter {head.model.name} has experts, which {members} data-parallel ranks in "
-            "lock-step would share; that does not run in this version: choose a dense drafter, or ngram"
-        )
-    if head.model.max_position_embeddings < request.max_model_len:
-        raise InputError(
-            f"speculative_config.model: {head.model.name} reads at most {head.model.max_position_embeddings} tokens, "
-            f"but max_model_len is {request.max_model_len}; lower max_model_len"
-        )
-    # vLLM's proposers replay piecewise graphs, or none.
-    engine = (
-        group.engine if group.engine.cudagraph_mode == "NONE" else replace(group.engine, cudagraph_mode="PIECEWISE")
-    )
+    _check_fits(head.model, request.max_model_len, members)
     own = replace(request, model=head.model, layout=layout, operators=head.first)
     costs = compile_with(own)
     prices, links = linked(head.first, own, costs, layout)
     parts = (head.first, head.later)
-    programs = [_program(part, costs, prices.of_stage, own, engine) for part in parts]
+    programs = [_program(part, costs, prices.of_stage, own, _proposing(group.engine)) for part in parts]
     placed = tuple(each for _, each in programs)
     native = _native.Drafter(
         programs[0][0], programs[1][0], int(speculation.method == "draft_model"), speculation.parallel
@@ -140,6 +127,24 @@ def draft_plan(
         layout,
         (note, *costs.notes),
     )
+
+
+def _check_fits(drafter: ModelConfig, max_model_len: int, members: int) -> None:
+    if members > 1 and drafter.num_moe_layers:
+        raise NotYetError(
+            f"speculative_config: the drafter {drafter.name} has experts, which {members} data-parallel ranks in "
+            "lock-step would share; that does not run in this version: choose a dense drafter, or ngram"
+        )
+    if drafter.max_position_embeddings < max_model_len:
+        raise InputError(
+            f"speculative_config.model: {drafter.name} reads at most {drafter.max_position_embeddings} tokens, "
+            f"but max_model_len is {max_model_len}; lower max_model_len"
+        )
+
+
+def _proposing(engine: EngineArgs) -> EngineArgs:
+    """The engine as it runs the drafter: vLLM's proposers replay piecewise graphs, or none."""
+    return engine if engine.cudagraph_mode == "NONE" else replace(engine, cudagraph_mode="PIECEWISE")
 
 
 def _program(

@@ -35,7 +35,7 @@ from llmsim.lowering.layouts import (
 from llmsim.lowering.lowered import LoweredGroup, LoweringOptions
 from llmsim.lowering.memory_shares import located
 from llmsim.lowering.offload import OffloadPlan, complete, local_reads, offload_plan
-from llmsim.lowering.program import FEATURES, build_program
+from llmsim.lowering.program import FEATURES, Placed, build_program
 from llmsim.lowering.routed import Routes
 from llmsim.lowering.scheduler import scheduler_config
 from llmsim.lowering.terms import COLD_KV
@@ -75,15 +75,7 @@ def lower_group(
     links = links_of(deployment, routes, group, layout, members_of(group, model), options.network)
     costs = with_gathered_context(_costs(deployment, group, options, request, offload), request, links)
     linked = link_collective_costs(ops, request, costs.link_collectives, links)
-    program, placed = build_program(
-        stages,
-        costs,
-        linked.of_stage,
-        padded_mixed(engine, request.max_tokens, request.token_multiple),
-        engine.host_gap_ps,
-        graph_rules(engine, stages, request.max_tokens, request.token_multiple),
-        group.pcp,
-    )
+    program, placed = _program(group, request, stages, costs, linked)
     program_costs = tuple(one.cost for one in placed)
     expanded = None
     if options.exact or links.must_expand:
@@ -162,6 +154,26 @@ def _asked(
         cold_kv=COLD_KV not in options.disabled_terms,
     )
     return group, request, stages
+
+
+def _program(
+    group: Group,
+    request: CostRequest,
+    stages: "tuple[tuple[Operator, ...], ...]",
+    costs: CompiledCosts,
+    linked: LinkedCosts,
+) -> "tuple[_native.Program, tuple[Placed, ...]]":
+    """The step program, and the costs of its operators with how often each runs."""
+    engine = group.engine
+    return build_program(
+        stages,
+        costs,
+        linked.of_stage,
+        padded_mixed(engine, request.max_tokens, request.token_multiple),
+        engine.host_gap_ps,
+        graph_rules(engine, stages, request.max_tokens, request.token_multiple),
+        group.pcp,
+    )
 
 
 def _info(group: Group, ledger: MemoryLedger, layout: Layout) -> GroupInfo:
