@@ -9,98 +9,98 @@ from typing import Any, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from llmsim.cli import options as o
+from llmsim.cli.options import PANELS, costs, engine, inputs, outputs, peer
 
 
 @dataclass(frozen=True)
 class CommandLine:
     """What was given, unchecked; the types' annotations are typer's."""
 
-    cluster_config: o.Cluster
-    dataset: o.Dataset
-    num_reqs: o.NumReqs = 0
-    seed: o.Seed = 0
-    max_concurrency: o.MaxConcurrency = 0
-    think_time: o.ThinkTime = None
-    request_timeout: o.RequestTimeout = None
-    horizon: o.Horizon = None
-    engine_profile: o.EngineProfile = None
-    max_num_seqs: o.MaxNumSeqs = None
-    max_num_batched_tokens: o.MaxNumBatchedTokens = None
-    max_num_scheduled_tokens: o.MaxNumScheduledTokens = None
-    max_num_active_seqs: o.MaxNumActiveSeqs = None
-    max_num_queued_reqs: o.MaxQueuedReqs = None
-    max_num_queued_tokens: o.MaxQueuedTokens = None
-    long_prefill_token_threshold: o.LongPrefill = None
-    long_prefill_token_threshold_adaptive: o.AdaptiveThreshold = None
-    prefill_schedule_interval: o.PrefillInterval = None
-    speculative_config: o.Speculative = None
-    cudagraph_mode: o.CudagraphMode = None
-    cudagraph_capture_sizes: o.CudagraphSizes = None
-    enforce_eager: o.EnforceEager = None
-    launch_ns: o.Launch = None
-    enable_chunked_prefill: o.Chunked = None
-    enable_prefix_caching: o.PrefixCaching = None
-    reserve_full_isl: o.ReserveFullIsl = None
-    async_scheduling: o.Async = None
-    block_size: o.BlockSize = None
-    gpu_memory_utilization: o.Utilization = None
-    num_gpu_blocks_override: o.NumBlocks = None
-    max_model_len: o.MaxModelLen = None
-    dtype: o.Dtype = None
-    fp: o.Fp = None
-    kv_cache_dtype: o.KvDtype = None
-    watermark: o.Watermark = None
-    scheduler: o.Scheduler = None
-    scheduling_policy: o.Policy = None
-    queue_order: o.QueueOrder = None
-    preemption_victim: o.PreemptionVictim = None
-    cache_eviction: o.CacheEviction = None
-    admission: o.Admission = None
-    ttft_target_ns: o.TtftTarget = None
-    request_routing_policy: o.Routing = "LOAD"
-    decode_routing_policy: o.DecodeRouting = "LOAD"
-    kv_transfer: o.KvTransfer = None
-    kv_transfer_mode: o.KvTransferMode = None
-    expert_routing_policy: o.ExpertRouting = "BALANCED"
-    profile_dir: o.ProfileDir = None
-    cost_source: o.CostSource = "auto"
-    cost_table: o.CostTable = None
-    require: o.Require = None
-    collective_costs: o.Collectives = "auto"
-    network_backend: o.Network = "analytical"
-    exact: o.Exact = False
-    output: o.Output = None
-    run_dir: o.RunDir = None
-    timeline: o.Timeline = None
-    as_json: o.Json = False
-    log_interval: o.LogInterval = 1.0
-    log_level: o.LogLevel = "WARNING"
-    prioritize_prefill: o.PrioritizePrefill = False
-    enable_prefix_sharing: o.PrefixSharing = False
-    prefix_storage: o.PrefixStorage = None
-    kv_tier_write: o.KvTierWrite = None
-    kv_tier_eviction: o.KvTierEviction = None
-    kv_tier_recall: o.KvTierRecall = None
-    check_every_step: o.CheckEveryStep = False
-    kv_chunk_size: o.KvChunkSize = None
-    enable_local_offloading: o.LocalOffloading = False
-    enable_attn_offloading: o.AttnOffloading = False
-    enable_sub_batch_interleaving: o.SubBatch = False
-    enable_attn_prediction: o.AttnPrediction = False
-    gen: o.Gen = False
-    skip_prefill: o.SkipPrefill = False
-    enable_block_copy: o.BlockCopy = None
-    disable_term: o.DisableTerm = None
-    calibration: o.Calibration = None
-    arrivals: o.Arrivals = None
+    cluster_config: inputs.Cluster
+    dataset: inputs.Dataset
+    num_reqs: inputs.NumReqs = 0
+    seed: inputs.Seed = 0
+    max_concurrency: inputs.MaxConcurrency = 0
+    think_time: inputs.ThinkTime = None
+    request_timeout: inputs.RequestTimeout = None
+    horizon: inputs.Horizon = None
+    engine_profile: engine.EngineProfile = None
+    max_num_seqs: engine.MaxNumSeqs = None
+    max_num_batched_tokens: engine.MaxNumBatchedTokens = None
+    max_num_scheduled_tokens: engine.MaxNumScheduledTokens = None
+    max_num_active_seqs: engine.MaxNumActiveSeqs = None
+    max_num_queued_reqs: engine.MaxQueuedReqs = None
+    max_num_queued_tokens: engine.MaxQueuedTokens = None
+    long_prefill_token_threshold: engine.LongPrefill = None
+    long_prefill_token_threshold_adaptive: engine.AdaptiveThreshold = None
+    prefill_schedule_interval: engine.PrefillInterval = None
+    speculative_config: engine.Speculative = None
+    cudagraph_mode: engine.CudagraphMode = None
+    cudagraph_capture_sizes: engine.CudagraphSizes = None
+    enforce_eager: engine.EnforceEager = None
+    launch_ns: engine.Launch = None
+    enable_chunked_prefill: engine.Chunked = None
+    enable_prefix_caching: engine.PrefixCaching = None
+    reserve_full_isl: engine.ReserveFullIsl = None
+    async_scheduling: engine.Async = None
+    block_size: engine.BlockSize = None
+    gpu_memory_utilization: engine.Utilization = None
+    num_gpu_blocks_override: engine.NumBlocks = None
+    max_model_len: engine.MaxModelLen = None
+    dtype: engine.Dtype = None
+    fp: peer.Fp = None
+    kv_cache_dtype: engine.KvDtype = None
+    watermark: engine.Watermark = None
+    scheduler: engine.Scheduler = None
+    scheduling_policy: engine.Policy = None
+    queue_order: engine.QueueOrder = None
+    preemption_victim: engine.PreemptionVictim = None
+    cache_eviction: engine.CacheEviction = None
+    admission: engine.Admission = None
+    ttft_target_ns: engine.TtftTarget = None
+    request_routing_policy: inputs.Routing = "LOAD"
+    decode_routing_policy: inputs.DecodeRouting = "LOAD"
+    kv_transfer: costs.KvTransfer = None
+    kv_transfer_mode: costs.KvTransferMode = None
+    expert_routing_policy: costs.ExpertRouting = "BALANCED"
+    profile_dir: costs.ProfileDir = None
+    cost_source: costs.CostSource = "auto"
+    cost_table: costs.CostTable = None
+    require: costs.Require = None
+    collective_costs: costs.Collectives = "auto"
+    network_backend: costs.Network = "analytical"
+    exact: costs.Exact = False
+    output: outputs.Output = None
+    run_dir: outputs.RunDir = None
+    timeline: outputs.Timeline = None
+    as_json: outputs.Json = False
+    log_interval: outputs.LogInterval = 1.0
+    log_level: outputs.LogLevel = "WARNING"
+    prioritize_prefill: peer.PrioritizePrefill = False
+    enable_prefix_sharing: engine.PrefixSharing = False
+    prefix_storage: engine.PrefixStorage = None
+    kv_tier_write: engine.KvTierWrite = None
+    kv_tier_eviction: engine.KvTierEviction = None
+    kv_tier_recall: engine.KvTierRecall = None
+    check_every_step: outputs.CheckEveryStep = False
+    kv_chunk_size: engine.KvChunkSize = None
+    enable_local_offloading: peer.LocalOffloading = False
+    enable_attn_offloading: peer.AttnOffloading = False
+    enable_sub_batch_interleaving: peer.SubBatch = False
+    enable_attn_prediction: peer.AttnPrediction = False
+    gen: peer.Gen = False
+    skip_prefill: peer.SkipPrefill = False
+    enable_block_copy: peer.BlockCopy = None
+    disable_term: costs.DisableTerm = None
+    calibration: costs.Calibration = None
+    arrivals: inputs.Arrivals = None
 
 
 class PanelledCommand(TyperCommand):
     """A command whose help lists its options under the headings that they name."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        panels: dict[str, list[tuple[str, str]]] = {name: [] for name in o.PANELS}
+        panels: dict[str, list[tuple[str, str]]] = {name: [] for name in PANELS}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:

@@ -1,0 +1,24 @@
+"""Options of `llmsim run`: what a run writes and says."""
+
+from pathlib import Path
+from typing import Annotated
+
+from llmsim.cli.options.panel import option
+
+PANEL = "Output"
+
+Output = Annotated[Path | None, option(PANEL, "--output", text="CSV with one row per request, ns.")]
+RunDir = Annotated[Path | None, option(PANEL, "--run-dir", text="Folder for manifest, summary and Parquet tables.")]
+Timeline = Annotated[
+    Path | None, option(PANEL, "--timeline", text="Trace file for ui.perfetto.dev: steps, requests, counters.")
+]
+Json = Annotated[bool, option(PANEL, "--json", text="One JSON object on stdout instead of the text.")]
+LogInterval = Annotated[
+    float, option(PANEL, "--log-interval", text="Simulated seconds between rows of the series.", default=True)
+]
+LogLevel = Annotated[
+    str, option(PANEL, "--log-level", text="WARNING, or INFO or DEBUG (heartbeat lines).", default=True)
+]
+CheckEveryStep = Annotated[
+    bool, option(PANEL, "--check-every-step", text="Recount the KV blocks of all tiers at every step (slow).")
+]
