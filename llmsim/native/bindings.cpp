@@ -91,27 +91,9 @@ void bind_content_hasher(nb::module_& m) {
       .def("keys", [](const ContentHasher& h) { return to_array(h.keys()); });
 }
 
-void bind_simulation(nb::module_& m) {
-  nb::exception<Stalled>(m, "Stalled", PyExc_RuntimeError);
-  nb::exception<Violated>(m, "Violated", PyExc_RuntimeError);
-  nb::class_<Simulation> simulation(m, "Simulation");
-  bind_set_router(simulation);
-  bind_set_admission(simulation);
+// Groups, and how they run together; by index, in the order of adding.
+void bind_groups(nb::class_<Simulation>& simulation) {
   simulation
-      .def(
-          "__init__",
-          [](Simulation* s, const In<std::int64_t>& arrival_ps, const In<std::int32_t>& input_tokens,
-             const In<std::int32_t>& output_tokens, const In<std::int16_t>& model, const In<std::int32_t>& next_call,
-             const In<std::int64_t>& tool_delay_ps, const In<std::int32_t>& priority,
-             const In<std::int64_t>& key_offsets, const In<std::uint64_t>& keys, std::int32_t granularity,
-             Ps series_interval_ps) {
-            new (s) Simulation(Arrivals{to_vector(arrival_ps), to_vector(input_tokens), to_vector(priority),
-                                        to_vector(model), to_vector(next_call), to_vector(tool_delay_ps)},
-                               to_vector(output_tokens),
-                               ContentKeys{to_vector(key_offsets), to_vector(keys), granularity}, series_interval_ps);
-          },
-          "arrival_ps"_a, "input_tokens"_a, "output_tokens"_a, "model"_a, "next_call"_a, "tool_delay_ps"_a,
-          "priority"_a, "key_offsets"_a, "keys"_a, "granularity"_a, "series_interval_ps"_a)
       .def(
           "add_group",
           [](Simulation& s, const GroupConfig& config, const VllmV1Config& scheduler,
@@ -157,13 +139,67 @@ void bind_simulation(nb::module_& m) {
           "All members of a wave, or one group in stages, talk over links of the fabric: the place of every device "
           "(ranks of "
           "a stage first, then stages, then members), and what is between members or stages, with its bytes.")
-      .def("set_kv_tiers", &Simulation::set_kv_tiers, "config"_a,
-           "Pools of KV below the groups'; after them and the fabric.")
+      .def("add_wave", &add_wave, "groups"_a, "program"_a, "sync_interval"_a, "expanded"_a.none() = nb::none(),
+           "Groups that were added before, by index, run in lock-step, all with this program.");
+}
+
+// What happened, as columns.
+void bind_columns(nb::class_<Simulation>& simulation) {
+  simulation.def("requests", &request_columns)
+      .def("handovers", &handover_columns)
+      .def("fabric", &fabric_columns, "Per link of the shared network, as it numbers them.")
+      .def("steps", &step_columns)
+      .def("series", &series_columns, "first"_a = 0)
+      .def("counters", &counter_columns)
+      .def("accepted_at", &accepted_at, "Per group, how many drafts of each position held.")
+      .def("blame", &blame_columns)
+      .def("busy_time", &busy_time)
+      .def("attention_reach", &attention_reach)
+      .def("table_rows", &table_rows)
       .def("kv_tiers", &kv_tier_rows)
       .def("kv_tier_series", &kv_tier_series)
+      .def("activity", [](const Simulation& s, std::size_t group) { return group_activity(*s.groups().at(group)); })
+      .def("schedule",
+           [](const Simulation& s, std::size_t group) { return schedule_columns(*s.groups().at(group)->schedule); });
+}
+
+void bind_emissions(nb::module_& m) {
+  nb::class_<Emissions>(m, "Emissions")
+      .def(nb::init<const Simulation&>(), "simulation"_a, nb::keep_alive<1, 2>())
+      .def("inter_token_latencies",
+           [](const Emissions& e) {
+             const WeightedValues w = e.inter_token_latencies();
+             return nb::make_tuple(to_array(w.value), to_array(w.count));
+           })
+      .def("inter_token_latencies_of",
+           [](const Emissions& e, RequestId request) { return to_array(e.inter_token_latencies_of(request)); });
+}
+
+void bind_simulation(nb::module_& m) {
+  nb::exception<Stalled>(m, "Stalled", PyExc_RuntimeError);
+  nb::exception<Violated>(m, "Violated", PyExc_RuntimeError);
+  nb::class_<Simulation> simulation(m, "Simulation");
+  bind_set_router(simulation);
+  bind_set_admission(simulation);
+  bind_groups(simulation);
+  simulation
+      .def(
+          "__init__",
+          [](Simulation* s, const In<std::int64_t>& arrival_ps, const In<std::int32_t>& input_tokens,
+             const In<std::int32_t>& output_tokens, const In<std::int16_t>& model, const In<std::int32_t>& next_call,
+             const In<std::int64_t>& tool_delay_ps, const In<std::int32_t>& priority,
+             const In<std::int64_t>& key_offsets, const In<std::uint64_t>& keys, std::int32_t granularity,
+             Ps series_interval_ps) {
+            new (s) Simulation(Arrivals{to_vector(arrival_ps), to_vector(input_tokens), to_vector(priority),
+                                        to_vector(model), to_vector(next_call), to_vector(tool_delay_ps)},
+                               to_vector(output_tokens),
+                               ContentKeys{to_vector(key_offsets), to_vector(keys), granularity}, series_interval_ps);
+          },
+          "arrival_ps"_a, "input_tokens"_a, "output_tokens"_a, "model"_a, "next_call"_a, "tool_delay_ps"_a,
+          "priority"_a, "key_offsets"_a, "keys"_a, "granularity"_a, "series_interval_ps"_a)
+      .def("set_kv_tiers", &Simulation::set_kv_tiers, "config"_a,
+           "Pools of KV below the groups'; after them and the fabric.")
       .def("set_fabric", &Simulation::set_fabric, "config"_a, "The cluster's shared network; before the first run.")
-      .def("add_wave", &add_wave, "groups"_a, "program"_a, "sync_interval"_a, "expanded"_a.none() = nb::none(),
-           "Groups that were added before, by index, run in lock-step, all with this program.")
       .def(
           "set_patience",
           [](Simulation& s, const In<std::int64_t>& timeout_ps, const In<std::int32_t>& tokens) {
@@ -188,32 +224,10 @@ void bind_simulation(nb::module_& m) {
       .def_prop_ro("now_ps", &Simulation::now)
       .def_prop_ro("num_finished", &Simulation::num_finished)
       .def_prop_ro("num_rejected", &Simulation::num_rejected)
-      .def("requests", &request_columns)
-      .def("handovers", &handover_columns)
-      .def("fabric", &fabric_columns, "Per link of the shared network, as it numbers them.")
-      .def("steps", &step_columns)
-      .def("series", &series_columns, "first"_a = 0)
-      .def("counters", &counter_columns)
-      .def("accepted_at", &accepted_at, "Per group, how many drafts of each position held.")
-      .def("blame", &blame_columns)
-      .def("busy_time", &busy_time)
-      .def("attention_reach", &attention_reach)
-      .def("table_rows", &table_rows)
       .def("check_every_step", &Simulation::check_every_step, "Recounts the blocks of every tier at every step.")
-      .def("record_shares", &Simulation::record_shares, "From now on groups note for whom their devices worked.")
-      .def("activity", [](const Simulation& s, std::size_t group) { return group_activity(*s.groups().at(group)); })
-      .def("schedule",
-           [](const Simulation& s, std::size_t group) { return schedule_columns(*s.groups().at(group)->schedule); });
-
-  nb::class_<Emissions>(m, "Emissions")
-      .def(nb::init<const Simulation&>(), "simulation"_a, nb::keep_alive<1, 2>())
-      .def("inter_token_latencies",
-           [](const Emissions& e) {
-             const WeightedValues w = e.inter_token_latencies();
-             return nb::make_tuple(to_array(w.value), to_array(w.count));
-           })
-      .def("inter_token_latencies_of",
-           [](const Emissions& e, RequestId request) { return to_array(e.inter_token_latencies_of(request)); });
+      .def("record_shares", &Simulation::record_shares, "From now on groups note for whom their devices worked.");
+  bind_columns(simulation);
+  bind_emissions(m);
 }
 
 }  // namespace llmsim
