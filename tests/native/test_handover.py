@@ -144,6 +144,24 @@ def test_nothing_is_lost_and_every_byte_is_counted(data: st.DataObject, requests
         assert (again.requests()[name] == column).all()
 
 
+SCARCE = [
+    (0, 1, 1), (0, 1, 1), (0, 76, 1), (284, 149, 3), (439, 71, 2), (761, 139, 21), (1722, 17, 16), (1752, 111, 3),
+    (1752, 111, 3), (1878, 132, 10), (2499, 89, 19), (3873, 51, 24), (6439, 32, 4), (26197, 47, 1), (48442, 37, 5),
+    (65535, 197, 9), (94650, 69, 27), (110756, 146, 26), (112654, 73, 16), (161818, 97, 14),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("blocks", [93, 95])
+def test_drafts_find_room_where_parked_prompts_hold_all_blocks(blocks: int) -> None:
+    """Once those whose KV had come lacked a draft's slot to begin, or a prompt preempted itself for ever."""
+    priority = [1, 1, 0, 2, 0, 0, 0, 0, 0, 0, -1, 0, 0, -2, 0, 0, -2, 0, -1, -1]
+    cluster = Cluster(
+        [198], [206, blocks], block_size=1, max_seqs=1, budget=16, caching=False, order="PRIORITY", push=True,
+        bytes_per_s=10**6, latency_ps=0, layers=1, drafts=1, state_bytes=50_000, depth=1, router="LOAD",
+    )  # fmt: skip
+    check(SCARCE, cluster, run(SCARCE, cluster, priority=priority), impatient=False)
+
+
 @pytest.mark.parametrize("push", [False, True])
 def test_one_request_by_hand(push: bool) -> None:
     """Two steps of the prompt, its 400 kB at 1 GB/s, one step for the first token."""

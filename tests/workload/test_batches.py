@@ -184,9 +184,14 @@ def test_batches_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 )
 @settings(max_examples=50, deadline=None)
 def test_columns_of_times(parts: list[tuple[str, str, str]]) -> None:
-    written = ["".join(each) for each in parts if "1700" < each[0] < "2250"]
+    kept = [each for each in parts if "1700" < each[0] < "2250"]
+    written = ["".join(each) for each in kept]
+    shapes = {(len(fraction), len(zone)) for _, fraction, zone in kept}
     found = times.all_timestamps_ns(written)
-    assert found is not None and found.tolist() == [times.timestamp_ns(text, {}) for text in written]
+    if len({sum(shape) for shape in shapes}) < len(shapes):  # as long as each other, but not alike: read one by one
+        assert found is None
+    else:
+        assert found is not None and found.tolist() == [times.timestamp_ns(text, {}) for text in written]
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ class VllmV1 final : public Builder {
   void schedule_waiting(Ps now, Batch& batch, StepBudget& budget);
   // kNoRoom: nobody behind it may run either.
   enum class Admission : std::uint8_t { kNoRoom, kParked, kScheduled };
-  Admission admit(Ps now, RequestId request, std::int32_t budget, Batch& batch);
+  Admission admit(Ps now, RequestId request, std::int32_t budget, Batch& batch, bool alone);
   Admission reserve(Ps now, RequestId request);
   Admission load(Ps now, RequestId request, std::int32_t hit, std::int32_t recalled);
   Admission admit_arrived(Ps now, RequestId request, std::int32_t budget, Batch& batch);

@@ -19,7 +19,8 @@ void VllmV1::schedule_waiting(Ps now, Batch& batch, StepBudget& budget) {
       admission = admit_arrived(now, arrived, budget.left(), batch);
     } else {
       const RequestId request = waiting_.front(now);
-      admission = sequences_[request].remote_kv ? reserve(now, request) : admit(now, request, budget.left(), batch);
+      admission = sequences_[request].remote_kv ? reserve(now, request)
+                                                : admit(now, request, budget.left(), batch, stands_still);
       // Head of line: nobody overtakes. But vLLM by priority would stand still for ever.
       if (admission == Admission::kNoRoom && stands_still)
         admission = admit_arrived(now, arrived, budget.left(), batch);
@@ -85,7 +86,10 @@ std::int32_t VllmV1::blocks_still_needed() const {
   std::int32_t blocks = 0;
   for (const RequestId request : partly_prefilled_) {
     const Sequence& s = sequences_[request];
-    const std::int32_t tokens = std::min(s.num_tokens, config_.kv.max_model_len);
+    // Who waits for KV begins with a whole step, slots for drafts included: without them it could never begin.
+    const bool parked = s.status == static_cast<std::uint8_t>(Status::kParked);
+    const std::int32_t first_step = parked ? config_.speculation.lookahead : 0;
+    const std::int32_t tokens = std::min(s.num_tokens + first_step, config_.kv.max_model_len);
     blocks += std::max(0, kv_.blocks_for(tokens) - static_cast<std::int32_t>(s.blocks.size()));
   }
   return blocks;
@@ -143,7 +147,9 @@ void VllmV1::transferred(RequestId request) {
   }
 }
 
-VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, Batch& batch) {
+// `alone`: only parked requests hold blocks, and none of them gives any back meanwhile. Then a prompt that does not fit
+// whole would be preempted by itself and begin again for ever.
+VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, Batch& batch, bool alone) {
   Sequence& s = sequences_[request];
   kv_.find_hits(request, hits_);
   const std::int32_t hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
@@ -155,7 +161,8 @@ VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, 
   const std::int32_t tokens = first_tokens(s, cached, budget);
   if (tokens == 0) return Admission::kNoRoom;
   const std::int32_t spare = spare_blocks();
-  if (config_.reserve_full_isl && !kv_.fits(s, s.num_tokens, hits_, spare)) return Admission::kNoRoom;
+  const std::int32_t whole = s.num_tokens + (alone ? config_.speculation.lookahead : 0);
+  if ((config_.reserve_full_isl || alone) && !kv_.fits(s, whole, hits_, spare)) return Admission::kNoRoom;
   const std::int32_t slots = cached + tokens + config_.speculation.lookahead;
   if (!kv_.fits(s, slots, hits_, spare)) return Admission::kNoRoom;
   kv_.recall(request, hit, recalled);
