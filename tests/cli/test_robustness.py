@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "cluster_config" / "h100_llama31_8b.json"
 TRACE = ROOT / "dataset" / "example_10.jsonl"
 ROOFLINE = ("--cost-source", "roofline")
-BUSY = "synthetic:n=300000,rate=40,input=lognormal:220,output=lognormal:190,seed=1"
+BUSY = "synthetic:n=1000000,rate=40,input=lognormal:220,output=lognormal:190,seed=1"
 
 
 def run(*options: object, cluster: Path = CLUSTER, dataset: object = TRACE) -> int:

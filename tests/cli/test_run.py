@@ -238,7 +238,7 @@ def test_an_interrupted_run_writes_what_it_has(tmp_path: Path) -> None:
     output = tmp_path / "o.csv"
     command = [
         sys.executable, str(ROOT / "main.py"), "--cluster-config", str(CLUSTER), *ROOFLINE, "--output", str(output),
-        "--json", "--exact", "--dataset", "synthetic:n=200000,rate=20,input=fixed:200,output=fixed:100,seed=1",
+        "--json", "--exact", "--dataset", "synthetic:n=800000,rate=20,input=fixed:200,output=fixed:100,seed=1",
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until_it_simulates(process.pid)
