@@ -6,6 +6,12 @@ from pathlib import Path
 
 STARTED_WITHIN_S = 60
 
+# Options of a `run` that nobody waits for: one request after the other, each of its 100 million steps priced alone. It
+# takes a quarter of an hour and little memory, so it still simulates whenever a test stops it.
+ENDLESS = (
+    "--dataset", "synthetic:n=100000,rate=40,input=fixed:200,output=fixed:1000,seed=1", "--max-num-seqs", "1", "--exact"
+)  # fmt: skip
+
 
 def wait_until_it_simulates(pid: int) -> None:
     """Returns when a `run` has begun to simulate, however long it takes to start: from then on it catches SIGTERM."""

@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from processes import wait_until_it_simulates
+from processes import ENDLESS, wait_until_it_simulates
 from shared_data import shared
 
 from llmsim.cli import main, run_main
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "cluster_config" / "h100_llama31_8b.json"
 TRACE = ROOT / "dataset" / "example_10.jsonl"
 ROOFLINE = ("--cost-source", "roofline")
-BUSY = "synthetic:n=1000000,rate=40,input=lognormal:220,output=lognormal:190,seed=1"
+MANY_ROWS = "synthetic:n=30000,rate=40,input=lognormal:220,output=lognormal:190,seed=1"
 
 
 def run(*options: object, cluster: Path = CLUSTER, dataset: object = TRACE) -> int:
@@ -140,7 +140,7 @@ def test_the_help_lists_every_option_under_a_heading(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(("number", "delay"), [(signal.SIGINT, 1.0), (signal.SIGTERM, 1.0), (signal.SIGINT, 0.1)])
 def test_whenever_it_is_stopped_it_says_so(tmp_path: Path, number: signal.Signals, delay: float) -> None:
     process = subprocess.Popen(
-        command("--dataset", BUSY, "--json", "--exact", "--output", tmp_path / "o.csv"),
+        command(*ENDLESS, "--json", "--output", tmp_path / "o.csv"),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     if delay >= 1:
@@ -164,7 +164,7 @@ def being_written(folder: Path) -> bool:
 
 def test_writing_the_results_is_not_interrupted(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        command("--dataset", BUSY.replace("300000", "30000"), "--json", "--output", tmp_path / "o.csv"),
+        command("--dataset", MANY_ROWS, "--json", "--output", tmp_path / "o.csv"),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     while process.poll() is None and not being_written(tmp_path):

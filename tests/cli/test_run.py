@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import wait_until_it_simulates
+from processes import ENDLESS, wait_until_it_simulates
 
 from llmsim.cli import main, run_main
 
@@ -238,7 +238,7 @@ def test_an_interrupted_run_writes_what_it_has(tmp_path: Path) -> None:
     output = tmp_path / "o.csv"
     command = [
         sys.executable, str(ROOT / "main.py"), "--cluster-config", str(CLUSTER), *ROOFLINE, "--output", str(output),
-        "--json", "--exact", "--dataset", "synthetic:n=800000,rate=20,input=fixed:200,output=fixed:100,seed=1",
+        "--json", *ENDLESS,
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until_it_simulates(process.pid)
@@ -248,7 +248,7 @@ def test_an_interrupted_run_writes_what_it_has(tmp_path: Path) -> None:
     assert process.returncode == 130, err
     assert "interrupted" in err and "Traceback" not in err
     summary = json.loads(out)
-    assert summary["interrupted"] and 0 < summary["completed"] < 200_000
+    assert summary["interrupted"] and summary["completed"] > 0
     assert len(output.read_text(encoding="utf-8").splitlines()) == summary["completed"] + 1
 
 
