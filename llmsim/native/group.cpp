@@ -48,11 +48,15 @@ void Group::receive(RequestId request, Ps now) {
     return;
   }
   sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
-  auto place = inbox_.end();
-  while (place != inbox_.begin() && std::prev(place)->seen > seen) --place;  // a long prompt is overtaken
-  inbox_.insert(place, {seen, request});
+  insert_by_time(inbox_, {seen, request});  // a long prompt is overtaken
   received_tokens_ += sequences_[request].prompt_tokens;
   ++outstanding_;
+}
+
+void Group::insert_by_time(std::deque<Arrival>& queue, const Arrival& arrival) {
+  auto place = queue.end();
+  while (place != queue.begin() && std::prev(place)->seen > arrival.seen) --place;
+  queue.insert(place, arrival);
 }
 
 void Group::drain_inbox(Ps now) {
@@ -67,7 +71,10 @@ Ps Group::latency_of(RequestId request) const {
   return config_.api_latency + config_.api_latency_per_token * sequences_[request].prompt_tokens;
 }
 
-void Group::abort(RequestId request, Ps now) { aborts_.push_back({now + config_.api_latency, request}); }
+// A short message may overtake a long prompt, but is nothing to an engine that has not seen the request.
+void Group::abort(RequestId request, Ps now) {
+  insert_by_time(aborts_, {std::max(now + config_.api_latency, log_.queued[request]), request});
+}
 
 // One that the engine has not seen yet waits for the next batch, before which it is added and dropped.
 void Group::drop_aborted(Ps now) {

@@ -161,6 +161,8 @@ class Group {
     Ps seen;
     RequestId request;
   };
+  // Behind what is seen at the same time.
+  static void insert_by_time(std::deque<Arrival>& queue, const Arrival& arrival);
   void drain_inbox(Ps now);
   void run_next(Ps now);
   // When all tokens that the batch computes on are there.

@@ -1,5 +1,6 @@
 """Tiny disaggregated runs: groups of one device each, given step times, one link per device."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -49,6 +50,8 @@ class Cluster:
     scheduler: str = "vllm_v1"
     drafts: int = 0
     """Of every step; half of them hold."""
+    decode_route: Callable[[Any, Any], int] | None = None
+    """A router in Python for the decode side; None: `router`."""
     state_bytes: int = 0
     """The last layer keeps a state of so many bytes instead of tokens; 0: it is like the others."""
 
@@ -150,7 +153,10 @@ def run(
             add_waves(sim, cluster, places)
         if cluster.tier_chunks >= 0:
             sim.set_kv_tiers(tiers)
-        sim.set_router(cluster.router, decode_side=True)
+        if cluster.decode_route is None:
+            sim.set_router(cluster.router, decode_side=True)
+        else:
+            sim.set_python_router(cluster.decode_route, None, ["model"], decode_side=True)
         sim.set_handovers(handovers(cluster, places))
     if timeouts is not None:
         sim.set_patience(np.array(timeouts, np.int64), np.empty(0, np.int32))

@@ -1,5 +1,6 @@
 """Prefill and decode apart: exact bytes, no early decode, nothing lost, whatever the groups and the pressure."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pd import MS, PER_TOKEN, PS_PER_S, STEP, Cluster, gather_ps, run, schedule
+
+from llmsim import _native
 
 requests_strategy = st.lists(
     st.tuples(st.integers(0, 200_000), st.integers(1, 200), st.integers(1, 30)), min_size=1, max_size=20
@@ -263,6 +266,29 @@ def test_what_fits_no_decode_group_is_refused_before_it_is_prefilled() -> None:
     sim = run([(0, 64, 100), (0, 64, 2)], Cluster([50], [7, 6]))
     assert sim.requests()["status"].tolist() == [4, 3]
     assert sim.requests()["scheduled_ps"].tolist()[0] == -1
+
+
+# Four decode groups for short prompts, of which only two hold a long one.
+UNEQUAL = Cluster([200], [12, 12, 200, 200])
+SHORT_AND_LONG = [(i * 3000, 300 if i % 3 == 0 else 20, 5) for i in range(24)]
+
+
+@pytest.mark.parametrize("router", [kind.name for kind in _native.router_kinds()])
+def test_routers_choose_among_the_decode_groups_that_hold_the_request(router: str) -> None:
+    r = run(SHORT_AND_LONG, replace(UNEQUAL, router=router)).requests()
+    assert (r["status"] == 3).all() and (r["group"][::3] >= 3).all()
+
+
+def test_a_router_in_python_sees_the_decode_groups_that_hold_the_request() -> None:
+    seen = []
+
+    def last(request: Any, groups: Any) -> int:
+        seen.append((request.tokens, [group.index for group in groups]))
+        return int(groups[-1].index)
+
+    r = run(SHORT_AND_LONG, replace(UNEQUAL, decode_route=last)).requests()
+    assert (r["status"] == 3).all()
+    assert sorted(seen) == [(20, [1, 2, 3, 4])] * 16 + [(300, [3, 4])] * 8
 
 
 def test_groups_that_do_everything_take_their_share() -> None:

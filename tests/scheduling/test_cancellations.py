@@ -29,6 +29,15 @@ def test_the_engine_learns_of_it_an_api_latency_later() -> None:
     assert r["cancelled_ps"].tolist() == [5 * MS] and r["emitted_tokens"].tolist() == [3]
 
 
+def test_it_does_not_learn_of_it_before_it_has_seen_the_request() -> None:
+    """A prompt is 10 ms on its way, the news that its client has gone 1 ms: an idle engine waits for the prompt."""
+    options = Options(timeout_ms=[2, 2], api_latency_ms=1, api_latency_per_token_ms=0.1)
+    sim = run([(0, 90, 5), (0, 40, 5)], options)
+    r = sim.requests()
+    assert r["queued_ps"].tolist() == r["cancelled_ps"].tolist() == [10 * MS, 5 * MS]
+    assert r["status"].tolist() == [CANCELLED] * 2 and schedule(sim) == []
+
+
 def test_enough_tokens_end_it_and_cost_one_more_with_a_second_batch_in_flight() -> None:
     for depth, steps in ((1, 2), (2, 3)):
         sim = run([(0, 16, 100)], Options(cancel_tokens=[2], depth=depth))
@@ -77,6 +86,7 @@ def test_a_preempted_request_can_be_dropped() -> None:
     share=st.sampled_from([0.1, 0.5, 1.0]),
     clients=st.sampled_from([0, 0, 1, 3]),
     api_latency_ms=st.sampled_from([0, 0.7, 5.0]),
+    per_token_ms=st.sampled_from([0, 0, 0.3]),
 )
 def test_nothing_is_lost_with_cancellations(
     scheduler: str,
@@ -86,6 +96,7 @@ def test_nothing_is_lost_with_cancellations(
     share: float,
     clients: int,
     api_latency_ms: float,
+    per_token_ms: float,
 ) -> None:
     rng = np.random.default_rng(seed)
     options = build_options(scheduler, drawn, requests, seed)
@@ -93,7 +104,7 @@ def test_nothing_is_lost_with_cancellations(
     options.timeout_ms = [float(rng.exponential(300)) + 0.001 if rng.random() < share else -1 for _ in range(n)]
     options.cancel_tokens = [int(rng.integers(1, 40)) if rng.random() < share else 0 for _ in range(n)]
     options.clients, options.think_ms = clients, [float(rng.exponential(20)) for _ in range(n)]
-    options.api_latency_ms = api_latency_ms
+    options.api_latency_ms, options.api_latency_per_token_ms = api_latency_ms, per_token_ms
     sim = run(requests, options)  # type: ignore[arg-type]
     r, c, parts = sim.requests(), sim.counters(), sim.blame()
     status = r["status"]

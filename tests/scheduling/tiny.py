@@ -50,6 +50,7 @@ class Options:
     think_ms: list[float] = field(default_factory=list)
     next_call: list[int] = field(default_factory=list)
     api_latency_ms: float = 0
+    api_latency_per_token_ms: float = 0
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -110,6 +111,7 @@ def run(requests: list[tuple[float, int, int]], options: Options) -> Any:
     )  # fmt: skip
     group = _native.GroupConfig()
     group.depth, group.api_latency_ps = options.depth, round(options.api_latency_ms * MS)
+    group.api_latency_per_token_ps = round(options.api_latency_per_token_ms * MS)
     sim.add_group(
         group, configuration(options), program(options.budget, options.max_seqs, options.per_token_ms),
         record_steps=True, record_schedule=True,

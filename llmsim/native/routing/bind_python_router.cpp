@@ -1,5 +1,7 @@
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+
 #include "routing/python_router.h"
 
 namespace nb = nanobind;
@@ -56,7 +58,8 @@ PythonRouter::PythonRouter(nb::object route, RouterContext context, nb::object s
 
 PythonRouter::~PythonRouter() {
   const nb::gil_scoped_acquire lock;
-  groups_.clear();
+  shown_.clear();
+  views_.clear();
   request_view_.reset();
   route_.reset();
   // A router may have kept views: they keep the call, but nothing of Python's.
@@ -64,15 +67,23 @@ PythonRouter::~PythonRouter() {
   call_->model_names.reset();
 }
 
-nb::object PythonRouter::groups_of(std::span<Group* const> candidates) {
+const nb::object& PythonRouter::view_of(const Group& group) {
+  const auto index = static_cast<std::size_t>(group.config().index);
+  if (index >= views_.size()) views_.resize(index + 1);
+  if (!views_[index].is_valid()) views_[index] = nb::cast(GroupView{call_, &group});
+  return views_[index];
+}
+
+// On the decode side, who can be chosen depends on the request: not every group can run it.
+const nb::object& PythonRouter::views_of(std::span<Group* const> candidates) {
   const auto model = static_cast<std::size_t>(candidates[0]->config().model);
-  if (model >= groups_.size()) groups_.resize(model + 1);
-  if (!groups_[model].is_valid()) {
-    nb::list views;
-    for (const Group* group : candidates) views.append(GroupView{call_, group});
-    groups_[model] = nb::tuple(views);
-  }
-  return groups_[model];
+  if (model >= shown_.size()) shown_.resize(model + 1);
+  Shown& shown = shown_[model];
+  if (std::ranges::equal(shown.groups, candidates)) return shown.views;
+  nb::list views;
+  for (const Group* group : candidates) views.append(view_of(*group));
+  shown = {{candidates.begin(), candidates.end()}, nb::tuple(views)};
+  return shown.views;
 }
 
 std::size_t PythonRouter::route(RequestId request, Ps now, std::span<Group* const> candidates) {
@@ -81,7 +92,7 @@ std::size_t PythonRouter::route(RequestId request, Ps now, std::span<Group* cons
   call_->now = now;
   call_->model = candidates[0]->config().model;
   const Opened opened(*call_);
-  const nb::object answer = route_(request_view_, groups_of(candidates));
+  const nb::object answer = route_(request_view_, views_of(candidates));
   std::int64_t index = -1;
   const bool is_index = nb::try_cast(answer, index);
   for (std::size_t i = 0; is_index && i < candidates.size(); ++i)

@@ -55,11 +55,18 @@ class PythonRouter final : public Router {
   std::size_t route(RequestId request, Ps now, std::span<Group* const> candidates) override;
 
  private:
-  nanobind::object groups_of(std::span<Group* const> candidates);
+  // What a call about some model was shown last: mostly, the next one is shown the same.
+  struct Shown {
+    std::vector<Group*> groups;
+    nanobind::object views;  // a tuple
+  };
+  const nanobind::object& views_of(std::span<Group* const> candidates);
+  const nanobind::object& view_of(const Group& group);
 
   std::shared_ptr<RouteCall> call_;
   nanobind::object route_, request_view_;
-  std::vector<nanobind::object> groups_;  // per model: a tuple of views
+  std::vector<Shown> shown_;             // per model
+  std::vector<nanobind::object> views_;  // by group, when first shown
 };
 
 void bind_python_router(nanobind::module_& m);

@@ -47,6 +47,7 @@ class VllmDataParallel final : public Router {
     const auto n = static_cast<std::int64_t>(candidates.size());
     std::int64_t& first = client.first[static_cast<std::size_t>(candidates[0]->config().model)];
     if (first < 0) first = n * (&client - clients_.data()) / num_clients();  // clients begin at different engines
+    first %= n;                                                              // not every engine can run every request
     std::size_t best = static_cast<std::size_t>(first);
     double least = score(client, *candidates[best]);
     for (std::int64_t k = 1; k < n; ++k) {
