@@ -69,9 +69,9 @@ def simulate(
             progress(simulation)
     except KeyboardInterrupt:
         interrupted = True
-    except OverflowError as error:
+    except (OverflowError, _native.engine.OutOfRange) as error:
         raise InfeasibleError(
-            f"{error} (53 days) at {simulation.num_finished} of {len(workload)} finished requests; are the steps that "
+            f"{error} at {simulation.num_finished} of {len(workload)} finished requests; are steps and links that "
             "slow, or are times of the profile in the wrong unit?"
         ) from None
     except _native.Stalled as error:

@@ -10,6 +10,10 @@ namespace astra_sim::strict {
 
 using config::Collective;
 
+namespace {
+constexpr std::size_t kMostDirect = 16384;  // the square of it, and of its steps, fits 31 bits
+}
+
 Plans::Plans(const config::NetworkConfig& network, const config::SystemConfig& system, const config::Groups& groups)
     : network_(network), system_(system), npus_(network.npus()) {
     for (std::uint32_t npu = 0; npu < npus_; ++npu) everyone_.push_back(npu);
@@ -93,6 +97,10 @@ void Plans::check(const Plan& plan, Collective kind, std::uint32_t group) const 
                                     " has one");
         if (phase.algorithm.algorithm == config::Algorithm::in_switch) {
             throw model::InputError("inSwitch is not ASTRA-sim's; it runs under --rules default");
+        }
+        if (phase.algorithm.algorithm == config::Algorithm::direct && size > kMostDirect) {
+            throw model::InputError("direct takes up to " + std::to_string(kMostDirect) +
+                                    " NPUs under strict rules (a channel per pair), not " + std::to_string(size));
         }
         const bool tree = phase.algorithm.algorithm == config::Algorithm::double_binary_tree;
         if (!tree && phase.algorithm.algorithm != config::Algorithm::halving_doubling) continue;

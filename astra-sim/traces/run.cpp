@@ -91,7 +91,7 @@ std::shared_ptr<const model::MemorySystem> memory_of(const config::MemoryConfig&
     } else if (memory.kind == Kind::pool) {
         tier.instance_of = model::one_for_all(npus);
     } else {
-        if (memory.npus_per_node * memory.nodes < npus) {
+        if (memory.nodes < (npus - 1) / memory.npus_per_node + 1) {
             throw InputError(memory.path + ": num-nodes times num-npus-per-node is less than the network's " +
                              std::to_string(npus) + " NPUs");
         }

@@ -142,7 +142,8 @@ Ps Fabric::leave_fifo(Ps now, std::int64_t bytes) {
     left = std::max(begin + occupied, left);
     free_at_[id] = left;
     counters_[id].busy += occupied;
-    if (left > kHorizon) throw std::overflow_error("a transfer ends beyond the simulated time's horizon");
+    if (left > kHorizon)
+      throw std::overflow_error("a transfer ends beyond the simulated time's horizon of 2^62 ps (53 days)");
   }
   return left;
 }

@@ -8,14 +8,15 @@ bool Simulation::run(std::int64_t max_events) {
   if (!started_) start();
   for (; max_events > 0 && !events_.empty(); --max_events) {
     const Event event = events_.top();
-    if (event.time > horizon_) return stop_at_horizon();
+    const bool pointless = stale(event);
+    if (!pointless && event.time > horizon_) return stop_at_horizon();
     events_.pop();
-    if (stale(event)) continue;
+    if (pointless) continue;
     while (series_interval_ > 0 && next_sample_ < event.time) record_series();
     if (router_->next_sample() < event.time) router_->sample(event.time);
     if (handovers_ && handovers_->router().next_sample() < event.time) handovers_->router().sample(event.time);
     if (event.time < now_) throw std::logic_error("invariant 3: the clock went back");
-    if (event.time > kHorizon) throw std::overflow_error("the simulated time passes its horizon of 2^62 ps");
+    if (event.time > kHorizon) throw std::overflow_error("the simulated time passes its horizon of 2^62 ps (53 days)");
     now_ = event.time;
     handle(event);
     if (checks_ && (event.phase == Phase::kOutputs || event.phase == Phase::kPump))
@@ -50,16 +51,25 @@ void Simulation::handle(const Event& event) {
     case Phase::kArrival:
       return on_arrival(event.entity);
     case Phase::kPump:
-      if (pump_at_[event.entity] == event.time) on_pump(event.entity);  // else it was woken earlier
-      return;
+      return on_pump(event.entity);
     case Phase::kSettle:
       return on_settle();
   }
 }
 
 bool Simulation::stale(const Event& event) const {
-  if (event.phase != Phase::kGiveUp) return false;
-  return !awaited(event.entity);
+  switch (event.phase) {
+    case Phase::kLanding:
+      return landing_at_ != event.time;  // what was expected then has come earlier, or will come later
+    case Phase::kGiveUp:
+      return !awaited(event.entity);
+    case Phase::kFreeClient:
+      return next_timed_ == timed_.size();  // there is nothing left to ask
+    case Phase::kPump:
+      return pump_at_[event.entity] != event.time;  // it was woken earlier
+    default:
+      return false;
+  }
 }
 
 bool Simulation::awaited(RequestId request) const {

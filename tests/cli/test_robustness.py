@@ -284,6 +284,23 @@ def test_times_out_of_all_proportion(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flags", [(), ("--exact",)])
+def test_links_slower_than_the_clock_reaches(
+    flags: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Collectives of seventeen minutes: the engine that runs every rank's nodes is at its clock's end first."""
+    memory = {"mem_size": 79, "mem_bw": 3350, "mem_latency": 0}
+    one = {"model_name": "meta-llama/Llama-3.1-8B", "hardware": "H100", "npu_mem": memory}
+    document = {
+        "link_bw": 0.001, "link_latency": 1e12,
+        "nodes": [{"instances": [{**one, "num_npus": 4, "tp_size": 2, "pp_size": 2}]}],
+    }  # fmt: skip
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    assert run(*ROOFLINE, *flags, cluster=path, dataset="synthetic:n=6,rate=5,input=fixed:9000,output=fixed:90") == 3
+    assert "53 days" in capsys.readouterr().err
+
+
 def test_a_given_profile_folder_has_to_be_of_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--profile-dir", tmp_path) == 2
     assert "--profile-dir" in capsys.readouterr().err

@@ -187,6 +187,18 @@ def test_shared_memory_serves_in_order(command: Path, tmp_path: Path) -> None:
                 assert times[3, 2][1] == 2 * (move + latency)
 
 
+@pytest.mark.parametrize("nodes", [2, 1 << 50])
+def test_more_memory_servers_than_npus_are_no_fewer(command: Path, tmp_path: Path, nodes: int) -> None:
+    """Their product is beyond 64 bits."""
+    memory = {
+        "memory-type": "PER_NODE_MEMORY_EXPANSION", "remote-mem-latency": 0, "remote-mem-bw": 10,
+        "num-nodes": nodes, "num-npus-per-node": 1 << 50,
+    }  # fmt: skip
+    load = [ck.node(1, ck.LOAD, tensor_size=1_000_000)]
+    times = run(command, tmp_path, [load] * 2, ck.network("Ring", 2), memory=memory).times()
+    assert [times[npu, 1][1] for npu in range(2)] == [100_000_000, 200_000_000]
+
+
 def test_compute_takes_what_is_ready(command: Path, tmp_path: Path) -> None:
     """Node 3 waits for a collective; 4 is ready and runs meanwhile, as under strict rules."""
     nodes = [

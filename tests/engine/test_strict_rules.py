@@ -1,6 +1,7 @@
 """Strict rules against their closed forms (times in ns), on cases of our own; no recorded data needed."""
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,19 @@ def test_direct_with_a_window(command: Path, tmp_path: Path, window: int) -> Non
     rounds = math.ceil((npus - 1) / window)
     expected = rounds * (EP + wire(size // npus)) + EP
     assert collective(command, tmp_path, ck.ALL_TO_ALL, size, npus, "FullyConnected", system) == expected
+
+
+def test_direct_among_more_than_the_pairs_that_fit_is_refused(command: Path, tmp_path: Path) -> None:
+    npus = 16385
+    names = ("all-reduce", "all-to-all")
+    system = {f"{name}-implementation": ["direct"] for name in names}
+    nodes = [ck.node(1, ck.COLL, comm_type=ck.ALL_TO_ALL, comm_size=1 << 20)]
+    case = ck.write_case(tmp_path / "case", [nodes], ck.network("Switch", npus), system)
+    for npu in range(1, npus):
+        os.link(case / "workload.0.et", case / f"workload.{npu}.et")
+    result = run_case(command, case, tmp_path)
+    assert result.exit_code == 2
+    assert "NPU 0, node 1: direct takes up to 16384 NPUs under strict rules" in result.errors
 
 
 @pytest.mark.parametrize("npus", [2, 4, 8, 16])

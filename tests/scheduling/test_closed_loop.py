@@ -35,6 +35,11 @@ def test_a_client_thinks_after_its_own_answer_and_the_next_row_goes_to_who_is_re
     assert r["arrival_ps"].tolist() == [0, 0, 5 * MS, 6 * MS]
 
 
+def test_who_thinks_when_nothing_is_left_to_ask_does_not_move_the_clock() -> None:
+    sim = run([(0, 1, 2), (0, 1, 2)], Options(clients=1, think_ms=[10, 1000]))
+    assert sim.requests()["finish_ps"].tolist() == [2 * MS, 14 * MS] and sim.now_ps == 14 * MS
+
+
 def test_a_row_does_not_come_before_its_time() -> None:
     r = run([(0, 1, 1), (50, 1, 1), (51, 1, 3), (51, 1, 1)], Options(clients=1)).requests()  # type: ignore[arg-type]
     assert r["arrival_ps"].tolist() == [0, 50 * MS, 51 * MS, 54 * MS]

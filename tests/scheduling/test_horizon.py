@@ -40,6 +40,13 @@ def test_a_horizon_behind_the_end_changes_nothing(capsys: pytest.CaptureFixture[
     assert run(capsys, "--horizon", 1000) == run(capsys)
 
 
+def test_clients_with_nothing_left_to_do_do_not_reach_the_horizon(capsys: pytest.CaptureFixture[str]) -> None:
+    """Timeouts of requests that were answered, and thinking after the last answers, would come behind the horizon."""
+    for options in (["--request-timeout", 2000], ["--max-concurrency", 60, "--think-time", 2_000_000]):
+        assert run(capsys, "--horizon", 1000, *options) == run(capsys, *options)
+        assert run(capsys, "--horizon", 1000, *options)["horizon_s"] is None
+
+
 def test_before_the_first_arrival_nothing_happens(capsys: pytest.CaptureFixture[str]) -> None:
     result = run(capsys, "--horizon", 0.000001)
     assert (result["completed"], result["unfinished"], result["steps"]) == (0, 60, 0)
