@@ -1,6 +1,7 @@
 """Runs a workload on a lowered deployment: from arrivals to results."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,25 +57,40 @@ def simulate(
 ) -> Results:
     """Runs to the end, or until KeyboardInterrupt: then the results cover what was done and say `interrupted`.
 
-    Raises InvariantError when the simulation stalls, which is a defect of the simulator, and InputError when a router
-    written in Python fails.
+    Raises InvariantError when the simulation stalls, which is a defect of the simulator, InputError when a router, a
+    policy or a scheduler written in Python fails, and InfeasibleError when simulated times leave the clock's range.
     """
     simulation = _native_simulation(deployment, workload, options)
     interrupted = False
     try:
-        while not simulation.run(EVENTS_PER_CALL):
+        with _errors_named(simulation, deployment, workload, options):
+            while not simulation.run(EVENTS_PER_CALL):
+                if progress is not None:
+                    progress(simulation)
             if progress is not None:
                 progress(simulation)
-        if progress is not None:
-            progress(simulation)
     except KeyboardInterrupt:
         interrupted = True
+    return _results(deployment, workload, simulation, interrupted, options.series_interval_ps)
+
+
+@contextmanager
+def _errors_named(
+    simulation: "_native.Simulation", deployment: LoweredDeployment, workload: Workload, options: SimulationOptions
+) -> Iterator[None]:
+    """What ends the core's loop as an error of ours: who is to blame, and what was done by then."""
+    try:
+        yield
     except (OverflowError, _native.engine.OutOfRange) as error:
         raise InfeasibleError(
             f"{error} at {simulation.num_finished} of {len(workload)} finished requests; are steps and links that "
             "slow, or are times of the profile in the wrong unit?"
         ) from None
     except _native.Stalled as error:
+        if options.policies.scheduler is not None:
+            raise InputError(
+                f"scheduler {options.policies.scheduler.name} schedules nothing although requests wait: {error}"
+            ) from None
         raise InvariantError(f"invariant 7 (nobody waits for nothing) is violated: {error}") from None
     except _native.Violated as error:
         raise InvariantError(str(error)) from None
@@ -85,7 +101,6 @@ def simulate(
         if deployment.handovers is not None and options.decode_router.python is not None:
             name = f"{name} or {options.decode_router.name}"
         raise InputError(f"router {name} {error}") from None
-    return _results(deployment, workload, simulation, interrupted, options.series_interval_ps)
 
 
 def round_of(
@@ -93,13 +108,14 @@ def round_of(
 ) -> Round:
     """The batches of one iteration of a group, and of those that run it in lock-step; steps without work not counted.
 
-    Runs until that iteration. Raises InputError when the run ends before it.
+    Runs until that iteration. Raises InputError when the run ends before it, and what `simulate` raises.
     """
     members = next((wave.groups for wave in deployment.waves if group in wave.groups), (group,))
     simulation = _native_simulation(deployment, workload, replace(options, record_steps=True), recorded=members)
     done, count = False, 0
     while not done:
-        done = simulation.run(EVENTS_PER_BATCH)
+        with _errors_named(simulation, deployment, workload, options):
+            done = simulation.run(EVENTS_PER_BATCH)
         steps = simulation.steps()
         worked = {member: steps["tokens"][steps["group"] == member] > 0 for member in members}
         own = np.flatnonzero(worked[group])

@@ -130,6 +130,8 @@ class Greedy:
     def build(self, now_ps): return self.rows, []
     def complete(self, received): pass
     def abort(self, request): pass
+class Idle(Greedy):
+    def build(self, now_ps): return [], []
 class Nothing: pass
 """
 
@@ -143,6 +145,7 @@ class Nothing: pass
         ("--cache-eviction", "broken:Lazy", "cache eviction broken:Lazy chose 0 blocks"),
         ("--admission", "broken:Perhaps", "admission broken:Perhaps answered 'perhaps'; True or False"),
         ("--scheduler", "broken:Greedy", "scheduler broken:Greedy: it scheduled"),
+        ("--scheduler", "broken:Idle", "scheduler broken:Idle schedules nothing although requests wait"),
         ("--queue-order", "broken:Nothing", "queue order broken:Nothing has no method key(request)"),
         ("--queue-order", "broken:Raise", 'broken has no Raise (did you mean "Raises"'),
         ("--cache-eviction", "nowhere:Class", "there is no module nowhere"),
