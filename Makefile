@@ -1,5 +1,6 @@
 # Each target sets up what it needs in .venv; nothing else has to be installed than Python 3.11+, make and a C++20 compiler.
 PYTHON ?= python3
+TEST_PROCESSES ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := $(shell find llmsim/native astra-sim -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt' 2>/dev/null)
@@ -13,8 +14,10 @@ run: $(STAMP)
 	$(BIN)/python main.py --cluster-config cluster_config/h100_llama31_8b.json --dataset dataset/chat_h100_300.jsonl \
 		--output outputs/example.csv --run-dir outputs/example
 
+# Each of the processes starts with one half of the tests, whole files so that their fixtures are made once, and takes
+# over from the other when it is done first. Plain `pytest` runs them one after the other.
 test: $(STAMP) $(TOOLS)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
 
 bench: $(STAMP) $(TOOLS)
 	$(BIN)/python -m bench
