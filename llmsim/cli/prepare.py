@@ -36,6 +36,7 @@ def trial(options: RunOptions) -> "Results":
 def prepare(options: RunOptions) -> Prepared:
     """Reads and lowers what the options name; raises what the parts raise (InputError, InfeasibleError)."""
     from llmsim.cli.unused import unused_notes
+    from llmsim.cli.unused_fields import unused_fields
     from llmsim.config import EngineOverrides, load_cluster, resolve
     from llmsim.lowering import lower
     from llmsim.lowering.meeting import unmet_notes
@@ -43,8 +44,9 @@ def prepare(options: RunOptions) -> Prepared:
     from llmsim.scheduling.policies import PolicySpecs
     from llmsim.simulate import SimulationOptions
 
+    cluster = load_cluster(options.cluster)
     deployment = resolve(
-        load_cluster(options.cluster),
+        cluster,
         EngineOverrides(**options.engine),
         options.switches,
         options.kv_transfer,
@@ -59,7 +61,8 @@ def prepare(options: RunOptions) -> Prepared:
         tiers = lower_tiers(deployment, lowered.groups, options.tiers, lowered.network)
     media = options.tiers.media if options.tiers is not None else ()
     pool = (*idle_pool_notes(deployment, media), *unmet_notes(deployment, lowered.groups, media))
-    lowered = replace(lowered, notes=(*lowered.notes, *pool, *unused_notes(options, deployment, lowered)))
+    unused = (*unused_notes(options, deployment, lowered), *unused_fields(cluster, deployment, lowered, media))
+    lowered = replace(lowered, notes=(*lowered.notes, *pool, *unused))
     workload, clients = _workload(options, lowered)
     simulation = SimulationOptions(
         router=options.router,

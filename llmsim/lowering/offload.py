@@ -93,8 +93,6 @@ def offload_plan(
     copies = copies_of(where, tables)
     notes = [_copy_note(deployment, group, place) for place in copies.places]
     notes += [plan.note for plan in (pim, host) if plan is not None]
-    if group.offloading.attention and pim is None:
-        notes.append("enable_attn_offloading has no effect on instances of pd_type prefill, which never decode")
     config = _native.OffloadConfig()
     config.interleaving = INTERLEAVING[group.offloading.sub_batches if pim or host else "never"]
     return OffloadPlan(config, where, copies, pim, host, tuple(notes))
