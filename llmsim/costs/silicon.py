@@ -18,7 +18,7 @@ from llmsim.costs.silicon_grid import decode_grid, prefill_grid
 from llmsim.costs.silicon_latent import INSIDE, between_kernels, find_kernels, find_modules, rows_of_heads
 from llmsim.costs.silicon_linear import linear_curve
 from llmsim.costs.silicon_moe import moe_curve
-from llmsim.costs.skew import mixed_decode_q20, skew_q20
+from llmsim.costs.skew import mixed_decode_q20, skew_note, skew_q20
 from llmsim.costs.source import AttentionCost, CostRequest, Curve, OpCost, SplitGrid, to_ps
 from llmsim.costs.streaming import Streaming, streaming
 from llmsim.model import dtype_bytes, short_dtype
@@ -138,9 +138,7 @@ class SiliconSource:
         prefill = prefill_grid(context, decode, self._request, op, self._light)
         kappa, how = skew_q20(self._request, op)
         if not kappa:
-            self._notes.append(
-                f"decode batches of unequal lengths cost as much as equal ones ({how.removeprefix('none: ')})"
-            )
+            self._notes.append(skew_note(how))
         split = SplitGrid(
             prefill.q_axis, prefill.k_axis, prefill.ps, prefill.provenance,
             decode.n_axis, decode.kv_axis, decode.ps, decode.provenance, mixed_decode_q20(self._request, op),

@@ -18,7 +18,7 @@ from llmsim.costs.database import Database
 from llmsim.costs.light import Light, light_of
 from llmsim.costs.roofline import ATTENTION_LAUNCH_US, LAUNCH_US, RooflineSource
 from llmsim.costs.silicon import SiliconSource
-from llmsim.costs.skew import mixed_decode_q20, skew_q20
+from llmsim.costs.skew import mixed_decode_q20, skew_note, skew_q20
 from llmsim.costs.source import AttentionCost, CostRequest, Curve, OpCost, SplitGrid
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class SimilarSource:
         self._light: Light = light
         self._measured = SiliconSource(there, database)
         self._mine, self._theirs = RooflineSource(mine), RooflineSource(there)
+        self._others_skew, self._own_skew = "", list[str]()
         self._label = f"scaled from {neighbour.name} by data sheets"
         assert request.hardware is not None
         self._bytes_ratio = neighbour.memory_bandwidth_bytes_per_s / request.hardware.memory_bandwidth_bytes_per_s
@@ -71,6 +72,8 @@ class SimilarSource:
         prefill = self._cells(op, grid.prefill_ps, q + k, q * k + q * (q + 1) / 2, 0)
         decode = self._cells(op, grid.decode_ps, n * (kv + 1), n * (kv + 1), op.decode_flops_per_context_token)
         kappa, how = skew_q20(self._request, op)
+        self._others_skew = skew_note(found.skew_source)
+        self._own_skew = [] if kappa else [skew_note(how)]
         split = SplitGrid(
             grid.q_axis, grid.k_axis, *prefill, grid.n_axis, grid.kv_axis, *decode, mixed_decode_q20(self._request, op)
         )
@@ -89,8 +92,8 @@ class SimilarSource:
         ]
 
     def notes(self) -> list[str]:
-        """What the database could not say of the neighbour."""
-        return self._measured.notes()
+        """What the database could not say of the neighbour, and this card's own constants of attention."""
+        return [note for note in self._measured.notes() if note != self._others_skew] + self._own_skew
 
     def _cells(self, op: Operator, ps: Int64, read: Floats, pairs: Floats, flops: int) -> tuple[Int64, UInt8]:
         mine, theirs = (

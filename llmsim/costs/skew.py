@@ -27,6 +27,11 @@ def skew_q20(request: CostRequest, op: Operator) -> tuple[int, str]:
     return round(ps_q20), f"streaming rate of one thread block, {where}"
 
 
+def skew_note(how: str) -> str:
+    """What a run says where `skew_q20` found nothing; `how` is its source."""
+    return f"decode batches of unequal lengths cost as much as equal ones ({how.removeprefix('none: ')})"
+
+
 def mixed_decode_q20(request: CostRequest, op: Operator) -> int:
     """Least decode time per KV token in a step that also prefills, 2^-20 ps per layer; 0 where the effect is unknown.
 

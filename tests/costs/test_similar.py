@@ -73,3 +73,12 @@ def test_faster_memory_makes_decodes_faster_and_leaves_prompts() -> None:
 def test_a_neighbour_must_be_a_measured_card(name: str) -> None:
     with pytest.raises(InputError, match="which is no device that the silicon database has; it may be"):
         of_sheet(similar_to=name)
+
+
+@pytest.mark.parametrize(("hardware", "known"), [("RTX4090", True), ("A30", False)])
+def test_the_neighbours_missing_rate_is_not_said_of_a_card_that_has_its_own(hardware: str, known: bool) -> None:
+    """The L40S's streaming rate of one thread block was never measured; the RTX 4090's was."""
+    costs = compile_costs(request(hardware=hardware))
+    said = [note for note in costs.notes if "unequal lengths" in note]
+    assert (costs.attention.skew_ps_per_token_q20 > 0) is known
+    assert len(said) == (0 if known else 1)
