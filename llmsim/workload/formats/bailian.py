@@ -67,7 +67,7 @@ def _take_all(table: Table, batch: Batch[Row], root_of: dict[int, int]) -> bool:
             at_ns,
             [row.input_length for row in rows],
             [row.output_length for row in rows],
-            sessions=[str(_root(row, root_of)) for row in rows],
+            labels=[str(_root(row, root_of)) for row in rows],
             ids=[row.hash_ids for row in rows],
         )
     )

@@ -27,7 +27,7 @@ class Collected:
         self._lines, self._linked = 0, False
         self._after, self._line, self._session = array("q"), array("q"), array("q")
         self._session_names: dict[str, int] = {}
-        self._line_of_session: dict[int, int] = {}
+        self._line_of_session = array("q")
         self._begun: dict[str | None, int] = {}
         self._labelled, self._labels = labels, list[str | None]()
         self._request_ids: list[str | None] = []

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llmsim.core import Int64, UInt64
 from llmsim.workload.handles import chained
@@ -56,17 +57,30 @@ class Contents:
         self._ends.frombytes((before + np.cumsum(counts, dtype=np.int64)).tobytes())
         self._named = self._named or len(self._ids) > 0
 
+    def name_flat(self, first: int, counts: Int64, ids: NDArray[np.integer]) -> None:
+        """The block ids of rows from `first` on, `counts` for each; ids below 0 count as what their 64 bits say."""
+        self._fill(first)
+        before = len(self._ids)
+        wide = ids.astype(np.uint64)
+        if self._ids.itemsize < 8 and len(wide) and int(wide.max()) >= 1 << 32:
+            self._ids = array("Q", self._ids)
+        self._ids.frombytes(wide.astype(f"u{self._ids.itemsize}").tobytes())
+        self._ends.frombytes((before + np.cumsum(counts, dtype=np.int64)).tobytes())
+        self._named = self._named or len(self._ids) > 0
+
     def repeat(self, row: int, earlier: int, tokens: int) -> None:
         """The row's prompt begins with that many tokens of an earlier row's prompt and answer (-1: of none)."""
         padding = row - len(self._repeat_row)
         self._repeat_row.extend([-1] * padding + [earlier])
         self._repeat_tokens.extend([0] * padding + [tokens])
 
-    def repeat_all(self, first: int, earlier: list[int], tokens: list[int]) -> None:
+    def repeat_all(self, first: int, earlier: Int64, tokens: Int64) -> None:
         """`repeat` for rows from `first` on."""
         padding = first - len(self._repeat_row)
-        self._repeat_row.extend([-1] * padding + earlier)
-        self._repeat_tokens.extend([0] * padding + tokens)
+        self._repeat_row.extend([-1] * padding)
+        self._repeat_row.frombytes(earlier.tobytes())
+        self._repeat_tokens.extend([0] * padding)
+        self._repeat_tokens.frombytes(tokens.tobytes())
 
     def _fill(self, rows: int) -> None:
         while len(self._ends) < rows:

@@ -14,7 +14,7 @@ from llmsim.core import Workload
 from llmsim.workload.formats.batches import Batch, each
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import all_scaled_ns, json_batches, scaled_ns
-from llmsim.workload.formats.source import Rows, Source
+from llmsim.workload.formats.source import Rows, Source, Texts
 from llmsim.workload.formats.table import Table
 from llmsim.workload.handles import coarser
 
@@ -83,7 +83,7 @@ def _take_all(table: Table, batch: Batch[Row]) -> bool:
             [row.input_length for row in rows],  # type: ignore[misc]
             [row.output_length for row in rows],  # type: ignore[misc]
             ids=[row.hash_ids for row in rows],
-            models=[row.model for row in rows],
+            models=Texts.of([row.model for row in rows]),
         )
     )
 

@@ -8,23 +8,28 @@ are exact for the texts alone; no chat template is added in either case.
 
 import importlib
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError
+from llmsim.core import Int64
 from llmsim.workload.formats.batches import Batch
 from llmsim.workload.formats.documents import json_documents
 from llmsim.workload.formats.head import Head
-from llmsim.workload.formats.source import Rows, Source
+from llmsim.workload.formats.source import Rows, Source, Texts
 from llmsim.workload.formats.table import Table
 
 BYTES_PER_TOKEN = 4
 ASKING, ANSWERING = ("human", "user", "system"), ("gpt", "assistant", "chatgpt", "bing", "bard")
 NO_TURNS = 'not a conversation: "conversations" must be a list of turns'
 TURN = '"conversations[{}]" needs "from" and "value", both texts'
-_ROLES = {**dict.fromkeys(ASKING, "asks"), **dict.fromkeys(ANSWERING, "answers")}
+ASKS, ANSWERS = 1, 2
+_ROLES = {**dict.fromkeys(ASKING, ASKS), **dict.fromkeys(ANSWERING, ANSWERS)}
 
 
 class Turn(msgspec.Struct, gc=False, rename={"who": "from", "said": "value"}):
@@ -61,21 +66,31 @@ def read(source: Source, head: Head) -> Table:
     return table
 
 
+@dataclass(frozen=True)
+class _Exchanges:
+    """Requests of conversations, in order: whose each is, its question's and its answer's tokens."""
+
+    conversation: Int64
+    questions: Int64
+    answers: Int64
+
+    def firsts(self) -> NDArray[np.bool_]:
+        """Whether a request is its conversation's first."""
+        starts: NDArray[np.bool_] = np.diff(self.conversation, prepend=-1) != 0
+        return starts
+
+    def only(self, kept: NDArray[np.bool_]) -> "_Exchanges":
+        return _Exchanges(self.conversation[kept], self.questions[kept], self.answers[kept])
+
+
 class _Reader:
     """Takes conversations, and numbers them: those without a name are called by their number."""
 
     def __init__(self, source: Source) -> None:
         self.table = Table(source)
         self._options = source.options
-        self._only_first = source.options.turns == "first"
         self._count, self.how = _counter(source)
         self._taken = 0
-        self._places: list[int] = []
-        self._inputs: list[int] = []
-        self._outputs: list[int] = []
-        self._sessions: list[str | None] = []
-        self._earlier: list[int] = []
-        self._repeated: list[int] = []
 
     @property
     def full(self) -> bool:
@@ -84,78 +99,97 @@ class _Reader:
 
     def take_all(self, batch: Batch[Conversation]) -> None:
         """The conversations of a batch, as far as they are wanted."""
-        for index, conversation in enumerate(batch.records):
-            problem = self._take(index, conversation)
-            if problem:
-                line, column = batch.place(index)
-                raise self.table.refusal(line, problem, column)
-            if self.full:
-                break
-        self._hand_over(lambda index: batch.place(index)[0])
+        self._take(batch.records, batch.place)
 
     def take_value(self, line: int, column: int, value: Any) -> None:
         """One conversation, as Python's json reads it."""
         try:
-            problem = self._take(0, msgspec.convert(value, Conversation))
+            conversation = msgspec.convert(value, Conversation)
         except msgspec.ValidationError:
-            problem = _problem(value)
-        if problem:
-            raise self.table.refusal(line, problem, column)
-        self._hand_over(lambda _: line)
+            raise self.table.refusal(line, _problem(value), column) from None
+        self._take([conversation], lambda _: (line, column))
 
-    def _take(self, place: int, conversation: Conversation) -> str:
-        """Makes requests of a conversation: all that was said since the last answer, and the answer; each prompt
-        repeats what was said before. Returns what is wrong with it, or ""."""
-        turns = conversation.conversations if conversation.conversations is not None else conversation.conversation
-        if turns is None:
-            return NO_TURNS
-        asked, history, begun = "", 0, len(self._inputs)
-        for index, turn in enumerate(turns):
-            who = turn.who if turn.who is not None else turn.role
-            said = turn.said if turn.said is not None else turn.content
-            if who is None or said is None:
-                return TURN.format(index)
-            role = _ROLES.get(who) or _ROLES.get(who.lower())
-            if role == "asks":
-                asked += said
-            elif role == "answers":
-                if asked and said:
-                    question, answer = self._count(asked), self._count(said)
-                    before = len(self.table) + len(self._inputs) - 1 if len(self._inputs) > begun else -1
-                    self._earlier.append(before)
-                    self._repeated.append(history)
-                    self._inputs.append(history + question)
-                    self._outputs.append(answer)
-                    history += question + answer
-                    if self._only_first:
-                        break
-                asked = ""
-        self._name(place, len(self._inputs) - begun, conversation)
-        return ""
+    def _take(self, conversations: list[Conversation], place: Callable[[int], tuple[int, int]]) -> None:
+        """Makes requests of conversations: all that was said since the last answer, and the answer; each prompt
+        repeats what was said before. `place` says where a conversation stands in the file."""
+        limited = self._options.limit > 0 and not self._options.changes_workload
+        lists = []
+        for index, conversation in enumerate(conversations):
+            turns = conversation.conversations if conversation.conversations is not None else conversation.conversation
+            if turns is None:
+                line, column = place(index)
+                raise self.table.refusal(line, NO_TURNS, column)
+            lists.append(turns)
+        exchanges = self._exchanges(lists, place)
+        if self._options.turns == "first":
+            exchanges = exchanges.only(exchanges.firsts())
+        if limited:
+            exchanges = exchanges.only(np.cumsum(exchanges.firsts()) <= self._options.limit - self._taken)
+        self._hand_over(exchanges, conversations, place)
 
-    def _name(self, place: int, made: int, conversation: Conversation) -> None:
-        """Says of the last `made` requests where they come from and, of several, whose session they are."""
-        if made == 0:
-            return
-        if made == 1:
-            self._sessions.append(None)
+    def _exchanges(self, lists: list[list[Turn]], place: Callable[[int], tuple[int, int]]) -> _Exchanges:
+        """What was asked and answered; a turn of neither side counts for nothing."""
+        turns = list(chain.from_iterable(lists))
+        of = np.repeat(np.arange(len(lists)), np.fromiter(map(len, lists), dtype=np.int64, count=len(lists)))
+        speakers = [turn.who if turn.who is not None else turn.role for turn in turns]
+        texts = [turn.said if turn.said is not None else turn.content for turn in turns]
+        if None in speakers or None in texts:
+            odd = next(row for row in range(len(turns)) if speakers[row] is None or texts[row] is None)
+            line, column = place(int(of[odd]))
+            raise self.table.refusal(line, TURN.format(odd - int(np.searchsorted(of, of[odd]))), column)
+        role = _roles(speakers)  # type: ignore[arg-type]  # none is missing
+        sizes = _sizes(texts)  # type: ignore[arg-type]
+        answered = np.flatnonzero(role == ANSWERS)
+        asked = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(np.where(role == ASKS, sizes, 0))))
+        begins = np.searchsorted(of, of[answered])  # of the conversation, or behind the answer before
+        begins[1:] = np.maximum(begins[1:], answered[:-1] + 1)
+        asked_sizes = asked[answered] - asked[begins]
+        whole = (asked_sizes > 0) & (sizes[answered] > 0)
+        answered, begins, asked_sizes = answered[whole], begins[whole], asked_sizes[whole]
+        if self._count is None:
+            return _Exchanges(of[answered], _estimated(asked_sizes), _estimated(sizes[answered]))
+        asking = [range(low, high) for low, high in zip(begins.tolist(), answered.tolist(), strict=True)]
+        questions = ["".join(texts[row] for row in rows if role[row] == ASKS) for rows in asking]  # type: ignore[misc]
+        counted = [[self._count(text) for text in side] for side in (questions, [texts[row] for row in answered])]
+        return _Exchanges(of[answered], *(np.array(each, dtype=np.int64) for each in counted))
+
+    def _hand_over(
+        self, made: _Exchanges, conversations: list[Conversation], place: Callable[[int], tuple[int, int]]
+    ) -> None:
+        """Puts the requests into the table; of several of one conversation the session is its name."""
+        first, firsts, n = len(self.table), made.firsts(), len(made.conversation)
+        heads = np.flatnonzero(firsts)
+        of = np.cumsum(firsts) - 1
+        grown = np.cumsum(made.questions + made.answers)
+        history = (grown - made.questions - made.answers) - (grown - made.questions - made.answers)[heads][of]
+        columns = (np.zeros(n, dtype=np.int64), history + made.questions, made.answers)
+        numbers = lambda: [place(index)[0] for index in made.conversation.tolist()]  # noqa: E731
+        if len(heads) == n:
+            self.table.take(Rows(numbers, *columns))
         else:
-            name = conversation.id if conversation.id is not None else conversation.conversation_id
-            self._sessions += [str(self._taken if name is None else name)] * made
-        self._places += [place] * made
-        self._taken += 1
+            several = np.diff(heads, append=n) > 1
+            named = [conversations[index] for index in made.conversation[heads][several].tolist()]
+            numbered = (self._taken + np.flatnonzero(several)).tolist()
+            names = [_name(*each) for each in zip(named, numbered, strict=True)]
+            session = np.where(several, np.cumsum(several) - 1, -1)[of]
+            earlier = np.where(firsts, -1, first + np.arange(n) - 1)
+            after_ns = np.where(firsts, -1, 0)
+            rows = Rows(
+                numbers, *columns, after_ns=after_ns, sessions=Texts(session, names), repeats=(earlier, history)
+            )
+            self.table.take(rows)
+        self._taken += len(heads)
 
-    def _hand_over(self, line_of: Callable[[int], int]) -> None:
-        """Puts the requests into the table; `line_of` is the line of the conversation at a place."""
-        linked = any(self._sessions)
-        rows = Rows(
-            lambda: [line_of(place) for place in self._places], np.zeros(len(self._inputs), dtype=np.int64),
-            self._inputs, self._outputs, after_ns=[0 if row >= 0 else -1 for row in self._earlier] if linked else None,
-            sessions=self._sessions if linked else None, repeats=(self._earlier, self._repeated) if linked else None,
-        )  # fmt: skip
-        self.table.take(rows)
-        for each in (self._places, self._inputs, self._outputs, self._sessions, self._earlier, self._repeated):
-            each.clear()
+
+def _roles(speakers: list[str]) -> NDArray[np.int64]:
+    """Whether each asks, answers, or does neither."""
+    known = {name: _ROLES.get(name, _ROLES.get(name.lower(), 0)) for name in dict.fromkeys(speakers)}
+    return np.fromiter(map(known.__getitem__, speakers), dtype=np.int64, count=len(speakers))
+
+
+def _name(conversation: Conversation, number: int) -> str:
+    name = conversation.id if conversation.id is not None else conversation.conversation_id
+    return str(number if name is None else name)
 
 
 def _problem(value: Any) -> str:
@@ -171,17 +205,23 @@ def _problem(value: Any) -> str:
     return 'not a conversation: "id" must be a text or an integer'
 
 
-def estimated(text: str) -> int:
-    """Tokens of a text, without a tokenizer."""
-    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-    return max(1, -(-size // BYTES_PER_TOKEN))
+def _sizes(texts: list[str]) -> Int64:
+    """Bytes of texts in UTF-8."""
+    sizes = [len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")) for text in texts]
+    return np.array(sizes, dtype=np.int64)
 
 
-def _counter(source: Source) -> tuple[Callable[[str], int], str]:
+def _estimated(sizes: Int64) -> Int64:
+    """Tokens of texts of so many bytes, without a tokenizer."""
+    return np.maximum(-(-sizes // BYTES_PER_TOKEN), 1)
+
+
+def _counter(source: Source) -> tuple[Callable[[str], int] | None, str]:
+    """How many tokens a text has, None where that is estimated; and how that is said."""
     path = source.options.tokenizer
     if path is None:
         how = f"are estimates, one token per {BYTES_PER_TOKEN} bytes of text; tokenizer= counts them"
-        return estimated, how
+        return None, how
     try:
         tokenizers = importlib.import_module("tokenizers")
     except ImportError:

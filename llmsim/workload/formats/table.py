@@ -4,11 +4,12 @@ from array import array
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError
 from llmsim.core import Int64
 from llmsim.workload.formats.collected import Collected
-from llmsim.workload.formats.source import Rows
+from llmsim.workload.formats.source import Rows, Texts
 from llmsim.workload.limits import MAX_TIME_NS, MAX_TOKENS
 
 LATEST_NS = 1 << 62
@@ -101,10 +102,12 @@ class Table(Collected):
             return
         count = len(rows.input_tokens)
         blank = [None] * count
-        after, aside = rows.after_ns or [-1] * count, rows.aside or [rows.after_ns is None] * count
-        repeated = blank if rows.repeats is None else list(zip(*rows.repeats, strict=True))
-        columns = (rows.sessions or blank, rows.ids or blank, rows.models or blank, repeated)
-        lengths = (rows.input_tokens, rows.output_tokens)
+        after = [-1] * count if rows.after_ns is None else rows.after_ns.tolist()
+        aside = [rows.after_ns is None] * count if rows.aside is None else rows.aside.tolist()
+        repeated = blank if rows.repeats is None else list(zip(*(each.tolist() for each in rows.repeats), strict=True))
+        sessions, models = (texts.listed() if texts else blank for texts in (rows.sessions, rows.models))
+        lengths = (np.array(rows.input_tokens).tolist(), np.array(rows.output_tokens).tolist())
+        columns = (rows.labels or sessions, rows.ids or blank, models, repeated)
         of = zip(rows.numbers(), rows.at_ns.tolist(), *lengths, after, aside, *columns, strict=True)
         for number, at_ns, inputs, outputs, after_ns, alone, session, ids, model, repeats in of:
             added = self.add(
@@ -113,20 +116,30 @@ class Table(Collected):
             if added and repeats is not None:
                 self.detail(repeats=repeats)
 
+    def name(self, first: int, counts: Int64, ids: NDArray[np.integer]) -> None:
+        """The block ids of the rows from `first` to the last, `counts` for each, as 64 bits with or without a sign."""
+        if self.source.granularity:
+            self._contents.name_flat(first, counts, ids)
+
     def _append(self, rows: Rows, inputs: Int64, outputs: Int64) -> None:
         first, n = len(self), len(inputs)
-        begins = None if rows.after_ns is None else np.array(rows.after_ns, dtype=np.int64) < 0
-        self._at.frombytes((rows.at_ns if begins is None else np.where(begins, rows.at_ns, 0)).tobytes())
+        self._at.frombytes(
+            (rows.at_ns if rows.after_ns is None else np.where(rows.after_ns < 0, rows.at_ns, 0)).tobytes()
+        )
         if self._labelled:
-            self._label_all(first, rows.sessions or [None] * n)
+            self._label_all(first, rows.labels or [None] * n)
         elif self._linked or rows.after_ns is not None or rows.sessions is not None:
             self._link_all(first, n, rows)
         else:
             self._lines += n
         self._input.frombytes(inputs.astype(np.int32).tobytes())
         self._output.frombytes(outputs.astype(np.int32).tobytes())
-        index = {name: self._model_index(name, 0) for name in dict.fromkeys(rows.models or [None])}
-        self._model.extend([index[name] for name in rows.models] if rows.models else [index[None]] * n)
+        model = np.full(n, self._model_index(None, 0), dtype=np.int16)
+        if rows.models is not None:
+            names, index = rows.models.used()
+            known = [*(self._model_index(name, 0) for name in names), self._model_index(None, 0)]
+            model = np.array(known, dtype=np.int16)[index]
+        self._model.frombytes(model.tobytes())
         if rows.ids is not None and self.source.granularity:
             self._contents.name_all(first, rows.ids)
         if rows.repeats is not None and self.source.granularity:
@@ -135,25 +148,47 @@ class Table(Collected):
     def _link_all(self, first: int, n: int, rows: Rows) -> None:
         """`_link` for rows that were just appended."""
         self._begin_links(first)
+        keys = self._session_keys(rows.sessions, n)
+        begins = np.ones(n, dtype=np.bool_) if rows.after_ns is None else rows.after_ns < 0
+        lines = self._lines + np.cumsum(begins) - 1
+        self._lines += int(np.count_nonzero(begins))
+        after_ns = np.full(n, -1, dtype=np.int64)
+        if rows.after_ns is not None:
+            heads = begins & (keys >= 0)
+            lines = self._lines_followed(keys, heads if rows.aside is None else heads & ~rows.aside, begins, lines)
+            after_ns = np.minimum(rows.after_ns, MAX_TIME_NS)
+        for column, values in ((self._session, keys), (self._line, lines), (self._after, after_ns)):
+            column.frombytes(values.astype(np.int64).tobytes())
+
+    def _session_keys(self, sessions: Texts | None, n: int) -> Int64:
+        """The number of each row's session (-1: none), those that are new after the others."""
+        if sessions is None:
+            return np.full(n, -1, dtype=np.int64)
+        used, index = sessions.used()
         names = self._session_names
-        sessions = rows.sessions or [None] * n
-        keys = [-1 if name is None else names.setdefault(name, len(names)) for name in sessions]
-        self._session.extend(keys)
-        if rows.after_ns is None:
-            self._line.extend(range(self._lines, self._lines + n))
-            self._after.extend([-1] * n)
-            self._lines += n
-            return
-        begun = self._line_of_session
-        for key, after_ns, aside in zip(keys, rows.after_ns, rows.aside or [False] * n, strict=True):
-            if after_ns < 0:
-                if key >= 0 and not aside:
-                    begun[key] = self._lines
-                self._line.append(self._lines)
-                self._lines += 1
-            else:
-                self._line.append(begun[key])
-            self._after.append(min(after_ns, MAX_TIME_NS))
+        known = [names.setdefault(name, len(names)) for name in used]
+        self._line_of_session.extend([-1] * (len(names) - len(self._line_of_session)))
+        return np.array([*known, -1], dtype=np.int64)[index]
+
+    def _lines_followed(self, keys: Int64, heads: NDArray[np.bool_], begins: NDArray[np.bool_], lines: Int64) -> Int64:
+        """The line of every row: of those that begin one theirs in `lines`, of others that which the last of `heads`
+        in their session began, here or earlier."""
+        n = len(keys)
+        if not self._line_of_session:
+            return lines
+        order = np.argsort(keys, kind="stable")
+        sorted_keys = keys[order]
+        latest = np.maximum.accumulate(np.where(heads[order], np.arange(n), -1))
+        group = np.searchsorted(sorted_keys, sorted_keys)
+        earlier = np.frombuffer(self._line_of_session, dtype=np.int64)[sorted_keys]
+        found = np.where(latest >= group, lines[order[latest]], earlier)
+        last = np.flatnonzero(np.diff(sorted_keys, append=sorted_keys[-1] + 1))
+        for key, line in zip(sorted_keys[last].tolist(), found[last].tolist(), strict=True):
+            if key >= 0:
+                self._line_of_session[key] = line
+        followed = np.empty(n, dtype=np.int64)
+        followed[order] = found
+        return np.where(begins, lines, followed)
 
     def _label_all(self, first: int, sessions: Sequence[str | None]) -> None:
         """Labels rows from `first` on, each of them a line; nothing is kept while none has a label."""
@@ -173,9 +208,12 @@ class Table(Collected):
         """Says which session and line the row belongs to whose arrival was just appended. Nothing is kept of that while
         all rows are lines of their own."""
         self._begin_links(len(self) - 1)
-        key = -1 if session is None else self._session_names.setdefault(session, len(self._session_names))
+        key = -1
+        if session is not None:
+            key = self._session_names.setdefault(session, len(self._session_names))
+            self._line_of_session.extend([-1] * (key + 1 - len(self._line_of_session)))
         if after_ns >= 0:
-            line = self._line_of_session.get(key, -1)
+            line = self._line_of_session[key] if key >= 0 else -1
             if line < 0:
                 raise self.refusal(number, "the first request of a session needs an arrival time, not a delay")
         else:

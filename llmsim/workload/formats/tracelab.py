@@ -17,8 +17,8 @@ from llmsim.core import Int64
 from llmsim.workload.formats.batches import Batch, each
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import all_scaled_ns, json_batches, scaled_ns
-from llmsim.workload.formats.source import Rows, Source
-from llmsim.workload.formats.table import Table
+from llmsim.workload.formats.source import Rows, Source, Texts
+from llmsim.workload.formats.table import LATEST_NS, Table
 from llmsim.workload.formats.times import all_timestamps_ns
 
 NS_PER_MS = 1_000_000
@@ -56,47 +56,65 @@ FIELDS = ("session", "round_index", "number", "input", "prefix", "output", "begi
 """What is kept of every round until its session is complete; times are 0 where there is none, models -1."""
 
 
+class _Numbers(dict[str, int]):
+    """The number of each name, given as it is first asked for; `names` has them all, and may be shared."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+    def __missing__(self, name: str) -> int:
+        number = self[name] = len(self.names)
+        self.names.append(name)
+        return number
+
+
 class Rounds:
     """Rounds of all sessions in the file's order, in columns, since a trace may have millions."""
 
     def __init__(self) -> None:
         self.columns = {name: array("q") for name in FIELDS}
-        self.sessions: dict[tuple[str | None, str], int] = {}
-        self.models: dict[str, int] = {}
+        self.sessions: list[str] = []
+        """The name of each session; those of different providers differ, also where their names are alike."""
+        self._sessions: dict[str | None, _Numbers] = {}
+        self.models = _Numbers([])
 
     def add(self, table: Table, number: int, row: Round) -> None:
         """Keeps one line."""
-        span_ns = _span_ns(table, number, row)
-        self._keep([number], [row], [span_ns[0]], [span_ns[1]], [_tools_ns(table, number, row)])
+        spans_ns = (np.array([time_ns]) for time_ns in _span_ns(table, number, row))
+        self._keep([number], [row], (*spans_ns, np.array([_tools_ns(table, number, row)])))
 
     def add_all(self, batch: Batch[Round]) -> bool:
         """Keeps the lines of a batch; False, with nothing kept, where each must be looked at."""
-        rows = batch.records
-        spans = _all_spans_ns(rows)
-        tools_ns = all_scaled_ns([_tools_ms(row) for row in rows], NS_PER_MS)
-        if spans is None or tools_ns is None:
+        spans_ns, tools_ns = _all_spans_ns(batch.records), _all_tools_ns(batch.records)
+        if spans_ns is None or tools_ns is None:
             return False
-        self._keep(batch.numbers(), rows, spans[0].tolist(), spans[1].tolist(), tools_ns.tolist())
+        self._keep(batch.numbers(), batch.records, (*spans_ns, tools_ns))
         return True
 
-    def _keep(
-        self, numbers: Sequence[int], rows: list[Round], begin_ns: list[int], end_ns: list[int], tools_ns: list[int]
-    ) -> None:
-        sessions, models = self.sessions, self.models
-        columns = (
-            [sessions.setdefault((row.provider, row.session_id), len(sessions)) for row in rows],
-            [row.round_index for row in rows], numbers,
-            [
-                row.prefix_tokens + row.newly_append_tokens
+    def _keep(self, numbers: Sequence[int], rows: list[Round], times_ns: tuple[Int64, ...]) -> None:
+        totals = [row.input_tokens_total for row in rows]
+        prefix = _column([row.prefix_tokens for row in rows])
+        if None in totals:
+            totals = [
+                row.newly_append_tokens + row.prefix_tokens
                 if row.input_tokens_total is None
                 else row.input_tokens_total
                 for row in rows
-            ],
-            [row.prefix_tokens for row in rows], [row.output_tokens for row in rows], begin_ns, end_ns, tools_ns,
-            [-1 if row.model is None else models.setdefault(row.model, len(models)) for row in rows],
+            ]
+        models = [row.model for row in rows]
+        model = [-1 if name is None else self.models[name] for name in models]
+        columns = (
+            _column(self._session_numbers(rows)), _column([row.round_index for row in rows]), _column(numbers),
+            _column(totals), prefix, _column([row.output_tokens for row in rows]), *times_ns, _column(model),
         )  # fmt: skip
         for name, values in zip(FIELDS, columns, strict=True):
-            self.columns[name].extend(values)
+            self.columns[name].frombytes(values.tobytes())
+
+    def _session_numbers(self, rows: list[Round]) -> list[int]:
+        of, providers = self._sessions, [row.provider for row in rows]
+        for provider in dict.fromkeys(providers):
+            of.setdefault(provider, _Numbers(self.sessions))
+        return [of[provider][row.session_id] for provider, row in zip(providers, rows, strict=True)]
 
     def ordered(self) -> dict[str, Int64]:
         """The columns, session by session in order of first appearance, each in order of its rounds; lets go of what
@@ -128,11 +146,11 @@ def read(source: Source, head: Head) -> Table:
             of = {name: column[~empty] for name, column in of.items()}
         for name in ("input", "output"):
             of[name] = np.maximum(of[name], 1)
-    _take(table, of, [name for _, name in rounds.sessions], [*rounds.models, None])
+    _take(table, of, rounds.sessions, rounds.models.names)
     return table
 
 
-def _take(table: Table, of: dict[str, Int64], sessions: list[str], models: list[str | None]) -> None:
+def _take(table: Table, of: dict[str, Int64], sessions: list[str], models: list[str]) -> None:
     """Adds rounds, which are in order: the first of a session at its time, each other after the one before it."""
     follows = of["session"][1:] == of["session"][:-1]
     both = (of["begin_ns"][1:] != 0) & (of["end_ns"][:-1] != 0)
@@ -144,20 +162,32 @@ def _take(table: Table, of: dict[str, Int64], sessions: list[str], models: list[
         part = slice(low, low + PIECE)
         table.take(
             Rows(
-                of["number"][part].tolist, of["at_ns"][part], of["input"][part].tolist(), of["output"][part].tolist(),
-                after_ns=after_ns[part].tolist(), sessions=[sessions[key] for key in of["session"][part].tolist()],
-                models=[models[key] for key in of["model"][part].tolist()],
-                repeats=(earlier[part].tolist(), repeated[part].tolist()),
+                of["number"][part].tolist, of["at_ns"][part], of["input"][part], of["output"][part],
+                after_ns=after_ns[part], sessions=Texts(of["session"][part], sessions),
+                models=Texts(of["model"][part], models), repeats=(earlier[part], repeated[part]),
             )
         )  # fmt: skip
 
 
-def _tools_ms(row: Round) -> float:
-    return sum([max(tool.tool_wall_latency_ms or 0, 0) for tool in row.tools]) if row.tools else 0
+def _column(values: Sequence[int | None]) -> Int64:
+    return np.fromiter(values, dtype=np.int64, count=len(values))
 
 
 def _tools_ns(table: Table, number: int, row: Round) -> int:
-    return scaled_ns(table, number, _tools_ms(row), NS_PER_MS, "tool_wall_latency_ms")
+    name = "tool_wall_latency_ms"
+    times_ns = (scaled_ns(table, number, tool.tool_wall_latency_ms or 0, NS_PER_MS, name) for tool in row.tools or ())
+    return min(sum(max(time_ns, 0) for time_ns in times_ns), LATEST_NS)
+
+
+def _all_tools_ns(rows: list[Round]) -> Int64 | None:
+    """`_tools_ns` of each; None where a time is to be refused."""
+    lists = [row.tools or () for row in rows]
+    times_ns = all_scaled_ns([tool.tool_wall_latency_ms or 0 for tools in lists for tool in tools], NS_PER_MS)
+    if times_ns is None or (len(times_ns) and times_ns.max() > LATEST_NS // len(times_ns)):
+        return None
+    sums_ns = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(np.maximum(times_ns, 0))))
+    ends = np.cumsum(np.fromiter(map(len, lists), dtype=np.int64, count=len(lists)))
+    return np.diff(sums_ns[ends], prepend=0)
 
 
 def _all_spans_ns(rows: list[Round]) -> tuple[Int64, Int64] | None:

@@ -9,48 +9,24 @@ time before that sub-agent's start is taken as the former, for all of it.
 """
 
 from collections.abc import Callable
-from functools import partial
-from operator import attrgetter
-from typing import Annotated, Any
+from itertools import accumulate, chain, compress
+from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import Meta
+from numpy.typing import NDArray
 
+from llmsim.core import Int64
 from llmsim.workload.formats.batches import Batch
 from llmsim.workload.formats.documents import json_documents
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import note_unused
-from llmsim.workload.formats.source import Rows, Source
+from llmsim.workload.formats.source import Rows, Source, Texts
 from llmsim.workload.formats.table import Table
+from llmsim.workload.formats.weka_streams import BLOCK_TOKENS, Conversation, Streams, streams_of, tokens_of
 
-BLOCK_TOKENS = 64
-OVERLAP_NS = 1_000_000
-"""Recorded times are rounded: a call may seem to begin this much before the last one's end."""
-_time = attrgetter("t")
-Seconds = Annotated[float, Meta(ge=0, le=4e9)]
-
-
-class Request(msgspec.Struct, gc=False, rename={"input": "in", "output": "out"}):
-    t: Seconds = 0.0
-    type: str = "n"
-    model: str | None = None
-    input: Annotated[int, Meta(ge=0)] = 0
-    output: Annotated[int, Meta(ge=0)] = 0
-    hash_ids: list[int] | None = None
-    api_time: Seconds | None = None
-    think_time: Seconds | None = None
-    requests: list["Request"] | None = None
-
-
-class Conversation(msgspec.Struct, gc=False):
-    requests: list[Request]
-    id: str | int | None = None
-    block_size: Annotated[int, Meta(ge=1, le=1 << 20)] = BLOCK_TOKENS
-    hash_id_scope: str = "local"
-    models: list[str] | None = None
-    tool_tokens: Any = None
-    system_tokens: Any = None
+_NO_IDS: list[int] = []
+_WIDEST = (1 << 64) - 1
 
 
 def detect(head: Head) -> bool:
@@ -71,26 +47,6 @@ def read(source: Source, head: Head) -> Table:
     return reader.finished()
 
 
-Call = tuple[int, int, int, int, int, bool, str, list[int] | None, str | None]
-"""Place of its conversation in a batch, time in ns, input and output tokens, ns after the call before (-1: at its own
-time), whether aside, session, ids, model."""
-
-
-def _take(table: Table, calls: list[Call], empty: list[int], line_of: Callable[[int], int]) -> None:
-    """Puts calls into the table; `empty` are the places of those without tokens, `line_of` is the line of a place."""
-    if empty:
-        table.dropped(line_of(empty[0]), len(empty))
-    if not calls:
-        return
-    places, at_ns, inputs, outputs, after_ns, aside, sessions, ids, models = zip(*calls, strict=True)
-    table.take(
-        Rows(
-            lambda: [line_of(place) for place in places], np.array(at_ns, dtype=np.int64), inputs, outputs,
-            after_ns=after_ns, aside=aside, sessions=sessions, ids=ids, models=models,
-        )
-    )  # fmt: skip
-
-
 class _Reader:
     """Takes conversations; keeps what can only be decided at the end of the file."""
 
@@ -101,9 +57,7 @@ class _Reader:
         self._nested: tuple[list[int], list[int]] = ([], [])
         self._relative = False
         self._scope = ""
-        self._first_id = self._next_id = 0
-        self._calls: list[Call] = []
-        self._empty: list[int] = []
+        self._first_id = 0
 
     @property
     def full(self) -> bool:
@@ -120,80 +74,104 @@ class _Reader:
             raise self.table.refusal(line, f"not a conversation: {place}", column) from None
         if not self._taken:
             note_unused(self.table, line, value, Conversation.__struct_encode_fields__)
-        self._conversation(0, conversation, lambda: (line, column))
-        self._hand_over(lambda _: line)
+        self._take([conversation], lambda _: (line, column))
 
     def take_all(self, batch: Batch[Conversation]) -> None:
         """The conversations of a batch, as far as they are wanted."""
         if not self._taken:
             note_unused(self.table, *batch.first_object(), Conversation.__struct_encode_fields__)
-        for index, conversation in enumerate(batch.records):
-            self._conversation(index, conversation, partial(batch.place, index))
-            if self.full:
-                break
-        self._hand_over(lambda index: batch.place(index)[0])
+        self._take(batch.records, batch.place)
 
-    def _hand_over(self, line_of: Callable[[int], int]) -> None:
-        _take(self.table, self._calls, self._empty, line_of)
-        self._calls, self._empty = [], []
+    def _take(self, conversations: list[Conversation], place: Callable[[int], tuple[int, int]]) -> None:
+        """Takes the calls of conversations; `place` says where one of them stands in the file."""
+        options = self._source.options
+        if options.limit and not options.changes_workload:
+            conversations = conversations[: options.limit - self._taken]
+        self._check(conversations, place)
+        streams = streams_of(conversations, self._taken)
+        self._taken += len(conversations)
+        self._relative = self._relative or streams.relative
+        calls = streams.calls
+        ids = self._ids([call.hash_ids or _NO_IDS for call in calls], streams.conversation, len(conversations))
+        inputs, outputs = (tokens_of(calls, each) for each in ("input", "output"))
+        empty = (inputs < 1) | (outputs < 1)
+        if empty.any():
+            conversation = int(streams.conversation[int(empty.argmax())])
+            self.table.dropped(place(conversation)[0], int(np.count_nonzero(empty)))
+        kept = ~empty if options.failures == "drop" else np.ones(len(calls), dtype=np.bool_)
+        self._add(streams, kept, (np.maximum(inputs, 1)[kept], np.maximum(outputs, 1)[kept]), ids, place)
 
-    def _conversation(self, index: int, conversation: Conversation, place: Callable[[], tuple[int, int]]) -> None:
-        """Takes the calls of the conversation at `index` of its batch; `place` says where it stands in the file."""
-        size = self._source.options.block or conversation.block_size
-        scope = conversation.hash_id_scope
-        if not self._taken:
-            self.table.block_tokens, self._scope = size, scope
-        if size != self.table.block_tokens or scope != self._scope:
-            line, column = place()
-            if size != self.table.block_tokens:
-                problem = f'"block_size" is {size}, but {self.table.block_tokens} before: one file, one size'
-            else:
+    def _check(self, conversations: list[Conversation], place: Callable[[int], tuple[int, int]]) -> None:
+        """Refuses conversations whose ids mean something else than those before."""
+        block = self._source.options.block
+        if not self._taken and conversations:
+            self.table.block_tokens = block or conversations[0].block_size
+            self._scope = conversations[0].hash_id_scope
+        for index, conversation in enumerate(conversations):
+            if not block and conversation.block_size != self.table.block_tokens:
+                before = self.table.block_tokens
+                problem = f'"block_size" is {conversation.block_size}, but {before} before: one file, one size'
+            elif conversation.hash_id_scope != self._scope:
                 problem = '"hash_id_scope" differs from the conversations before: one file, one scope'
-            raise self.table.refusal(line, problem, column)
-        name = f"conversation-{self._taken}" if conversation.id is None else str(conversation.id)
-        self._stream(index, name, conversation.requests, None)
-        if scope != "global":
-            self._first_id = self._next_id
-        self._taken += 1
-
-    def _stream(self, index: int, name: str, calls: list[Request], spawned_ns: int | None) -> None:
-        """Takes one stream of calls, and those inside it, in order of time."""
-        ready_ns, agents = None, 0
-        drops = self._source.options.failures == "drop"
-        for call in sorted(calls, key=_time) if len(calls) > 1 else calls:
-            at_ns = round(call.t * 1e9)
-            if spawned_ns is not None and at_ns < spawned_ns:
-                self._relative = True
-            if call.type == "subagent" or call.requests:
-                agents += 1
-                self._stream(index, f"{name}/{agents}", call.requests or [], at_ns)
+            else:
                 continue
-            follows = ready_ns is not None and at_ns + OVERLAP_NS >= ready_ns
-            after_ns = max(at_ns - ready_ns, 0) if follows and ready_ns is not None else -1
-            if follows and call.think_time is not None and call.api_time is None:
-                after_ns = round(call.think_time * 1e9)
-            aside = ready_ns is not None and not follows
-            ids = self._ids(call)
-            if call.input < 1 or call.output < 1:
-                self._empty.append(index)
-                if drops:
-                    continue
-            if after_ns < 0 and spawned_ns is not None:
-                self._nested[0].append(len(self.table) + len(self._calls))
-                self._nested[1].append(spawned_ns)
-            tokens = (call.input or 1, call.output or 1)
-            self._calls.append((index, at_ns, *tokens, after_ns, aside, name, ids, call.model))
-            self._overlapping += aside
-            if not aside:
-                ready_ns = at_ns + round((call.api_time or 0) * 1e9)
+            line, column = place(index)
+            raise self.table.refusal(line, problem, column)
 
-    def _ids(self, call: Request) -> list[int] | None:
-        """The ids of a call, moved past those of the conversations before where they mean nothing across them."""
-        ids, first = call.hash_ids, self._first_id
-        if not ids:
-            return ids
-        self._next_id = max(self._next_id, first + max(ids) + 1)
-        return [value + first for value in ids] if first else ids
+    def _add(
+        self,
+        streams: Streams,
+        kept: NDArray[np.bool_],
+        tokens: tuple[Int64, Int64],
+        ids: tuple[Int64, NDArray[np.integer]],
+        place: Callable[[int], tuple[int, int]],
+    ) -> None:
+        """Puts the calls that are kept into the table, with their ids."""
+        first, counts = len(self.table), ids[0]
+        after_ns, aside = streams.follow(kept)
+        stream, conversation = streams.stream[kept], streams.conversation[kept]
+        spawned_ns = np.array(streams.spawned_ns, dtype=np.int64)[stream]
+        nested = np.flatnonzero((after_ns < 0) & (spawned_ns >= 0))
+        self._nested[0].extend((first + nested).tolist())
+        self._nested[1].extend(spawned_ns[nested].tolist())
+        self._overlapping += int(np.count_nonzero(aside))
+        models = [call.model for call in streams.calls]
+        self.table.take(
+            Rows(
+                lambda: [place(index)[0] for index in conversation.tolist()], streams.at_ns[kept], *tokens,
+                after_ns=after_ns, aside=aside, sessions=Texts(stream, streams.names),
+                models=Texts.of(list(compress(models, kept.tolist()))),
+            )
+        )  # fmt: skip
+        self.table.name(first, counts[kept], ids[1][np.repeat(kept, counts)])
+
+    def _ids(
+        self, lists: list[list[int]], conversation: Int64, conversations: int
+    ) -> tuple[Int64, NDArray[np.integer]]:
+        """How many ids each call has, and all of them, moved past those of the conversations before where they mean
+        nothing across them."""
+        counts = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
+        total = int(counts.sum())
+        ids: NDArray[np.integer]
+        try:
+            ids = np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=total)
+            each = np.bincount(conversation, weights=counts, minlength=conversations).astype(np.int64)
+            named = np.flatnonzero(each)
+            highest = np.full(conversations, -1, dtype=np.int64)
+            if total:
+                highest[named] = np.maximum.reduceat(ids, (np.cumsum(each) - each)[named])
+            tops = highest.tolist()
+        except OverflowError:
+            ids = np.fromiter((value & _WIDEST for each in lists for value in each), dtype=np.uint64, count=total)
+            tops = [-1] * conversations
+            for index, values in zip(conversation.tolist(), lists, strict=True):
+                tops[index] = max(tops[index], *values) if values else tops[index]
+        if self._scope == "global":
+            return counts, ids
+        moved = list(accumulate((max(top + 1, 0) for top in tops), initial=self._first_id))
+        self._first_id = moved.pop()
+        shifts = np.array([value & _WIDEST for value in moved], dtype=np.uint64)[conversation]
+        return counts, ids.astype(np.uint64) + np.repeat(shifts, counts)
 
     def finished(self) -> Table:
         table, path = self.table, self._source.path
