@@ -159,8 +159,11 @@ void bind_columns(nb::class_<Simulation>& simulation) {
       .def("kv_tiers", &kv_tier_rows)
       .def("kv_tier_series", &kv_tier_series)
       .def("activity", [](const Simulation& s, std::size_t group) { return group_activity(*s.groups().at(group)); })
-      .def("schedule",
-           [](const Simulation& s, std::size_t group) { return schedule_columns(*s.groups().at(group)->schedule); });
+      .def("schedule", [](const Simulation& s, std::size_t group) {
+        const auto& schedule = s.groups().at(group)->schedule;
+        if (!schedule) throw std::invalid_argument("the schedule of this group was not recorded");
+        return schedule_columns(*schedule);
+      });
 }
 
 void bind_emissions(nb::module_& m) {

@@ -23,7 +23,8 @@ Ps SharedJoint::alone(std::span<const Flow> flows, std::int64_t bytes) {
 // The most bytes, up to `bytes`, that every flow can carry so that all end within `ps`.
 const SharedJoint::Fit& SharedJoint::fit(const Exchange& exchange, std::span<const Flow> flows, std::int64_t bytes,
                                          Ps ps) {
-  const auto [found, is_new] = fits_.try_emplace({exchange.stage, exchange.member, exchange.inside, bytes, ps});
+  const auto [found, is_new] =
+      fits_.try_emplace({exchange.stage, exchange.member, exchange.inside, flows.size(), bytes, ps});
   Fit& fit = found->second;
   if (!is_new) return fit;
   crossed_.clear();

@@ -133,8 +133,8 @@ class SharedJoint final : public TransferOwner {
   std::vector<FabricLinkId> crossed_;  // scratch
   std::unique_ptr<Fabric> probe_;      // a fabric without anybody else, made when first needed
   Ps probed_ = 0;
-  // By stage, member, whether it is inside, bytes and time.
-  std::map<std::tuple<std::int32_t, std::int32_t, bool, std::int64_t, Ps>, Fit> fits_;
+  // By stage, member, whether it is inside, how many flows, bytes and time.
+  std::map<std::tuple<std::int32_t, std::int32_t, bool, std::size_t, std::int64_t, Ps>, Fit> fits_;
 };
 
 }  // namespace llmsim

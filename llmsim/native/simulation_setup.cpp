@@ -15,6 +15,23 @@ class OnlyGroup final : public Router {
   }
 };
 
+// One entry per request, and rows that exist: what the loop reads without asking again.
+void check(const Arrivals& arrivals, std::size_t n, const ContentKeys& content) {
+  const bool priorities = arrivals.priority.empty() || arrivals.priority.size() == n;
+  if (arrivals.arrival_ps.size() != n || arrivals.input_tokens.size() != n || arrivals.model.size() != n ||
+      arrivals.next_call.size() != n || arrivals.tool_delay_ps.size() != n || !priorities)
+    throw std::invalid_argument("columns of the workload differ in length");
+  const auto in_range = [n](std::int32_t next) { return next < static_cast<std::int64_t>(n); };
+  if (!std::ranges::all_of(arrivals.next_call, in_range))
+    throw std::invalid_argument("a call of a session is followed by a row that does not exist");
+  if (content.granularity < 1) throw std::invalid_argument("content keys name at least one token");
+  if (content.offsets.empty()) return;
+  const bool whole = content.offsets.size() == n + 1 && content.offsets.front() == 0 &&
+                     content.offsets.back() == static_cast<std::int64_t>(content.keys.size());
+  if (!whole || !std::ranges::is_sorted(content.offsets))
+    throw std::invalid_argument("content keys and their offsets do not fit the requests");
+}
+
 }  // namespace
 
 Simulation::Simulation(Arrivals arrivals, std::vector<std::int32_t> output_tokens, ContentKeys content,
@@ -24,6 +41,7 @@ Simulation::Simulation(Arrivals arrivals, std::vector<std::int32_t> output_token
       log_(output_tokens.size()),
       series_interval_(series_interval),
       next_sample_(series_interval) {
+  check(arrivals_, sequences_.size(), sequences_.content());
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     Sequence& s = sequences_[static_cast<RequestId>(i)];
     s.prompt_tokens = s.num_tokens = arrivals_.input_tokens[i];
@@ -34,6 +52,9 @@ Simulation::Simulation(Arrivals arrivals, std::vector<std::int32_t> output_token
 }
 
 void Simulation::add_group(std::unique_ptr<Group> group) {
+  if (group->config().index != static_cast<std::int32_t>(groups_.size()))
+    throw std::invalid_argument("group " + std::to_string(group->config().index) + " is added as number " +
+                                std::to_string(groups_.size()));
   const auto model = static_cast<std::size_t>(group->config().model);
   if (groups_of_model_.size() <= model) groups_of_model_.resize(model + 1);
   if (group->config().role != Role::kDecode) groups_of_model_[model].push_back(group.get());

@@ -23,10 +23,7 @@ bool TierPool::reserve(const TierChunk& chunk, std::vector<TierChunk>& given_up)
     ++counters_.unwritten_chunks;
     return false;
   }
-  if (ghost_set_.erase(chunk.key) > 0) {
-    ++counters_.thrashed_chunks;
-    std::erase(ghosts_, chunk.key);
-  }
+  counters_.thrashed_chunks += static_cast<std::int64_t>(ghosts_.erase(chunk.key));
   while (used_ + chunk.bytes > config_.capacity_bytes) {
     const auto [value, turn, key] = *order_.begin();
     const Entry& entry = entries_.at(key);
@@ -45,14 +42,14 @@ bool TierPool::reserve(const TierChunk& chunk, std::vector<TierChunk>& given_up)
   return true;
 }
 
-// As many as the pool could hold of chunks of this size.
+// Ghosts of as many evictions as the pool could hold chunks of this size.
 void TierPool::remember(Key key) {
-  ghosts_.push_back(key);
-  ghost_set_.insert(key);
+  given_up_.emplace_back(key, counters_.evicted_chunks);
+  ghosts_[key] = counters_.evicted_chunks;
   const std::size_t most = std::max<std::size_t>(1, entries_.size() + 1);
-  while (ghosts_.size() > most) {
-    ghost_set_.erase(ghosts_.front());
-    ghosts_.pop_front();
+  for (; given_up_.size() > most; given_up_.pop_front()) {
+    const auto ghost = ghosts_.find(given_up_.front().first);
+    if (ghost != ghosts_.end() && ghost->second == given_up_.front().second) ghosts_.erase(ghost);
   }
 }
 
@@ -108,7 +105,7 @@ bool TierPool::consistent() const {
     if (!order_.contains({entry.value, entry.turn, key})) return false;
   }
   return used == used_ && used <= config_.capacity_bytes && may_go == free_to_go_ && listed_entries == order_.size() &&
-         ghosts_.size() == ghost_set_.size();
+         ghosts_.size() <= given_up_.size();
 }
 
 }  // namespace llmsim

@@ -7,7 +7,7 @@
 #include <string>
 #include <tuple>
 #include <unordered_map>
-#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "fabric.h"
@@ -99,8 +99,9 @@ class TierPool {
   std::unordered_map<Key, Entry> entries_;  // looked up only
   std::set<Rank> order_;                    // of those that may go, the first to go first
   std::int64_t used_ = 0, free_to_go_ = 0, turn_ = 0, floor_ = 0;
-  std::deque<Key> ghosts_;  // given up lately
-  std::unordered_set<Key> ghost_set_;
+  // What was given up lately, in order, and as which eviction; written again, a key is in the deque only.
+  std::deque<std::pair<Key, std::int64_t>> given_up_;
+  std::unordered_map<Key, std::int64_t> ghosts_;
 };
 
 }  // namespace llmsim

@@ -214,6 +214,7 @@ def test_what_a_pool_gives_up_moves_down_and_thrashing_is_counted() -> None:
     rows = [(i * LATER, 9, 1) for i in range(4)]
     sim = run(rows, keys=keys, capacity_chunks=(1,), groups=4)
     assert lists(sim) == (0, 3, 2)  # each comes back after it was given up
+    assert lists(run(rows, keys=[*keys[:2], [5, 6], [1, 2]], capacity_chunks=(1,), groups=4)) == (0, 3, 0)  # too late
     # Write-back: device, first pool, second pool. A device of 4 usable blocks: each request pushes out the last.
     keys = [[1, 2], [3, 4], [5, 6], [1, 2]]
     sim = run(rows, keys=keys, capacity_chunks=(1, 10), write="BACK", blocks=5)

@@ -190,6 +190,46 @@ def test_series_add_up_to_the_counters() -> None:
     assert series["running"][-1] == 0 and series["time_ps"][-1] == sim.now_ps
 
 
+def made(n: int = 2, **columns: Any) -> Any:
+    """A simulation of `n` requests, some of whose columns are given."""
+    usual = {
+        "arrival_ps": np.zeros(n, np.int64), "input_tokens": np.full(n, 8, np.int32),
+        "output_tokens": np.full(n, 2, np.int32), "model": np.zeros(n, np.int16),
+        "next_call": np.full(n, -1, np.int32), "tool_delay_ps": np.zeros(n, np.int64),
+        "priority": np.empty(0, np.int32), "key_offsets": np.zeros(n + 1, np.int64), "keys": np.empty(0, np.uint64),
+    }  # fmt: skip
+    return _native.Simulation(**{**usual, **columns}, granularity=16, series_interval_ps=0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"input_tokens": np.full(1, 8, np.int32)}, "differ in length"),
+        ({"priority": np.zeros(1, np.int32)}, "differ in length"),
+        ({"next_call": np.array([2, -1], np.int32)}, "does not exist"),
+        ({"key_offsets": np.array([0, 1], np.int64), "keys": np.ones(1, np.uint64)}, "do not fit"),
+        ({"key_offsets": np.array([0, 1, 2], np.int64), "keys": np.ones(1, np.uint64)}, "do not fit"),
+        ({"key_offsets": np.array([0, 2, 1], np.int64), "keys": np.ones(1, np.uint64)}, "do not fit"),
+    ],
+)
+def test_columns_that_do_not_fit_each_other_are_refused(columns: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        made(**columns)
+
+
+def test_groups_are_added_in_the_order_of_their_numbers_and_tell_only_what_they_record() -> None:
+    sim, config, kv = made(), _native.VllmV1Config(), _native.KvCacheConfig()
+    kv.num_blocks, kv.max_model_len = 100, 1000
+    config.kv = kv
+    group = _native.GroupConfig()
+    sim.add_group(group, config, program(2048, 128))
+    with pytest.raises(ValueError, match="group 0 is added as number 1"):
+        sim.add_group(group, config, program(2048, 128))
+    assert sim.run(1000)
+    with pytest.raises(ValueError, match="not recorded"):
+        sim.schedule(0)
+
+
 def test_tables_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="padding"):
         program(8, 4, padded=np.array([0, 1, 2, 3, 4, 5, 6, 7, 9]))
