@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from processes import ENDLESS, wait_until_it_simulates
+from processes import ENDLESS, HANGS_S, wait_until_it_simulates
 from shared_data import shared
 
 from llmsim.cli import main, run_main
@@ -67,23 +67,25 @@ def test_an_output_never_replaces_an_input(tmp_path: Path, capsys: pytest.Captur
 def test_one_output_that_fails_does_not_cost_the_others(tmp_path: Path) -> None:
     done = subprocess.run(
         command("--dataset", TRACE, "--json", "--output", "/dev/full", "--run-dir", tmp_path / "r"),
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=HANGS_S,
     )  # fmt: skip
     assert done.returncode == 2 and "/dev/full" in done.stderr and "Traceback" not in done.stderr
     assert json.loads(done.stdout)["completed"] == 10
     assert (tmp_path / "r" / "manifest.json").exists()
     with open("/dev/full", "w", encoding="utf-8") as full:
-        done = subprocess.run(command("--dataset", TRACE), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        done = subprocess.run(
+            command("--dataset", TRACE), stdout=full, stderr=subprocess.PIPE, text=True, timeout=HANGS_S
+        )
     assert done.returncode == 2 and "standard output cannot be written" in done.stderr
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-"])
 def test_closed_streams(closed: str) -> None:
     line = " ".join(f"'{part}'" for part in command("--dataset", TRACE, "--json"))
-    done = subprocess.run(["sh", "-c", f"{line} {closed}"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["sh", "-c", f"{line} {closed}"], capture_output=True, text=True, timeout=HANGS_S)
     assert done.returncode == 0 and done.stderr == ""
     line = " ".join(f"'{part}'" for part in command("--dataset", "absent.jsonl"))
-    done = subprocess.run(["sh", "-c", f"{line} 2>&-"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["sh", "-c", f"{line} 2>&-"], capture_output=True, text=True, timeout=HANGS_S)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
 
 
@@ -99,7 +101,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(line: str, code: int) -> None
     process.stdout.close()
     err = process.stderr.read().decode()
     process.stderr.close()
-    assert process.wait(timeout=60) == code
+    assert process.wait(timeout=HANGS_S) == code
     assert err.count("\n") == (code != 0) and "Broken" not in err
 
 
@@ -118,7 +120,7 @@ sys.meta_path.insert(0, Interrupt())
 from {home} import {function}
 sys.exit({function}())
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANGS_S)
     assert (done.returncode, done.stderr) == (130, "llmsim: error: interrupted before anything was computed\n")
 
 
@@ -147,7 +149,7 @@ def test_whenever_it_is_stopped_it_says_so(tmp_path: Path, number: signal.Signal
         wait_until_it_simulates(process.pid)
     time.sleep(delay)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=HANGS_S)
     assert "Traceback" not in err or delay < 1  # while Python itself starts, nobody can catch it
     if delay >= 1:
         assert process.returncode == 130 and "interrupted" in err
@@ -171,7 +173,7 @@ def test_writing_the_results_is_not_interrupted(tmp_path: Path) -> None:
         time.sleep(0.002)
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 0, err
     assert len((tmp_path / "o.csv").read_text(encoding="utf-8").splitlines()) == json.loads(out)["completed"] + 1
 
@@ -216,7 +218,7 @@ def test_a_trace_from_a_pipe_is_read_once(tmp_path: Path) -> None:
     )
     (tmp_path / "pipe").write_bytes(TRACE.read_bytes())
     try:
-        assert reader.wait(timeout=60) == 0
+        assert reader.wait(timeout=HANGS_S) == 0
     finally:
         reader.kill()
     _, trace = json.loads((tmp_path / "r" / "manifest.json").read_text())["inputs"]

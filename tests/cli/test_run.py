@@ -7,12 +7,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import ENDLESS, wait_until_it_simulates
+from processes import ENDLESS, HANGS_S, wait_until_it_simulates, wait_until_it_worked
 
 from llmsim.cli import main, run_main
 
@@ -242,9 +241,9 @@ def test_an_interrupted_run_writes_what_it_has(tmp_path: Path) -> None:
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until_it_simulates(process.pid)
-    time.sleep(2)
+    wait_until_it_worked(process.pid, 2)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 130, err
     assert "interrupted" in err and "Traceback" not in err
     summary = json.loads(out)
@@ -264,7 +263,7 @@ def test_main_py_is_the_run_verb() -> None:
     for command in ([str(ROOT / "main.py")], ["-m", "llmsim", "run"]):
         done = subprocess.run(
             [sys.executable, *command, "--cluster-config", str(CLUSTER), "--dataset", str(TRACE), *ROOFLINE],
-            capture_output=True, text=True, env=environment, cwd=ROOT, timeout=60,
+            capture_output=True, text=True, env=environment, cwd=ROOT, timeout=HANGS_S,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert "10 completed" in done.stdout

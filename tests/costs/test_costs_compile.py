@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import HANGS_S
 
 from llmsim.config.errors import InputError
 from llmsim.costs import CompiledCosts, cache, compile_costs
@@ -99,7 +100,7 @@ def test_parallel_processes_share_the_cache(own_cache: Path) -> None:
         subprocess.Popen([sys.executable, "-c", program], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    answers = {process.communicate(timeout=60)[0] for process in running}
+    answers = {process.communicate(timeout=HANGS_S)[0] for process in running}
     assert answers == {compile_costs(request(hardware="RTX4090")).table_hash + "\n"}
     assert len(list((own_cache / "costs").iterdir())) == 1
 

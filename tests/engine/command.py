@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import HANGS_S
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUILD = REPOSITORY / "build" / "astra-sim"
-TIMEOUT_S = 60
 
 
 def _tool(name: str) -> str | None:
@@ -100,7 +100,7 @@ def run_case(
     where = case if in_case else scratch
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ASTRA")}
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=where, timeout=TIMEOUT_S, env=environment, check=False
+        command, capture_output=True, text=True, cwd=where, timeout=HANGS_S, env=environment, check=False
     )
     errors = "\n".join(line for line in done.stderr.splitlines() if not line.startswith("note:"))
     lines = times.read_text().split()[1:] if times.exists() else []

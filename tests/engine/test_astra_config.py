@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from processes import HANGS_S
 
 from engine import chakra_file as ck
 from engine.command import REPOSITORY, run_case
@@ -82,7 +83,7 @@ def test_errors_name_place_and_remedy(
 def _stderr(command: Path, case: Path, *flags: str) -> str:
     files = {"workload": "workload", "system": "system.json", "network": "network.yml", "remote-memory": "memory.json"}
     given = [f"--{name}-configuration={case / file}" for name, file in files.items()]
-    done = subprocess.run([str(command), *given, *flags], capture_output=True, text=True, check=False, timeout=20)
+    done = subprocess.run([str(command), *given, *flags], capture_output=True, text=True, check=False, timeout=HANGS_S)
     return done.stderr
 
 
@@ -109,7 +110,7 @@ def test_options_are_checked(command: Path, case: Path) -> None:
     strict = _stderr(command, case, "--network-backend=fair-share", "--rules=strict")
     assert "fair-share needs --rules default" in strict
     assert "--injection-scale is" in _stderr(command, case, "--injection-scale=-1")
-    done = subprocess.run([str(command)], capture_output=True, text=True, check=False, timeout=20)
+    done = subprocess.run([str(command)], capture_output=True, text=True, check=False, timeout=HANGS_S)
     assert (done.returncode, done.stderr) == (
         2,
         "error: --workload-configuration is missing; --help lists the options\n",
@@ -121,7 +122,7 @@ def test_lines_are_upstreams(command: Path, case: Path) -> None:
     files = {"workload": "workload", "system": "system.json", "network": "network.yml", "remote-memory": "memory.json"}
     given: list[Any] = [f"--{name}-configuration={case / file}" for name, file in files.items()]
     done = subprocess.run(
-        [str(command), *given, "--rules=strict"], capture_output=True, text=True, check=True, timeout=20
+        [str(command), *given, "--rules=strict"], capture_output=True, text=True, check=True, timeout=HANGS_S
     )
     found = re.findall(r"sys\[(\d+)\] finished, (\d+) cycles, exposed communication (\d+) cycles\.", done.stdout)
     assert [npu for npu, _, _ in found] == [str(npu) for npu in range(8)]

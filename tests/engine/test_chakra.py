@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from processes import HANGS_S
 
 from engine import chakra_file as ck
 from engine.command import REPOSITORY
@@ -135,7 +136,7 @@ def _framed(records: list[Any]) -> bytes:
 
 
 def _tool(command: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(command), *arguments], capture_output=True, text=True, timeout=20, check=False)
+    return subprocess.run([str(command), *arguments], capture_output=True, text=True, timeout=HANGS_S, check=False)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -209,6 +210,6 @@ def test_damaged_files_end_in_a_sentence(command: Path, tmp_path: Path, data: st
         raw[at] = data.draw(st.integers(0, 255))
     path = tmp_path / "a.et"
     path.write_bytes(bytes(raw[: data.draw(st.integers(0, len(raw)))]) + data.draw(st.binary(max_size=4)))
-    done = subprocess.run([str(command), "to-json", str(path)], capture_output=True, timeout=20, check=False)
+    done = subprocess.run([str(command), "to-json", str(path)], capture_output=True, timeout=HANGS_S, check=False)
     assert done.returncode in (0, 2), done.stderr
     assert done.returncode == 0 or done.stderr.startswith(b"error: ")

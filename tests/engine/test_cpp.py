@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from processes import HANGS_S
 
 from engine.command import REPOSITORY, build_target
 
@@ -21,5 +22,5 @@ def test_there_are_programs() -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(programs: Path, name: str) -> None:
-    done = subprocess.run([programs / name], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([programs / name], capture_output=True, text=True, timeout=HANGS_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import HANGS_S
 
 from engine import chakra_file as ck
 from engine.command import Result, run_case
@@ -49,7 +50,7 @@ def run(command: Path, tmp_path: Path, binary: Path | str, *flags: str) -> Resul
         [str(command), *given, f"--network-backend=external:{binary}", "--json", *flags],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=HANGS_S,
         check=False,
     )
     return Result(done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr, [])

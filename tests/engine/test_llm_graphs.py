@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from processes import HANGS_S
 
 from engine import chakra_file as ck
 from engine.test_chakra import _framed, _random_file, messages
@@ -36,7 +37,9 @@ def run(command: Path, folder: Path, rules: str, backend: str) -> list[int]:
         "comm-group-configuration": folder / "comm_group.json",
     }
     options = [f"--{name}={value}" for name, value in arguments.items()]
-    done = subprocess.run([str(command), *options, "--json"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [str(command), *options, "--json"], capture_output=True, text=True, timeout=HANGS_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     return [npu["finish_ns"] for npu in json.loads(done.stdout)["npus"]]
 

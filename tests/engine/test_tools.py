@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from processes import HANGS_S
 
 from engine import chakra_file as ck
 from engine.command import run_case
@@ -18,7 +19,7 @@ __all__ = ["messages"]
 
 
 def tool(command: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([str(command), *arguments], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([str(command), *arguments], capture_output=True, text=True, timeout=HANGS_S, check=False)
     assert done.returncode == code, done.stderr
     return done
 
