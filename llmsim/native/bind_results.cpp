@@ -61,19 +61,19 @@ nb::dict step_columns(const Simulation& s) {
     all.end_ps.resize(all.group.size(), kNever);
   }
   nb::dict d;
-  d["group"] = to_array(all.group);
-  d["schedule_ps"] = to_array(all.schedule_ps);
-  d["start_ps"] = to_array(all.start_ps);
-  d["end_ps"] = to_array(all.end_ps);
-  d["tokens"] = to_array(all.tokens);
-  d["padded_tokens"] = to_array(all.padded_tokens);
-  d["prefill_tokens"] = to_array(all.prefill_tokens);
-  d["sequences"] = to_array(all.sequences);
-  d["decode_sequences"] = to_array(all.decode_sequences);
-  d["running"] = to_array(all.running);
-  d["waiting"] = to_array(all.waiting);
-  d["free_blocks"] = to_array(all.free_blocks);
-  d["preempted"] = to_array(all.preempted);
+  d["group"] = to_array(std::move(all.group));
+  d["schedule_ps"] = to_array(std::move(all.schedule_ps));
+  d["start_ps"] = to_array(std::move(all.start_ps));
+  d["end_ps"] = to_array(std::move(all.end_ps));
+  d["tokens"] = to_array(std::move(all.tokens));
+  d["padded_tokens"] = to_array(std::move(all.padded_tokens));
+  d["prefill_tokens"] = to_array(std::move(all.prefill_tokens));
+  d["sequences"] = to_array(std::move(all.sequences));
+  d["decode_sequences"] = to_array(std::move(all.decode_sequences));
+  d["running"] = to_array(std::move(all.running));
+  d["waiting"] = to_array(std::move(all.waiting));
+  d["free_blocks"] = to_array(std::move(all.free_blocks));
+  d["preempted"] = to_array(std::move(all.preempted));
   return d;
 }
 
@@ -103,54 +103,62 @@ namespace {
 
 // What a client sees of a disaggregated request begins on the prefill side and ends on the decode side.
 struct Progress {
-  explicit Progress(const Simulation& s)
-      : status(s.sequences().size()),
-        queued(s.log().queued),
-        scheduled(s.log().scheduled),
-        cancelled(s.log().cancelled),
-        cached(s.log().cached_tokens),
-        preemptions(s.log().preemptions) {
-    for (std::size_t i = 0; i < status.size(); ++i) status[i] = s.sequences()[static_cast<RequestId>(i)].status;
-    if (s.handovers() == nullptr) return;
-    const RequestLog& prompts = *s.prompt_log();
-    for (std::size_t i = 0; i < status.size(); ++i) {
-      const auto request = static_cast<RequestId>(i);
-      if (s.handovers()->of(request).prefill_group < 0) continue;
-      const std::uint8_t prompt = (*s.prompt_sequences())[request].status;
-      const bool here = prompt == static_cast<std::uint8_t>(Status::kWaiting) ||
-                        prompt == static_cast<std::uint8_t>(Status::kRunning) ||
-                        prompt == static_cast<std::uint8_t>(Status::kParked);
-      if (here) status[i] = prompt;
-      cancelled[i] = s.handovers()->cancelled(request);
-      if (queued[i] == kNever || (prompts.queued[i] != kNever && prompts.queued[i] < queued[i]))
-        queued[i] = prompts.queued[i];
-      scheduled[i] = prompts.scheduled[i];
-      cached[i] = prompts.cached_tokens[i];
-      preemptions[i] += prompts.preemptions[i];
-    }
+  explicit Progress(const RequestLog& log)
+      : queued(log.queued),
+        scheduled(log.scheduled),
+        cancelled(log.cancelled),
+        cached(log.cached_tokens),
+        preemptions(log.preemptions) {}
+
+  // Where its prompt is computed elsewhere.
+  void begin_with(const RequestLog& prompts, const Handovers& handovers, RequestId request) {
+    cancelled[request] = handovers.cancelled(request);
+    if (queued[request] == kNever || (prompts.queued[request] != kNever && prompts.queued[request] < queued[request]))
+      queued[request] = prompts.queued[request];
+    scheduled[request] = prompts.scheduled[request];
+    cached[request] = prompts.cached_tokens[request];
+    preemptions[request] += prompts.preemptions[request];
   }
-  std::vector<std::uint8_t> status;
+
   std::vector<Ps> queued, scheduled, cancelled;
   std::vector<std::int32_t> cached, preemptions;
 };
+
+// Where each request stands, on whichever side it is.
+std::vector<std::uint8_t> statuses(const Simulation& s) {
+  std::vector<std::uint8_t> status(s.sequences().size());
+  for (RequestId request = 0; request < static_cast<RequestId>(status.size()); ++request) {
+    status[request] = s.sequences()[request].status;
+    if (s.handovers() == nullptr || s.handovers()->of(request).prefill_group < 0) continue;
+    const auto prompt = static_cast<Status>((*s.prompt_sequences())[request].status);
+    if (prompt == Status::kWaiting || prompt == Status::kRunning || prompt == Status::kParked)
+      status[request] = static_cast<std::uint8_t>(prompt);
+  }
+  return status;
+}
 
 }  // namespace
 
 nb::dict request_columns(const Simulation& s) {
   const RequestLog& log = s.log();
-  const Progress progress(s);
   nb::dict d;
   d["group"] = to_array(log.group);
-  d["status"] = to_array(progress.status);
+  d["status"] = to_array(statuses(s));
   d["arrival_ps"] = to_array(s.arrivals().arrival_ps);
-  d["queued_ps"] = to_array(progress.queued);
-  d["scheduled_ps"] = to_array(progress.scheduled);
   d["first_token_ps"] = to_array(log.first_token);
   d["finish_ps"] = to_array(log.finish);
-  d["cancelled_ps"] = to_array(progress.cancelled);
   d["emitted_tokens"] = to_array(log.emitted_tokens);
-  d["cached_tokens"] = to_array(progress.cached);
-  d["preemptions"] = to_array(progress.preemptions);
+  Progress progress(log);
+  const Handovers* handovers = s.handovers();
+  const auto end = static_cast<RequestId>(handovers == nullptr ? 0 : log.queued.size());
+  for (RequestId request = 0; request < end; ++request) {
+    if (handovers->of(request).prefill_group >= 0) progress.begin_with(*s.prompt_log(), *handovers, request);
+  }
+  d["queued_ps"] = to_array(std::move(progress.queued));
+  d["scheduled_ps"] = to_array(std::move(progress.scheduled));
+  d["cancelled_ps"] = to_array(std::move(progress.cancelled));
+  d["cached_tokens"] = to_array(std::move(progress.cached));
+  d["preemptions"] = to_array(std::move(progress.preemptions));
   return d;
 }
 
@@ -172,14 +180,14 @@ nb::object handover_columns(const Simulation& s) {
     due[i] = s.handovers()->due_bytes(static_cast<RequestId>(i));
   }
   nb::dict d;
-  d["prefill_group"] = to_array(prefill_group);
-  d["prefill_end_ps"] = to_array(prefill_end);
-  d["kv_reserved_ps"] = to_array(reserved);
-  d["kv_landed_ps"] = to_array(landed);
+  d["prefill_group"] = to_array(std::move(prefill_group));
+  d["prefill_end_ps"] = to_array(std::move(prefill_end));
+  d["kv_reserved_ps"] = to_array(std::move(reserved));
+  d["kv_landed_ps"] = to_array(std::move(landed));
   d["decode_scheduled_ps"] = to_array(s.log().scheduled);
-  d["decode_cached_tokens"] = to_array(cached);
-  d["kv_transfer_bytes"] = to_array(bytes);
-  d["kv_due_bytes"] = to_array(due);
+  d["decode_cached_tokens"] = to_array(std::move(cached));
+  d["kv_transfer_bytes"] = to_array(std::move(bytes));
+  d["kv_due_bytes"] = to_array(std::move(due));
   return d;
 }
 
@@ -201,18 +209,18 @@ nb::dict fabric_columns(const Simulation& s) {
 }
 
 nb::dict blame_columns(const Simulation& s) {
-  const Blame b = blame(s);
+  Blame b = blame(s);
   nb::dict d;
-  d["api_ps"] = to_array(b.api);
-  d["queue_ps"] = to_array(b.queue);
-  d["wait_ps"] = to_array(b.wait);
-  d["prefill_ps"] = to_array(b.prefill);
-  d["decode_ps"] = to_array(b.decode);
-  d["communication_ps"] = to_array(b.communication);
-  d["host_ps"] = to_array(b.host);
-  d["kv_transfer_ps"] = to_array(b.kv_transfer);
-  d["preemption_ps"] = to_array(b.preemption);
-  d["abandoned_ps"] = to_array(b.abandoned);
+  d["api_ps"] = to_array(std::move(b.api));
+  d["queue_ps"] = to_array(std::move(b.queue));
+  d["wait_ps"] = to_array(std::move(b.wait));
+  d["prefill_ps"] = to_array(std::move(b.prefill));
+  d["decode_ps"] = to_array(std::move(b.decode));
+  d["communication_ps"] = to_array(std::move(b.communication));
+  d["host_ps"] = to_array(std::move(b.host));
+  d["kv_transfer_ps"] = to_array(std::move(b.kv_transfer));
+  d["preemption_ps"] = to_array(std::move(b.preemption));
+  d["abandoned_ps"] = to_array(std::move(b.abandoned));
   return d;
 }
 

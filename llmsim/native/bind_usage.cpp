@@ -104,7 +104,9 @@ nb::list table_rows(const Simulation& s) {
 nb::dict group_activity(const Group& group) {
   const Program::Usage& usage = group.evaluator().usage();
   nb::dict d;
-  d["start_ps"] = to_array(group.output_starts());
+  std::vector<Ps> starts(group.output_times().size());
+  for (std::size_t step = 0; step < starts.size(); ++step) starts[step] = group.output_start(step);
+  d["start_ps"] = to_array(std::move(starts));
   d["end_ps"] = to_array(group.output_times());
   d["rows"] = rows_of(usage);
   d["kv_read_tokens"] = usage.kv_read_tokens;

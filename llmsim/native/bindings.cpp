@@ -171,8 +171,8 @@ void bind_emissions(nb::module_& m) {
       .def(nb::init<const Simulation&>(), "simulation"_a, nb::keep_alive<1, 2>())
       .def("inter_token_latencies",
            [](const Emissions& e) {
-             const WeightedValues w = e.inter_token_latencies();
-             return nb::make_tuple(to_array(w.value), to_array(w.count));
+             WeightedValues w = e.inter_token_latencies();
+             return nb::make_tuple(to_array(std::move(w.value)), to_array(std::move(w.count)));
            })
       .def("inter_token_latencies_of",
            [](const Emissions& e, RequestId request) { return to_array(e.inter_token_latencies_of(request)); });

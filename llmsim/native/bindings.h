@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "simulation.h"
@@ -24,13 +25,13 @@ std::vector<T> to_vector(const In<T>& array) {
   return std::vector<T>(array.data(), array.data() + array.shape(0));
 }
 
-// Copies, so that what Python holds outlives the simulation.
+// Copies what the simulation keeps and takes over what was made for Python, so that it outlives the simulation.
 template <typename T>
-Out<T> to_array(const std::vector<T>& values) {
-  T* data = new T[values.size()];
-  std::copy(values.begin(), values.end(), data);
-  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
-  return Out<T>(data, {values.size()}, owner);
+Out<T> to_array(std::vector<T> values) {
+  auto* kept = new std::vector<T>(std::move(values));
+  if (kept->empty()) kept->reserve(1);  // an array without data is none
+  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return Out<T>(kept->data(), {kept->size()}, owner);
 }
 
 void bind_content_hasher(nb::module_& m);

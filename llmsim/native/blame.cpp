@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runs.h"
 #include "timeline.h"
 
 namespace llmsim {
@@ -22,7 +23,7 @@ class Walk {
     queued(id, log_, clock);
     if (clock.over) return;
     if (dropped != kNever)
-      blame_.abandoned[id] = dropped - (runs.empty() ? log_.scheduled[id] : t.end[runs.back().last]);
+      blame_.abandoned[id] = dropped - (runs.empty() ? log_.scheduled[id] : t.end(runs.back().last));
     if (!runs.empty()) answer(id, t, runs, losses);
   }
 
@@ -54,7 +55,7 @@ class Walk {
     blame_.wait[id] += clock.until(log_.scheduled[id]);
     if (clock.over) return;
     if (dropped != kNever)
-      blame_.abandoned[id] += dropped - (runs.empty() ? clock.at : timeline(log_, id).end[runs.back().last]);
+      blame_.abandoned[id] += dropped - (runs.empty() ? clock.at : timeline(log_, id).end(runs.back().last));
     if (!runs.empty()) answer(id, timeline(log_, id), runs, losses);
   }
 
@@ -111,14 +112,12 @@ class Walk {
   // Steps first .. last, the device idle before each of them included.
   void stretch(RequestId id, const Timeline& t, std::int32_t first, std::int32_t last, std::vector<Ps>& part) {
     if (first > last) return;
-    part[id] += t.compute[last + 1] - t.compute[first];
-    blame_.communication[id] += t.collective[last + 1] - t.collective[first];
-    if (!t.waiting.empty()) blame_.wait[id] += t.waiting[last + 1] - t.waiting[first];
-    if (!t.recall.empty()) {
-      blame_.kv_transfer[id] += t.recall[last + 1] - t.recall[first];
-      blame_.wait[id] += t.others[last + 1] - t.others[first];
-    }
-    blame_.host[id] += t.idle[last + 1] - t.idle[first];
+    const Timeline::Sums sums = t.over(static_cast<std::size_t>(first), static_cast<std::size_t>(last));
+    part[id] += sums.compute;
+    blame_.communication[id] += sums.collective;
+    blame_.wait[id] += sums.waiting + sums.others;
+    blame_.kv_transfer[id] += sums.recall;
+    blame_.host[id] += sums.idle;
   }
 
   // One step of a pipeline, from `from` on.
@@ -133,24 +132,24 @@ class Walk {
   void prefill(RequestId id, const RequestLog& log, const Timeline& t, std::int32_t last) {
     const std::int32_t first = log.first_step[id];
     if (lost_before(last)) {
-      blame_.preemption[id] += t.end[last] - log.scheduled[id];
+      blame_.preemption[id] += t.end(last) - log.scheduled[id];
       return;
     }
     const auto begun = static_cast<std::size_t>(first);
     if (t.overlaps) {
-      idle(id, t, begun, log.scheduled[id], t.start[first]);
-      blame_.prefill[id] += t.start[last] - t.start[first];  // the chunks before, of which several are under way
-      return step(id, t, last, t.start[last], blame_.prefill);
+      idle(id, t, begun, log.scheduled[id], t.start(first));
+      blame_.prefill[id] += t.start(last) - t.start(first);  // the chunks before, of which several are under way
+      return step(id, t, last, t.start(last), blame_.prefill);
     }
-    idle(id, t, begun, log.scheduled[id], t.start[first]);
+    idle(id, t, begun, log.scheduled[id], t.start(first));
     first_step(id, t, begun);
     stretch(id, t, first + 1, last, blame_.prefill);
   }
 
   // From its start, without what came before.
   void first_step(RequestId id, const Timeline& t, std::size_t k) {
-    const Ps before = k > 0 ? t.end[k - 1] : t.start[k];
-    const auto split = t.step(k, std::max(t.start[k], before));
+    const Ps before = k > 0 ? t.end(k - 1) : t.start(k);
+    const auto split = t.step(k, std::max(t.start(k), before));
     blame_.prefill[id] += split.compute;
     blame_.communication[id] += split.collective;
     blame_.wait[id] += split.waiting;
@@ -166,14 +165,14 @@ class Walk {
   // Between the outputs `before` and `after`, of which only the second gave a token.
   void gap(RequestId id, const Timeline& t, std::int32_t before, std::int32_t after) {
     if (lost_before(after)) {
-      blame_.preemption[id] += t.end[after] - t.end[before];
+      blame_.preemption[id] += t.end(after) - t.end(before);
       return;
     }
     if (t.overlaps) {
-      idle(id, t, static_cast<std::size_t>(after), t.end[before], t.start[after]);
-      return step(id, t, after, std::max(t.start[after], t.end[before]), blame_.decode);
+      idle(id, t, static_cast<std::size_t>(after), t.end(before), t.start(after));
+      return step(id, t, after, std::max(t.start(after), t.end(before)), blame_.decode);
     }
-    blame_.wait[id] += t.end[after - 1] - t.end[before];
+    blame_.wait[id] += t.end(after - 1) - t.end(before);
     stretch(id, t, after, after, blame_.decode);
   }
 
@@ -194,15 +193,18 @@ class Walk {
 };
 
 // Outputs before which requests were preempted, grouped by request: those of r are outputs[offsets[r] .. offsets[r +
-// 1]).
+// 1]); no offsets where nobody was.
 struct Losses {
-  explicit Losses(const RequestLog& log) : offsets(log.finish.size() + 1, 0), outputs(log.preempted_at.size()) {
+  explicit Losses(const RequestLog& log) : outputs(log.preempted_at.size()) {
+    if (outputs.empty()) return;
+    offsets.assign(log.finish.size() + 1, 0);
     for (const auto& loss : log.preempted_at) ++offsets[static_cast<std::size_t>(loss.request) + 1];
     for (std::size_t i = 1; i < offsets.size(); ++i) offsets[i] += offsets[i - 1];
     std::vector<std::size_t> next(offsets.begin(), offsets.end() - 1);
     for (const auto& loss : log.preempted_at) outputs[next[static_cast<std::size_t>(loss.request)]++] = loss.output;
   }
   std::span<const std::int32_t> of(std::size_t request) const {
+    if (offsets.empty()) return {};
     return std::span(outputs).subspan(offsets[request], offsets[request + 1] - offsets[request]);
   }
   std::vector<std::size_t> offsets;
@@ -213,37 +215,27 @@ struct Losses {
 
 Blame blame(const Simulation& simulation) {
   const RequestLog& log = simulation.log();
-  const std::size_t n = log.finish.size();
   std::vector<Timeline> timelines;
+  timelines.reserve(simulation.groups().size());
   for (const auto& group : simulation.groups()) timelines.emplace_back(*group);
-
-  std::vector<RequestLog::Run> runs = log.runs;  // closed ones in order of closing; stable by request keeps that order
-  for (std::size_t i = 0; i < n; ++i)
-    if (log.run_first[i] >= 0) runs.push_back({static_cast<RequestId>(i), log.run_first[i], log.run_last[i]});
-  const auto by_request = [](const auto& a, const auto& b) { return a.request < b.request; };
-  std::stable_sort(runs.begin(), runs.end(), by_request);
   const Losses losses(log);
   const Handovers* handovers = simulation.handovers();
   const Losses prompt_losses(handovers != nullptr ? *simulation.prompt_log() : RequestLog(0));
 
-  Blame result(n);
+  Blame result(log.finish.size());
   Walk walk(result, log, timelines);
-  std::size_t run = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::size_t first_run = run;
-    while (run < runs.size() && runs[run].request == static_cast<RequestId>(i)) ++run;
-    const auto request = static_cast<RequestId>(i);
+  RunsByRequest(log).each([&](RequestId request, std::span<const RequestLog::Run> runs) {
+    const auto i = static_cast<std::size_t>(request);
     const Ps dropped = handovers == nullptr ? log.cancelled[i] : handovers->cancelled(request);
-    if (log.finish[i] == kNever && dropped == kNever) continue;
+    if (log.finish[i] == kNever && dropped == kNever) return;
     const Ps arrival = simulation.arrivals().arrival_ps[i];
-    const auto own = std::span(runs).subspan(first_run, run - first_run);
     if (handovers == nullptr || handovers->of(request).prefill_group < 0) {
-      walk.request(request, arrival, own, losses.of(i));
+      walk.request(request, arrival, runs, losses.of(i));
     } else {
-      walk.request(request, arrival, own, losses.of(i), *simulation.prompt_log(), prompt_losses.of(i),
+      walk.request(request, arrival, runs, losses.of(i), *simulation.prompt_log(), prompt_losses.of(i),
                    handovers->of(request), handovers->pushes(), dropped);
     }
-  }
+  });
   return result;
 }
 

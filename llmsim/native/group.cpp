@@ -9,6 +9,17 @@
 
 namespace llmsim {
 
+namespace {
+
+// The last of `steps` entries of a column that is empty while all of them are zero.
+void note(std::vector<Ps>& column, std::size_t steps, Ps value) {
+  if (value == 0 && column.empty()) return;
+  column.resize(steps, 0);
+  column.back() = value;
+}
+
+}  // namespace
+
 Group::Group(GroupConfig config, std::unique_ptr<Builder> builder, std::unique_ptr<Evaluator> evaluator,
              SequenceTable& sequences, RequestLog& log)
     : config_(config),
@@ -227,13 +238,10 @@ const Batch& Group::offered_or_dummy(Ps now) {
 void Group::outputs(Ps now, std::vector<RequestId>& finished) {
   Slot& slot = slots_[oldest_];
   log_.begin_output(static_cast<std::int32_t>(output_times_.size()), now);
+  output_gaps_.push_back(slot.times.start - (output_times_.empty() ? 0 : output_times_.back()));
   output_times_.push_back(now);
-  output_starts_.push_back(slot.times.start);
-  output_communication_.push_back(slot.times.communication);
-  if (slot.times.waiting > 0 || !output_waiting_.empty()) {
-    output_waiting_.resize(output_times_.size(), 0);
-    output_waiting_.back() = slot.times.waiting;
-  }
+  note(output_communication_, output_times_.size(), slot.times.communication);
+  note(output_waiting_, output_times_.size(), slot.times.waiting);
   if (slot.launched > slot.scheduled || !output_held_.empty()) {
     output_held_.resize(output_times_.size());
     output_held_.back() = {slot.scheduled, slot.opened, slot.launched};

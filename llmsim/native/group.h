@@ -12,6 +12,7 @@
 #include "observers.h"
 #include "request_log.h"
 #include "routing/key_log.h"
+#include "step_gaps.h"
 
 namespace llmsim {
 
@@ -138,9 +139,11 @@ class Group {
   std::int32_t outstanding() const { return outstanding_; }
   bool unfinished() const { return builder_->has_requests() || !inbox_.empty(); }
 
-  // One entry per completed batch, in order: when it ended, when it started, and how much of it was collectives.
+  // One entry per completed batch, in order: when it ended.
   const std::vector<Ps>& output_times() const { return output_times_; }
-  const std::vector<Ps>& output_starts() const { return output_starts_; }
+  // When it started.
+  Ps output_start(std::size_t step) const { return (step > 0 ? output_times_[step - 1] : 0) + output_gaps_[step]; }
+  // How much of each was collectives; empty where nothing ever was.
   const std::vector<Ps>& output_communication() const { return output_communication_; }
   // How much of each was waiting for other ranks or stages; empty where nothing ever waits.
   const std::vector<Ps>& output_waiting() const { return output_waiting_; }
@@ -199,7 +202,8 @@ class Group {
   Ps last_end_ = 0, busy_ = 0;
   std::int64_t scheduled_tokens_ = 0, idle_with_work_ = 0;
   std::int64_t received_tokens_ = 0;  // of prompts, without those that were dropped before they ran
-  std::vector<Ps> output_times_, output_starts_, output_communication_, output_waiting_;
+  std::vector<Ps> output_times_, output_communication_, output_waiting_;
+  StepGaps output_gaps_;  // from the end of the batch before to a batch's start
   std::vector<Held> output_held_;
   std::vector<RequestId> rejected_;
 };

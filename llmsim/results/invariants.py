@@ -106,12 +106,14 @@ def _work(results: Results) -> str:
 def _blame(results: Results) -> str:
     r = results.requests
     end_ps = np.maximum(r.finish_ps, r.cancelled_ps)
-    done = np.flatnonzero(end_ps >= 0)
-    parts = np.array([column[done] for column in results.blame.values()])
-    wrong = np.flatnonzero(parts.sum(axis=0) != (end_ps - r.arrival_ps)[done])
+    done = end_ps >= 0
+    total_ps = np.zeros_like(end_ps)
+    for column in results.blame.values():
+        total_ps += column
+    wrong = np.flatnonzero(done & (total_ps != end_ps - r.arrival_ps))
     if len(wrong):
-        return f"the parts of request {done[wrong[0]]}'s latency do not add up to it"
-    if parts.size and parts.min() < 0:
+        return f"the parts of request {wrong[0]}'s latency do not add up to it"
+    if any(column[done].min(initial=0) < 0 for column in results.blame.values()):
         return "a part of a latency is negative"
     return OK
 

@@ -155,6 +155,8 @@ def test_nothing_is_lost_under_any_pressure(
     assert (c["free_blocks"] == blocks - 1).all() and c["pool_consistent"].all() and not c["idle_with_work"].any()
     steps = sim.steps()
     assert (steps["tokens"] <= max(budget, max_seqs)).all() and (steps["running"] <= max_seqs).all()
+    for group in range(groups):  # kept as gaps between steps
+        assert sim.activity(group)["start_ps"].tolist() == steps["start_ps"][steps["group"] == group].tolist()
     # every token that was scheduled is a prompt token, an emitted one, or was computed again after a preemption
     needed = sum(i + o - 1 for (_, i, o), ok in zip(requests, fits, strict=True) if ok)
     hits = int(r["cached_tokens"][done].sum())
@@ -171,6 +173,35 @@ def test_nothing_is_lost_under_any_pressure(
     assert (parts["preemption_ps"][done & (r["preemptions"] == 0)] == 0).all()
     again = simulation(requests, **options).requests()
     assert all((again[name] == r[name]).all() for name in r)
+
+
+@pytest.mark.parametrize("pause_ps", [0, 1, 2**31 - 1, 2**31, 10**12])
+def test_steps_start_when_the_requests_come(pause_ps: int) -> None:
+    """Every 300th request comes some time after the device has fallen idle."""
+    alone = simulation([(0, 32, 1)]).requests()["finish_ps"][0]
+    rows, at_ps, starts_ps = [], 0, []
+    for index in range(1000):
+        at_ps += pause_ps * (index % 300 == 0)
+        rows.append((at_ps, 32, 1))
+        starts_ps.append(at_ps)
+        at_ps += int(alone)
+    sim = simulation(rows)
+    activity = sim.activity(0)
+    assert activity["start_ps"].tolist() == starts_ps
+    assert (activity["end_ps"] - activity["start_ps"] == alone).all()
+    parts = sim.blame()
+    assert (parts["prefill_ps"] == alone).all() and sum(parts.values()).sum() == 1000 * alone
+
+
+def test_inter_token_latencies_of_very_many_lengths_of_steps() -> None:
+    """A long answer beside one prompt after the other, each of 35,000 lengths twice: as many gaps, each twice."""
+    lengths = np.random.default_rng(1).permutation(np.repeat(np.arange(1, 35_001), 2)).tolist()
+    rows = [(0, 1, len(lengths) + 2), *((0, length, 1) for length in lengths)]
+    sim = simulation(rows, blocks=20_000, max_seqs=2, budget=40_000)
+    emissions = _native.Emissions(sim)
+    values, counts = emissions.inter_token_latencies()
+    expected = np.unique(emissions.inter_token_latencies_of(0), return_counts=True)
+    assert len(values) > 35_000 and (values == expected[0]).all() and (counts == expected[1]).all()
 
 
 def test_two_simulations_in_one_process_do_not_meet() -> None:
