@@ -78,6 +78,8 @@ class EngineArgs:
     max_num_queued_tokens: int | None
     pipeline_extra_batches: int
     """Batches in flight beyond one for each pipeline stage."""
+    use_v2_model_runner: bool | None
+    """How asynchronous pipeline stages get their tokens; None: the model decides, or it makes no difference."""
     enable_sequence_parallelism: bool
     decode_context_parallel_size: int
     all2all_backend: str

@@ -100,7 +100,9 @@ class EngineProfile:
     """Host time of one launch of compiled code, and (`eager_launch_ns`) of one operator in Python."""
     eager_launch_ns: int = 0
     async_stages: bool = False
-    """Pipeline stages may schedule asynchronously: its Model Runner V2 keeps a batch more than stages in flight."""
+    """Pipeline stages schedule asynchronously, too."""
+    v2_architectures: tuple[str, ...] = ()
+    """Of `config.json`, those that its Model Runner V2 runs, which keeps a batch more than stages in flight."""
     pads_new_decodes: bool = False
     """With drafts, a request that starts with one token takes as many as a verification, or waits for room for them."""
     lone_prompt_uncapped: bool = False
@@ -147,6 +149,7 @@ def load_profile(name: str) -> EngineProfile:
         options=tuple(data.get("schedule", {}).get("options", ())),
         second_token_budget=data.get("schedule", {}).get("second_token_budget", False),
         async_stages=data.get("schedule", {}).get("async_stages", False),
+        v2_architectures=tuple(data.get("schedule", {}).get("v2_architectures", ())),
         pads_new_decodes=data.get("schedule", {}).get("pads_new_decodes", False),
         lone_prompt_uncapped=data.get("schedule", {}).get("lone_prompt_uncapped", False),
     )

@@ -28,7 +28,7 @@ from llmsim.config.options import EngineOptions, EngineOverrides, given, name_us
 from llmsim.config.placed_topology import place_topology
 from llmsim.config.positions import Location, field_path
 from llmsim.config.power import resolve_node_power, resolve_pool_power
-from llmsim.config.scheduler_rules import PIPELINED, check_async_stages
+from llmsim.config.scheduler_rules import PIPELINED, VLLM, check_async_stages
 from llmsim.config.units import gb_per_s_to_bytes_per_s, gib_to_bytes, ns_to_ps
 
 
@@ -136,7 +136,7 @@ def _group(
 def _engine(
     cluster: Cluster, location: Location, layers: list[Given], profile: EngineProfile, instance: Instance, memory: int
 ) -> EngineArgs:
-    """The engine's arguments; pipeline stages schedule asynchronously only where that is asked for."""
+    """The engine's arguments; how pipeline stages are scheduled depends on the model, too (lowering/stages.py)."""
     args = resolve_engine(layers, profile, instance.hardware.strip(), memory)
     stages = instance.layout.pp
     if stages > 1 and args.scheduler not in PIPELINED:
@@ -149,6 +149,8 @@ def _engine(
         return args
     if not args.is_default("async_scheduling"):
         check_async_stages(args, profile, cluster.place(location), stages)
+        return args
+    if args.scheduler == VLLM and profile.async_stages:
         return args
     origin = {**args.origin, "async_scheduling": f"off with {stages} pipeline stages"}
     return replace(args, async_scheduling=False, origin=MappingProxyType(origin))

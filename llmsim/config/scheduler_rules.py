@@ -26,6 +26,7 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "lockstep_dense_dp": False,
     "dp_sync_interval": 32,
     "pipeline_extra_batches": 0,
+    "use_v2_model_runner": None,
     "enable_eplb": False,
     "num_redundant_experts": 0,
     "expert_placement_strategy": "linear",
@@ -108,19 +109,11 @@ def check_scheduler(values: Mapping[str, Any], places: Mapping[str, Place]) -> N
 
 
 def check_async_stages(args: "EngineArgs", profile: "EngineProfile", place: str, stages: int) -> None:
-    """Asynchronous scheduling with pipeline stages needs vLLM's Model Runner V2 (0.24: `max_concurrent_batches`), which
-    runs neither draft models nor drafts from one pass, nor a number of drafts that depends on the batch."""
-    where = f"{place}: async_scheduling is true ({args.origin['async_scheduling']}) with {stages} pipeline stages, "
+    """Only vllm_v1 schedules pipeline stages asynchronously, and only in versions of vLLM that do."""
     if args.scheduler != VLLM or not profile.async_stages:
         raise InputError(
-            f"{where}which {profile.name} with the scheduler {args.scheduler} does not run; leave it out, or set it "
-            "false"
-        )
-    drafts = args.speculation
-    if drafts is not None and (drafts.method == "draft_model" or drafts.parallel or drafts.tokens_by_sequences):
-        raise InputError(
-            f"{where}where drafts come from the methods eagle, eagle3 and mtp, one pass for each; leave it out, or set "
-            "it false"
+            f"{place}: async_scheduling is true ({args.origin['async_scheduling']}) with {stages} pipeline stages, "
+            f"which {profile.name} with the scheduler {args.scheduler} does not run; leave it out, or set it false"
         )
 
 

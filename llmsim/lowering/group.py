@@ -21,6 +21,7 @@ from llmsim.lowering.drafter import DraftPlan, Links, busy_names, draft_plan, re
 from llmsim.lowering.graphs import graph_rules, padded_mixed
 from llmsim.lowering.handover import ROLES
 from llmsim.lowering.host_operators import with_host_costs
+from llmsim.lowering.hybrid import shares_blocks, with_state_blocks
 from llmsim.lowering.kv_shares import all_but_last
 from llmsim.lowering.layouts import (
     batches_in_flight,
@@ -38,6 +39,7 @@ from llmsim.lowering.offload import OffloadPlan, complete, local_reads, offload_
 from llmsim.lowering.program import FEATURES, Placed, build_program
 from llmsim.lowering.routed import Routes
 from llmsim.lowering.scheduler import scheduler_config
+from llmsim.lowering.stages import with_stages
 from llmsim.lowering.terms import COLD_KV
 from llmsim.model import (
     DEFAULT_NUM_SMS,
@@ -71,7 +73,7 @@ def lower_group(
     tables = {feature: request.counts(feature) for feature in FEATURES}
     offload = offload_plan(deployment, group, model, layout, stages, ops, request.max_model_len, tables)
     draft = _draft(deployment, group, options, request, offload, routes)
-    ledger = _ledger(group, request, offload, draft)
+    ledger = _ledger(group, request, offload, draft, hybrid=shares_blocks(group, model, tiers=options.tiers))
     links = links_of(deployment, routes, group, layout, members_of(group, model), options.network)
     costs = with_gathered_context(_costs(deployment, group, options, request, offload), request, links)
     linked = link_collective_costs(ops, request, costs.link_collectives, links)
@@ -107,6 +109,7 @@ def lower_group(
             layout.context_ranks,
             all_but_last=all_but_last(model),
             stages=group.pp,
+            tables=ledger.tables,
         ),
         native=_native_group(group, model_index, offload, draft, per_token_ps),
         draft=draft,
@@ -126,6 +129,7 @@ def _asked(
     """
     model = load_model(located(group.model_name, deployment.cluster_path))
     group = replace(group, engine=with_model_limits(group.engine, model.max_position_embeddings, "the engine"))
+    group = with_stages(with_state_blocks(group, model, tiers=options.tiers), model, tiers=options.tiers)
     layout = layout_of(group, model)
     group = with_even_graphs(group, layout)
     engine, dtypes = group.engine, resolve_dtypes(model, group.engine.dtype, group.engine.kv_cache_dtype)
@@ -217,7 +221,9 @@ def _draft(
     )
 
 
-def _ledger(group: Group, request: CostRequest, offload: OffloadPlan | None, draft: DraftPlan | None) -> MemoryLedger:
+def _ledger(
+    group: Group, request: CostRequest, offload: OffloadPlan | None, draft: DraftPlan | None, *, hybrid: bool
+) -> MemoryLedger:
     """Of the stage with the least room, which decides for all."""
     engine, hardware = group.engine, request.hardware
     return tightest(
@@ -238,6 +244,7 @@ def _ledger(group: Group, request: CostRequest, offload: OffloadPlan | None, dra
             num_sms=DEFAULT_NUM_SMS if hardware is None else hardware.num_sms,
             elsewhere=None if offload is None else offload.elsewhere(stage.stage),
             draft=None if draft is None else draft.share,
+            hybrid=hybrid,
         ),
     )
 
@@ -286,6 +293,7 @@ def _native_group(
     native.index = group.index
     native.model = model_index
     native.depth = batches_in_flight(group)
+    native.stages_wait = group.pp > 1 and group.engine.async_scheduling and not group.engine.use_v2_model_runner
     native.api_latency_ps = group.engine.api_latency_ps
     native.api_latency_per_token_ps = per_token_ps
     native.role = ROLES[group.pd_type]

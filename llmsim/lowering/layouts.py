@@ -137,10 +137,14 @@ def tightest(layout: Layout, ledger: Callable[[Layout], MemoryLedger]) -> Memory
 
 
 def batches_in_flight(group: Group) -> int:
-    """1 synchronous, 2 asynchronous; one for each pipeline stage, one more asynchronous, and what the engine adds."""
+    """1 synchronous, 2 asynchronous; one for each pipeline stage, one more by Model Runner V2, and what is added.
+
+    Source: vLLM 0.24, `VllmConfig.max_concurrent_batches`.
+    """
+    engine = group.engine
     if group.pp > 1:
-        return group.pp + group.engine.pipeline_extra_batches + group.engine.async_scheduling
-    return 2 if group.engine.async_scheduling else 1
+        return group.pp + engine.pipeline_extra_batches + (engine.async_scheduling and bool(engine.use_v2_model_runner))
+    return 2 if engine.async_scheduling else 1
 
 
 def lockstep_waves(
@@ -151,12 +155,6 @@ def lockstep_waves(
     Raises InputError where members differ: one program describes them all.
     """
     in_step = [members_of(group, model) for group, (model, _) in zip(deployment.groups, groups, strict=True)]
-    for group, members in zip(deployment.groups, in_step, strict=True):
-        if members > 1 and group.pp > 1 and group.engine.async_scheduling:
-            raise NotYetError(
-                f"{deployment.cluster_path}: {group.field_path}: async_scheduling with pipeline stages of "
-                "data-parallel ranks in lock-step does not run in this version; set it false"
-            )
     return tuple(
         LoweredWave(members, deployment.groups[members[0]].engine.dp_sync_interval, groups[members[0]][1])
         for members in _wave_members(deployment, in_step)

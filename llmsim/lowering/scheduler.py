@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from llmsim import _native
 from llmsim.config import EngineArgs
 from llmsim.config.speculative import Speculation
+from llmsim.model.kv_tables import SEES_ALL, KvTables
 
 FREE_ORDER = {"vllm-0.19": _native.FreeOrder.APPEND}
 """Engines that append every freed block; later ones put blocks that nothing can hit in front (recorded from 0.24)."""
@@ -27,11 +28,13 @@ def scheduler_config(
     *,
     all_but_last: bool = False,
     stages: int = 1,
+    tables: KvTables | None = None,
 ) -> "_native.VllmV1Config | _native.BatchingConfig":
     """What the group's scheduler runs with; `program` prices a prompt where the queue's order needs it.
 
     A block of ranks that share sequences by tokens holds `block_size` tokens on each of `context_ranks` (vLLM). Of a
-    prompt that is computed elsewhere, `all_but_last` tokens come from there, if not all.
+    prompt that is computed elsewhere, `all_but_last` tokens come from there, if not all. `tables`: of layers of several
+    kinds that share the blocks.
     """
     scheduler: _native.VllmV1Config | _native.BatchingConfig
     if engine.scheduler in ("vllm_v1", "vllm"):
@@ -44,7 +47,7 @@ def scheduler_config(
         if engine.speculation is not None:
             scheduler.speculation = speculation_config(engine.speculation)
         scheduler.all_but_last = all_but_last
-        scheduler.decode_interval = stages if engine.async_scheduling else 1
+        scheduler.decode_interval = stages if engine.async_scheduling and engine.use_v2_model_runner else 1
     else:
         scheduler = _native.BatchingConfig()
         scheduler.scheduler = engine.scheduler
@@ -55,6 +58,10 @@ def scheduler_config(
     scheduler.decode_only = engine.skip_prefill
     scheduler.queue = _queue(engine, max_model_len, program)
     scheduler.kv = _kv_cache(engine, num_blocks, max_model_len, context_ranks)
+    if tables is not None and tables.windows != (SEES_ALL,):
+        native = _native.KvTables()
+        native.windows, native.step_tokens = list(tables.windows), engine.max_num_batched_tokens
+        scheduler.kv.tables = native
     return scheduler
 
 

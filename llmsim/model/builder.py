@@ -6,8 +6,6 @@ from llmsim.model.rank import Layout, Operator
 from llmsim.model.types import Dtypes, LayerKind, ModelConfig
 
 TOKEN_ID_BYTES = 4
-STATE_DTYPE = "fp32"
-"""Of the matrices of linear attention (`mamba_ssm_dtype` of the published configs)."""
 
 
 class Builder:

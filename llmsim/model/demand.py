@@ -7,6 +7,7 @@ from functools import cached_property
 from llmsim.config.engine_profile import MemoryRules
 from llmsim.config.errors import InfeasibleError
 from llmsim.model.exchange import buffer_bytes
+from llmsim.model.kv_tables import KEEPS_STATE, KvTables, kv_tables
 from llmsim.model.layout import layout_problem
 from llmsim.model.profile_run import ProfileRun
 from llmsim.model.rank import Layout
@@ -65,15 +66,17 @@ class Demand:
     cudagraph_mode: str = "FULL_AND_PIECEWISE"
     apart: bool = False
     """The windows of sliding layers are reserved, and blocks hold the other layers alone."""
+    tables: KvTables | None = None
+    """Of vLLM's hybrid cache, where layers of several kinds share its blocks; None: blocks hold whole sequences."""
 
     @property
     def windows_apart(self) -> "Demand":
         """The bound that reserves the largest windows that can ever be alive.
 
-        vLLM's hybrid cache frees the blocks of sliding layers behind the window, ours keeps one block table for a
-        sequence. Either every layer is counted as one that sees everything, or all that sliding layers can hold at once
-        is set aside: of each sequence the window, rounded up to blocks, and one token budget in flight. Both hold no
-        more than vLLM does; the larger one is taken.
+        For groups without tables (`tables`), whose cache keeps one block table for a sequence. Either every layer is
+        counted as one that sees everything, or all that sliding layers can hold at once is set aside: of each sequence
+        the window, rounded up to blocks, and one token budget in flight. Both hold no more than vLLM does; the larger
+        one is taken.
         """
         return replace(self, apart=True)
 
@@ -87,12 +90,20 @@ class Demand:
         return sum(
             (seqs * (-(-group.window // size) + 1) * size + self.max_num_batched_tokens) * group.bytes_per_token
             for group in groups
-            if group.window
+            if group.kind == "sliding"
         )
 
     @property
+    def with_tables(self) -> "Demand":
+        """The blocks that vLLM's hybrid cache manager makes, for models with layers of several kinds."""
+        tables = kv_tables(self.model, self.layout, self.dtypes, self.block_size)
+        return replace(self, tables=tables, block_size=tables.block_size)
+
+    @property
     def notes(self) -> tuple[str, ...]:
-        """What a hybrid cache would do otherwise."""
+        """How layers of several kinds are counted, and what a hybrid cache would do otherwise."""
+        if self.tables is not None:
+            return (self._note_of(self.tables),) if len(self.tables.windows) > 1 else ()
         groups = kv_groups(self.model, self.layout, self.dtypes)
         windows = [group for group in groups if group.window]
         notes = []
@@ -118,6 +129,14 @@ class Demand:
             )
         return tuple(notes)
 
+    def _note_of(self, tables: KvTables) -> str:
+        states = tables.windows.count(KEEPS_STATE)
+        about = f", {states} of them for states" if states else ""
+        return (
+            f"{self.model.name}: one pool of blocks for {len(tables.windows)} tables of up to {max(tables.layers)} "
+            f"layers{about}, as vLLM's hybrid KV cache has it; a block is {tables.block_size} tokens of one table"
+        )
+
     @property
     def budget(self) -> int:
         return int(self.device_bytes * self.utilization)
@@ -128,10 +147,12 @@ class Demand:
 
     @property
     def block_bytes(self) -> int:
+        if self.tables is not None:
+            return self.tables.block_bytes
         groups = kv_groups(self.model, self.layout, self.dtypes)
         drafts = self.draft.kv_bytes_per_token if self.draft is not None else 0
         if self.apart:
-            per_token = sum(group.bytes_per_token for group in groups if not group.window)
+            per_token = sum(group.bytes_per_token for group in groups if group.kind != "sliding")
         else:
             per_token = kv_bytes_per_token(self.model, self.layout, self.dtypes)
         return (per_token + drafts) * self.block_size
@@ -154,7 +175,7 @@ class Demand:
         if there.kv_bytes is not None:
             lines.append((f"KV of a batch's prompts, {tokens} tokens", tokens * self.block_bytes // self.block_size))
         state = state_bytes_per_sequence(self.model, self.layout, self.dtypes)
-        if state:
+        if state and self.tables is None:
             lines.append((f"linear-attention state, {seqs} sequences x {state} B", seqs * state))
         if self.apart:
             window = self.model.window

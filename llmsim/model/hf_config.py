@@ -1,6 +1,7 @@
 """Reads a Hugging Face config.json, unchanged, into a ModelConfig, by the description of its family."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,9 @@ def parse_config(fields: Fields, *, name: str, source: str, folder: Path | None 
     family = find_family(read, folder)
     read = _completed(read, family, notes)
     _check_features(read, family)
-    return _model(read, family, name, source, [*notes, *family.notes])
+    names = fields.get("architectures")
+    architectures = tuple(str(one) for one in names) if isinstance(names, list) else ()
+    return replace(_model(read, family, name, source, [*notes, *family.notes]), architectures=architectures)
 
 
 def _text_part(read: Reader, notes: list[str]) -> Reader:

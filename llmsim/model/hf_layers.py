@@ -3,6 +3,7 @@
 from typing import Any
 
 from llmsim.config.errors import InputError, NotYetError
+from llmsim.model.dtypes import short_dtype
 from llmsim.model.families import Family
 from llmsim.model.fields import MAX_EXPERTS, Reader, shown
 from llmsim.model.rules import Rules
@@ -83,6 +84,7 @@ def linear(rules: Rules, family: Family) -> LinearAttention:
     how = family.linear
     if how is None:
         raise InputError(f'{family.path}: layers may be "linear", but "linear" does not say their shape')
+    stated = rules.read.fields.get("mamba_ssm_dtype")
     shape = LinearAttention(
         key_heads=rules.count(how.key_heads),
         key_dim=rules.count(how.key_dim),
@@ -91,6 +93,7 @@ def linear(rules: Rules, family: Family) -> LinearAttention:
         conv_kernel=rules.optional(how.conv_kernel),
         delta=how.delta,
         whole_norm=how.whole_norm,
+        state_dtype=short_dtype(stated) if isinstance(stated, str) else "",
     )
     if shape.value_heads % shape.key_heads:
         raise InputError(

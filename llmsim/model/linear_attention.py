@@ -5,7 +5,7 @@ Gated delta nets (Qwen3-Next), and lightning attention (MiniMax-01), which has n
 
 from dataclasses import replace
 
-from llmsim.model.builder import STATE_DTYPE, Builder
+from llmsim.model.builder import Builder
 from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.rank import Operator
 from llmsim.model.types import LinearAttention
@@ -51,7 +51,7 @@ def _recurrence(make: Builder, linear: LinearAttention, repeat: int) -> tuple[Op
     reads and writes the state of each sequence once.
     """
     heads, size = linear.value_heads, make.wide_size
-    state = linear.state_bytes(int(dtype_bytes(STATE_DTYPE)), size)
+    state = linear.state_bytes(int(dtype_bytes(linear.state_dtype)) if linear.state_dtype else size, size)
     computed = Operator(
         name="linear_attention",
         kind="linear_attention",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from llmsim.config.engine_profile import DEFAULT_PROFILE, MemoryRules, load_profile
 from llmsim.config.errors import InfeasibleError
 from llmsim.model.demand import MIN_BLOCKS, Demand, DraftShare, Elsewhere
+from llmsim.model.kv_tables import KvTables
 from llmsim.model.profile_run import DEFAULT_NUM_SMS
 from llmsim.model.rank import Layout
 from llmsim.model.types import Dtypes, ModelConfig
@@ -20,6 +21,8 @@ class MemoryLedger:
     lines: tuple[tuple[str, int], ...]
     block_bytes: int
     num_blocks: int
+    tables: KvTables | None = None
+    """How layers of several kinds share the blocks; None: a block holds all layers."""
     notes: tuple[str, ...] = ()
     """Where the ledger counts more than the engine would hold; one sentence each."""
 
@@ -51,12 +54,14 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
     num_sms: int = DEFAULT_NUM_SMS,
     elsewhere: Elsewhere | None = None,
     draft: DraftShare | None = None,
+    hybrid: bool = False,
 ) -> MemoryLedger:
     """The ledger of one device of a group.
 
     blocks = floor((utilization x device_bytes - reserves) / block_bytes); the reserves and their reasons are in
-    `Demand.reserves` and `ProfileRun`; `rules` are the engine version's (None: the default profile's). Layers that see
-    a window are counted by the better of two bounds (`Demand.windows_apart`).
+    `Demand.reserves` and `ProfileRun`; `rules` are the engine version's (None: the default profile's). With `hybrid`,
+    layers of several kinds share the blocks as in vLLM (`Demand.with_tables`, `kv_tables`); else those that see a
+    window are counted by the better of two bounds (`Demand.windows_apart`).
     With `num_gpu_blocks_override` the number is taken as given, as long as the device can hold it.
     Raises InfeasibleError with the arithmetic and what would fit; InputError if the layout does not split the model.
     """
@@ -66,7 +71,9 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
         model, layout, dtypes, device_bytes, utilization, max_num_seqs, max_num_batched_tokens, block_size, rules,
         cuda_graph_sizes, num_sms, there, draft=draft, cudagraph_mode=cudagraph_mode,
     )  # fmt: skip
-    if demand.window_bytes and demand.windows_apart.fitting_blocks >= demand.fitting_blocks:
+    if hybrid:
+        demand = demand.with_tables
+    elif demand.window_bytes and demand.windows_apart.fitting_blocks >= demand.fitting_blocks:
         demand = demand.windows_apart
     blocks, origin = demand.fitting_blocks, ""
     if num_gpu_blocks_override is not None:
@@ -87,4 +94,4 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
         (f"KV cache ({blocks} blocks of {demand.block_bytes} B{origin})", -kv_bytes),
         ("unused" if rest >= 0 else "taken beyond gpu_memory_utilization", -rest),
     ]
-    return MemoryLedger(tuple(lines), demand.block_bytes, blocks, demand.notes)
+    return MemoryLedger(tuple(lines), demand.block_bytes, blocks, demand.tables, demand.notes)

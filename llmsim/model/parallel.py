@@ -39,7 +39,7 @@ def stage_model(model: ModelConfig, layout: Layout) -> ModelConfig:
     per_layer: dict[str, Any] = {
         name: value[first:last]
         for name, value in vars(model).items()
-        if isinstance(value, tuple) and len(value) == model.num_layers and name != "notes"
+        if isinstance(value, tuple) and len(value) == model.num_layers and name not in ("notes", "architectures")
     }
     return replace(model, num_layers=last - first, **per_layer)
 

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from llmsim.model.builder import STATE_DTYPE
 from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import kv_heads_per_rank, rank_shape
 from llmsim.model.linear_attention import rank_linear
@@ -87,17 +86,21 @@ class KvGroup:
 
 def kv_groups(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[KvGroup, ...]:
     """The groups of layers that cache keys and values, "full" first; layers of linear attention are in none."""
-    model, size = stage_model(model, layout), int(dtype_bytes(dtypes.kv))
-    if model.latent is not None:
-        per_layer = model.latent.cached_width * size  # every rank holds it whole
-    else:
-        per_layer = 2 * kv_heads_per_rank(model, layout) * model.head_dim * size
+    model, per_layer = stage_model(model, layout), kv_bytes_per_layer(model, layout, dtypes)
     kinds: tuple[LayerKind, ...] = ("full", "sliding", "chunked")
     return tuple(
         KvGroup(kind, model.layers_of(kind), model.layers_of(kind) * per_layer, 0 if kind == "full" else model.window)
         for kind in kinds
         if model.layers_of(kind)
     )
+
+
+def kv_bytes_per_layer(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
+    """Bytes that one rank stores for a token in one layer of softmax attention."""
+    size = int(dtype_bytes(dtypes.kv))
+    if model.latent is not None:
+        return model.latent.cached_width * size  # every rank holds it whole
+    return 2 * kv_heads_per_rank(model, layout) * model.head_dim * size
 
 
 def kv_bytes_per_token(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
@@ -119,4 +122,5 @@ def state_bytes_per_sequence(model: ModelConfig, layout: Layout, dtypes: Dtypes)
 
 def state_bytes_per_layer(linear: LinearAttention, tp: int, dtypes: Dtypes) -> int:
     """Bytes of state that one of `tp` ranks holds for a sequence in one layer of linear attention."""
-    return rank_linear(linear, tp).state_bytes(int(dtype_bytes(STATE_DTYPE)), int(dtype_bytes(dtypes.activation)))
+    size = int(dtype_bytes(linear.state_dtype or dtypes.activation))
+    return rank_linear(linear, tp).state_bytes(size, int(dtype_bytes(dtypes.activation)))

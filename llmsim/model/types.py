@@ -43,6 +43,8 @@ class LinearAttention:
     delta: bool = True
     whole_norm: bool = False
     """The output's norm has a weight for every element of all heads, not one head's."""
+    state_dtype: str = ""
+    """Of the states that engines keep (`mamba_ssm_dtype` of the config.json); empty: that of activations."""
 
     @property
     def conv_channels(self) -> int:
@@ -80,6 +82,8 @@ class ModelConfig:
     moe_layers: tuple[bool, ...]
     """One entry per layer: True where the MLP is a mixture of experts."""
     source: str
+    architectures: tuple[str, ...] = ()
+    """As the config.json names them, the wrapper's where there is one; empty: it does not."""
     num_experts: int = 0
     num_experts_per_tok: int = 0
     expert_groups: int = 1

@@ -52,12 +52,17 @@ void bind_kv_configs(nb::module_& m) {
   nb::enum_<FreeOrder>(m, "FreeOrder")
       .value("APPEND", FreeOrder::kAppend)
       .value("UNKEYED_FIRST", FreeOrder::kUnkeyedFirst);
+  nb::class_<KvTablesConfig>(m, "KvTables", "Tables of blocks of layers that keep different parts of a sequence.")
+      .def(nb::init<>())
+      .def_rw("windows", &KvTablesConfig::windows)
+      .def_rw("step_tokens", &KvTablesConfig::step_tokens);
   nb::class_<KvCacheConfig>(m, "KvCacheConfig")
       .def(nb::init<>())
       .def_rw("num_blocks", &KvCacheConfig::num_blocks)
       .def_rw("block_size", &KvCacheConfig::block_size)
       .def_rw("max_model_len", &KvCacheConfig::max_model_len)
       .def_rw("prefix_caching", &KvCacheConfig::prefix_caching)
+      .def_rw("tables", &KvCacheConfig::tables)
       .def_rw("drops_last_hit", &KvCacheConfig::drops_last_hit)
       .def_rw("free_order", &KvCacheConfig::free_order);
   nb::class_<StepLimitsConfig>(m, "StepLimits", "Limits of a step beyond its token budget.")
@@ -163,6 +168,7 @@ void bind_configs(nb::module_& m) {
       .def_rw("index", &GroupConfig::index)
       .def_rw("model", &GroupConfig::model)
       .def_rw("depth", &GroupConfig::depth)
+      .def_rw("stages_wait", &GroupConfig::stages_wait)
       .def_rw("role", &GroupConfig::role)
       .def_rw("offload", &GroupConfig::offload, nb::arg().none())
       .def_rw("drafter", &GroupConfig::drafter, nb::arg().none())

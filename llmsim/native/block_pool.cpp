@@ -93,8 +93,9 @@ void BlockPool::touch(BlockId id) {
   --num_free_keyed_;
 }
 
-void BlockPool::set_key(BlockId id, Key key, bool findable) {
+void BlockPool::set_key(BlockId id, Key key, bool findable, bool told) {
   blocks_[id].key = key;
+  blocks_[id].told = told;
   if (findable) make_findable(id);
 }
 
@@ -105,7 +106,7 @@ void BlockPool::make_findable(BlockId id) {
   const BlockId first = index_.find(block.key);
   if (first == 0) {
     index_.assign(block.key, id);
-    if (key_log_ != nullptr) key_log_->added(block.key);
+    if (key_log_ != nullptr && block.told) key_log_->added(block.key);
     return;
   }
   BlockId last = first;
@@ -125,7 +126,7 @@ void BlockPool::drop_key(BlockId id) {
       index_.assign(block.key, block.same_next);
     } else {
       index_.erase(block.key);
-      if (key_log_ != nullptr) key_log_->removed(block.key);
+      if (key_log_ != nullptr && block.told) key_log_->removed(block.key);
     }
     if (block.same_next != 0) blocks_[block.same_next].same_prev = block.same_prev;
     block.same_prev = block.same_next = 0;

@@ -44,8 +44,8 @@ class BlockPool {
   bool keyed(BlockId block) const { return blocks_[block].key != 0; }
   Key key(BlockId block) const { return blocks_[block].key; }
   // Gives a referenced block the key of its content. `findable` enters it into the index: keys that nobody else can
-  // ask for stay out until `make_findable`.
-  void set_key(BlockId block, Key key, bool findable);
+  // ask for stay out until `make_findable`. `told`: the log of keys hears of it.
+  void set_key(BlockId block, Key key, bool findable, bool told = true);
   // The block ends a chunk of KV tiers, with this place among its sequence's chunks.
   void end_chunk(BlockId block, std::int32_t chunk) { blocks_[block].chunk = chunk; }
   // From now on tells `dropped` which findable ends of chunks lose their content.
@@ -68,7 +68,7 @@ class BlockPool {
     BlockId same_prev = 0, same_next = 0;  // blocks with the same key, in order of entry
     std::int32_t references = 0;
     std::int32_t chunk = -1;  // that it ends, if any
-    bool findable = false;
+    bool findable = false, told = true;
   };
   // Sentinels of the two free lists live behind the pool: blocks before the never-used range, and blocks after it.
   struct List {

@@ -90,6 +90,8 @@ class Builder {
   // Recounts the pool from its blocks (invariant 4).
   virtual bool pool_consistent() const { return true; }
   virtual Limits limits() const = 0;
+  // Most blocks that a request holds at once on its way to `slots` slots.
+  virtual std::int64_t most_blocks(std::int64_t slots) const { return ceil_div(slots, limits().block_size); }
   virtual const BuilderCounters& counters() const = 0;
 };
 

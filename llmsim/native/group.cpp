@@ -46,7 +46,7 @@ bool Group::can_ever_run(RequestId request) const {
   const std::int64_t most =
       std::min<std::int64_t>(std::int64_t{sequence.prompt_tokens} + max_tokens, limits.max_model_len);
   const std::int64_t slots = std::min<std::int64_t>(most - 1 + limits.slots_ahead, limits.max_model_len);
-  return ceil_div(slots, limits.block_size) <= limits.usable_blocks;
+  return builder_->most_blocks(slots) <= limits.usable_blocks;
 }
 
 void Group::receive(RequestId request, Ps now) {
@@ -123,10 +123,16 @@ void Group::pump(Ps now) {
 }
 
 // With asynchronous scheduling and pipeline stages, a decode's last token may still be on its way through them, in the
-// oldest of as many batches.
+// oldest of as many batches. The workers of vLLM's Model Runner V1 wait for all tokens of a batch before they start the
+// next one, whoever is in it, unless the batch had nothing but unfinished prompts.
 Ps Group::tokens_known(const Batch& batch, Ps now) const {
   const auto stages = static_cast<std::size_t>(evaluator_->program().num_stages());
-  if (stages == 1 || num_in_flight_ < stages || num_timed_ == 0) return now;
+  if (config_.stages_wait && num_in_flight_ > 0) {
+    const Slot& before = slots_[(oldest_ + num_in_flight_ - 1) % slots_.size()];
+    const bool samples = std::ranges::any_of(before.batch.items, &Item::emits);
+    return samples ? std::max(now, before.times.end) : now;
+  }
+  if (config_.stages_wait || stages == 1 || num_in_flight_ < stages || num_timed_ == 0) return now;
   const auto waits = [this](const Item& item) { return sequences_[item.request].num_in_flight > 1 + item.drafts; };
   return std::ranges::any_of(batch.items, waits) ? std::max(now, slots_[oldest_].times.end) : now;
 }

@@ -43,8 +43,9 @@ enum class Role : std::uint8_t { kBoth, kPrefill, kDecode };
 
 struct GroupConfig {
   std::int32_t index = 0;
-  std::int32_t model = 0;  // which of the deployment's models it serves
-  std::int32_t depth = 1;  // batches in flight: 1 synchronous, 2 asynchronous
+  std::int32_t model = 0;    // which of the deployment's models it serves
+  std::int32_t depth = 1;    // batches in flight: 1 synchronous, 2 asynchronous
+  bool stages_wait = false;  // the first of several stages waits for the tokens of the batch before (Model Runner V1)
   Role role = Role::kBoth;
   Ps api_latency = 0;                              // from a request's arrival until the engine sees it
   std::int32_t max_queued_requests = 0;            // that wait; more are turned away; 0: no limit

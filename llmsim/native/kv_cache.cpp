@@ -12,6 +12,8 @@ KvCache::KvCache(const KvCacheConfig& config, SequenceTable& sequences)
   if (config.prefix_caching && !sequences.content().keys.empty() && size % unit != 0 && unit % size != 0)
     throw std::invalid_argument("content keys of " + std::to_string(unit) + " tokens cannot name blocks of " +
                                 std::to_string(size) + ": one has to be a multiple of the other");
+  if (!config.tables.plain())
+    tables_.emplace(config.tables, size, config.max_model_len, config.prefix_caching, config.drops_last_hit);
 }
 
 namespace {
@@ -36,12 +38,19 @@ Key KvCache::key_of(RequestId request, std::int32_t block) const {
   return (key * static_cast<Key>(parts) + static_cast<Key>(part)) & ~kOwnKey;
 }
 
-void KvCache::find_hits(RequestId request, std::vector<BlockId>& hits) const {
+void KvCache::find_hits(RequestId request, std::vector<BlockId>& hits) {
   hits.clear();
+  if (tables_) tables_->forget_hits();
   const Sequence& sequence = sequences_[request];
   // Without shareable content only the request itself can have left blocks behind, by being preempted.
   if (!config_.prefix_caching || (sequence.epoch == 0 && !shareable(request, 0))) return;
   const std::int32_t most = (sequence.num_tokens - 1) / config_.block_size;
+  if (tables_) {
+    keys_.clear();
+    for (std::int32_t i = 0; i < most; ++i) keys_.push_back(key_of(request, i));
+    tables_->find_hits(pool_, keys_, sequence.num_tokens - 1, hits);
+    return;
+  }
   for (std::int32_t i = 0; i < most; ++i) {
     const BlockId block = pool_.find(key_of(request, i));
     if (block == 0) break;
@@ -50,16 +59,23 @@ void KvCache::find_hits(RequestId request, std::vector<BlockId>& hits) const {
   if (config_.drops_last_hit && !hits.empty()) hits.pop_back();
 }
 
-bool KvCache::fits(const Sequence& sequence, std::int32_t tokens, const std::vector<BlockId>& hits,
-                   std::int32_t spare) const {
+std::int32_t KvCache::taken(const Sequence& sequence, std::int32_t tokens, const std::vector<BlockId>& hits,
+                            bool whole) const {
+  if (tables_) return tables_->taken(pool_, std::min(tokens, config_.max_model_len), whole);
   const std::int32_t held = static_cast<std::int32_t>(sequence.blocks.size() + hits.size());
   std::int32_t taken = std::max(0, blocks_for(std::min(tokens, config_.max_model_len)) - held);
   for (const BlockId block : hits) taken += pool_.is_free(block);
-  return taken <= pool_.num_free() - spare;
+  return taken;
 }
 
 void KvCache::allocate(RequestId request, std::int32_t tokens, const std::vector<BlockId>& hits) {
   Sequence& sequence = sequences_[request];
+  if (tables_) {
+    tables_->allocate(pool_, request, sequence, std::min(tokens, config_.max_model_len));
+    pool_.tell();
+    sequence.num_keyed_blocks = static_cast<std::int32_t>(hits.size());
+    return;
+  }
   for (const BlockId block : hits) {
     pool_.touch(block);
     sequence.blocks.push_back(block);
@@ -70,7 +86,12 @@ void KvCache::allocate(RequestId request, std::int32_t tokens, const std::vector
   while (static_cast<std::int32_t>(sequence.blocks.size()) < needed) sequence.blocks.push_back(pool_.allocate());
 }
 
-bool KvCache::grow_slow(Sequence& sequence, std::int32_t tokens) {
+bool KvCache::grow_slow(RequestId request, Sequence& sequence, std::int32_t tokens) {
+  if (tables_) {
+    const bool room = tables_->grow(pool_, request, sequence, tokens);
+    pool_.tell();
+    return room;
+  }
   const std::int32_t needed = blocks_for(tokens);
   if (needed - static_cast<std::int32_t>(sequence.blocks.size()) > pool_.num_free()) return false;
   while (static_cast<std::int32_t>(sequence.blocks.size()) < needed) sequence.blocks.push_back(pool_.allocate());
@@ -80,6 +101,13 @@ bool KvCache::grow_slow(Sequence& sequence, std::int32_t tokens) {
 void KvCache::register_slow(RequestId request, std::int32_t tokens) {
   Sequence& sequence = sequences_[request];
   const std::int32_t full = tokens / config_.block_size;
+  if (tables_) {
+    keys_.clear();
+    for (std::int32_t i = sequence.num_keyed_blocks; i < full; ++i) keys_.push_back(key_of(request, i));
+    tables_->set_keys(pool_, request, sequence, sequence.num_keyed_blocks, keys_);
+    sequence.num_keyed_blocks = full;
+    return;
+  }
   for (std::int32_t& i = sequence.num_keyed_blocks; i < full; ++i) {
     pool_.set_key(sequence.blocks[i], key_of(request, i), shareable(request, i));
     if (chunk_blocks_ > 0 && (i + 1) % chunk_blocks_ == 0) pool_.end_chunk(sequence.blocks[i], i / chunk_blocks_);
@@ -88,6 +116,7 @@ void KvCache::register_slow(RequestId request, std::int32_t tokens) {
 
 void KvCache::use_tiers(GroupTiers* tiers) {
   if (!config_.prefix_caching) throw std::invalid_argument("KV tiers need the prefix cache");
+  if (tables_) throw std::invalid_argument("KV tiers need layers of one kind");
   if (tiers->chunk_tokens() % config_.block_size != 0)
     throw std::invalid_argument("a chunk of KV of " + std::to_string(tiers->chunk_tokens()) +
                                 " tokens is not whole blocks of " + std::to_string(config_.block_size));
@@ -129,6 +158,12 @@ void KvCache::store(RequestId request, std::int32_t before, std::int32_t after) 
 
 void KvCache::release(RequestId request, bool preempted) {
   Sequence& sequence = sequences_[request];
+  if (tables_) {
+    tables_->release(pool_, request, sequence);
+    pool_.tell();
+    sequence.num_keyed_blocks = 0;
+    return;
+  }
   if (preempted) {
     for (std::int32_t i = 0; i < sequence.num_keyed_blocks; ++i) pool_.make_findable(sequence.blocks[i]);
   }

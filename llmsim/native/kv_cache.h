@@ -1,12 +1,15 @@
 // Which blocks a sequence holds: allocation, prefix hits and registration on top of the block pool (vLLM's
-// KVCacheManager and single-type manager for full attention).
+// KVCacheManager and single-type manager for full attention; kv_tables.h for layers of other kinds).
 #pragma once
 
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "block_pool.h"
+#include "kv_tables.h"
 #include "kv_tiers.h"
 #include "sequence_table.h"
 
@@ -20,6 +23,7 @@ struct KvCacheConfig {
   FreeOrder free_order = FreeOrder::kUnkeyedFirst;
   std::shared_ptr<Eviction> eviction = nullptr;  // null: least recently used
   bool drops_last_hit = false;  // a drafter that reads hidden states needs those of the last block (vLLM: use_eagle)
+  KvTablesConfig tables;        // of layers that keep different parts of a sequence
 };
 
 class KvCache {
@@ -29,18 +33,25 @@ class KvCache {
 
   // Cached leading blocks of the sequence, at most (num_tokens - 1) / block_size of them, so that at least one token
   // is computed. Nothing is changed; the blocks are valid until the next allocation.
-  void find_hits(RequestId request, std::vector<BlockId>& hits) const;
+  void find_hits(RequestId request, std::vector<BlockId>& hits);
 
   // Whether `tokens` tokens of KV fit, counting hits and leaving `spare` blocks free.
-  bool fits(const Sequence& sequence, std::int32_t tokens, const std::vector<BlockId>& hits, std::int32_t spare) const;
+  bool fits(const Sequence& sequence, std::int32_t tokens, const std::vector<BlockId>& hits, std::int32_t spare) const {
+    return taken(sequence, tokens, hits, /*whole=*/false) <= pool_.num_free() - spare;
+  }
+  // The same for all of a sequence, of which layers with a window never hold everything at once.
+  bool fits_whole(const Sequence& sequence, std::int32_t tokens, const std::vector<BlockId>& hits,
+                  std::int32_t spare) const {
+    return taken(sequence, tokens, hits, /*whole=*/true) <= pool_.num_free() - spare;
+  }
   // Makes room for `tokens` tokens in all; the hits become the sequence's first blocks. Requires fits().
   void allocate(RequestId request, std::int32_t tokens, const std::vector<BlockId>& hits);
   // Room for `tokens` tokens of a running sequence, or false with nothing changed.
-  bool grow(RequestId request, std::int32_t tokens) { return grow(sequences_[request], tokens); }
-  bool grow(Sequence& sequence, std::int32_t tokens) {
+  bool grow(RequestId request, std::int32_t tokens) { return grow(request, sequences_[request], tokens); }
+  bool grow(RequestId request, Sequence& sequence, std::int32_t tokens) {
     if (tokens > config_.max_model_len) tokens = config_.max_model_len;
-    if (tokens <= slots(sequence)) return true;
-    return grow_slow(sequence, tokens);
+    if (tokens <= slots(sequence) && !tables_) return true;
+    return grow_slow(request, sequence, tokens);
   }
   // Gives keys to the blocks that are full once `tokens` tokens are computed.
   void register_full(RequestId request, std::int32_t tokens) { register_full(request, sequences_[request], tokens); }
@@ -55,6 +66,14 @@ class KvCache {
   std::int32_t next_key(const Sequence& sequence) const {
     if (!config_.prefix_caching) return std::numeric_limits<std::int32_t>::max();
     return (sequence.num_keyed_blocks + 1) * config_.block_size;
+  }
+  // Computed tokens with which it gives a block back, after a step that began with `computed`.
+  std::int32_t next_given_back(std::int32_t computed) const {
+    return tables_ ? tables_->next_given_back(computed) : std::numeric_limits<std::int32_t>::max();
+  }
+  // Most blocks that a sequence holds at once on its way to `slots` slots, `ahead` of them for drafts.
+  std::int64_t most_blocks(std::int64_t slots, std::int32_t ahead) const {
+    return tables_ ? tables_->most_blocks(slots, ahead) : ceil_div(slots, config_.block_size);
   }
   // Returns all blocks, last first. A preempted sequence may ask for its own blocks again, so they become findable.
   void release(RequestId request, bool preempted);
@@ -90,7 +109,8 @@ class KvCache {
   }
 
  private:
-  bool grow_slow(Sequence& sequence, std::int32_t tokens);
+  std::int32_t taken(const Sequence& sequence, std::int32_t tokens, const std::vector<BlockId>& hits, bool whole) const;
+  bool grow_slow(RequestId request, Sequence& sequence, std::int32_t tokens);
   void register_slow(RequestId request, std::int32_t tokens);
   Key key_of(RequestId request, std::int32_t block) const;
   bool shareable(RequestId request, std::int32_t block) const;
@@ -100,6 +120,8 @@ class KvCache {
   KvCacheConfig config_;
   SequenceTable& sequences_;
   BlockPool pool_;
+  std::optional<KvTables> tables_;  // of models whose layers keep different parts of a sequence
+  std::vector<Key> keys_;           // scratch
   GroupTiers* tiers_ = nullptr;
   std::int32_t chunk_blocks_ = 0;  // of the tiers
 };

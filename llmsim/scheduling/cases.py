@@ -105,6 +105,10 @@ def scheduler_config(case: Case) -> "_native.VllmV1Config":
     kv.max_model_len = config.get("max_model_len", DEFAULT_MAX_MODEL_LEN)
     kv.prefix_caching = config.get("enable_prefix_caching", False)
     kv.drops_last_hit = resolved.get("use_eagle", False)
+    if "kv_windows" in config:
+        tables = _native.KvTables()
+        tables.windows, tables.step_tokens = config["kv_windows"], config["max_num_batched_tokens"]
+        kv.tables = tables
     native.kv = kv
     return native
 

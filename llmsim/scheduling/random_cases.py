@@ -27,7 +27,26 @@ def random_case(seed: int, num_requests: int) -> Case:
         _acceptance(rng, case, config["speculative"])
     if rng.random() < 0.4:
         _give_up(rng, requests)
+    if rng.random() < 0.3:
+        _windows(rng, config, min(most, longest) + 8 + drafts)
     return case
+
+
+def _windows(rng: np.random.Generator, config: dict[str, Any], slots: int) -> None:
+    """Layers that see windows of one size or two, or keep states, beside those that see everything, if there are any.
+
+    The pool keeps its size relative to what the largest request needs at once.
+    """
+    size, step = config["block_size"], config["max_num_batched_tokens"]
+    one, two = (int(window) for window in rng.choice([2, 17, 128, 300, 1024], 2, replace=False))
+    tables = [[one], [0, one], [one, one, one, 0], [0, one, two], [one, two]][int(rng.integers(5))]
+    if not config["enable_prefix_caching"] and rng.random() < 0.4:
+        tables = [*tables, *[-1] * int(rng.integers(1, 4))]
+    whole = -(-slots // size)
+    held = {window: min(whole, -(-(window - 1 + step + slots - 1) // size) + 1) for window in tables if window > 0}
+    need = sum(held.get(window, whole if window == 0 else 1) for window in tables)
+    config["kv_windows"] = tables
+    config["num_gpu_blocks"] = int(config["num_gpu_blocks"] * (need + 2) / (whole + 2)) + 2
 
 
 def _pipeline(rng: np.random.Generator, config: dict[str, Any]) -> None:

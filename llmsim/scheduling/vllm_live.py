@@ -61,7 +61,7 @@ def resolve(case: Case) -> tuple[Any, Any]:
         vllm_config.scheduler_config.max_num_scheduled_tokens = min(scheduled, asked)
         # Asked for with the other options, it would want an executor with as many workers.
         vllm_config.parallel_config.pipeline_parallel_size = config.get("pipeline_parallel_size", 1)
-        return vllm_config, _scheduler(vllm_config, config["num_gpu_blocks"])
+        return vllm_config, _scheduler(vllm_config, config["num_gpu_blocks"], config.get("kv_windows", [0]))
 
 
 def _configured(options: dict[str, Any], config: dict[str, Any]) -> Any:
@@ -77,27 +77,41 @@ def _configured(options: dict[str, Any], config: dict[str, Any]) -> Any:
         raise InputError(f"vLLM {installed_version()} refuses the options {config}: {error}") from None
 
 
-def _scheduler(vllm_config: Any, num_blocks: int) -> Any:
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+def _scheduler(vllm_config: Any, num_blocks: int, windows: Sequence[int]) -> Any:
+    """vLLM's scheduler with a table of blocks for each window (`llmsim.model.kv_tables`), of one layer each."""
+    from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.structured_output import StructuredOutputManager
 
-    model, parallel = vllm_config.model_config, vllm_config.parallel_config
-    block_size = vllm_config.cache_config.block_size
-    spec = FullAttentionSpec(
-        block_size=block_size,
-        num_kv_heads=model.get_num_kv_heads(parallel),
-        head_size=model.get_head_size(),
-        dtype=model.dtype,
-    )
+    groups = [KVCacheGroupSpec([f"layer.{i}"], _layer(vllm_config, window)) for i, window in enumerate(windows)]
+    kv_config = KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+    block_size, hash_block_size = resolve_kv_cache_block_sizes(kv_config, vllm_config)
     return vllm_config.scheduler_config.get_scheduler_cls()(
         vllm_config=vllm_config,
-        kv_cache_config=KVCacheConfig(
-            num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer.0"], spec)]
-        ),
+        kv_cache_config=kv_config,
         structured_output_manager=StructuredOutputManager(vllm_config),
         block_size=block_size,
+        hash_block_size=hash_block_size,
         log_stats=False,
     )
+
+
+def _layer(vllm_config: Any, window: int) -> Any:
+    """What vLLM's cache is told of a layer that sees so many tokens, everything (0), or a state (-1)."""
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
+
+    model, parallel = vllm_config.model_config, vllm_config.parallel_config
+    if window < 0:
+        page = _layer(vllm_config, 0).page_size_bytes
+        one = {"shapes": ((1,),), "dtypes": (model.dtype,), "page_size_padded": page}
+        return MambaSpec(block_size=model.max_model_len, **one)
+    sizes = {
+        "block_size": vllm_config.cache_config.block_size,
+        "num_kv_heads": model.get_num_kv_heads(parallel),
+        "head_size": model.get_head_size(),
+        "dtype": model.dtype,
+    }
+    return SlidingWindowSpec(**sizes, sliding_window=window) if window else FullAttentionSpec(**sizes)
 
 
 def resolved_part(vllm_config: Any, scheduler: Any) -> Case:

@@ -198,7 +198,7 @@ NEXT = {"model_name": "Qwen/Qwen3-Next-80B-A3B-Instruct", "tp_size": 4}
 HYBRIDS = {
     "google/gemma-3-27b-it": (2, 10 * 8192, 52 * 8192, 0),
     "openai/gpt-oss-120b": (2, 18 * 2048, 18 * 2048, 0),
-    "Qwen/Qwen3-Next-80B-A3B-Instruct": (4, 12 * 4 * 1024, 0, 36 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)),
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": (4, 12 * 4 * 1024, 0, 36 * (32 * 128 * 128 * 2 + 3 * 8192 * 2)),
 }
 """Model: TP, bytes per token in layers that keep all, in layers with a window, bytes of state; of two KV heads each is
 on two of four ranks."""

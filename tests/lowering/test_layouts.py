@@ -1,5 +1,6 @@
 """Parallel layouts from cluster files: folded equals expanded, work is conserved, illegal ones are refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,69 @@ def test_stages_of_other_schedulers_and_one_batch_more_overlap_too(tmp_path: Pat
         times = np.asarray(results.itl_of(request))
         assert (times > 0).all()
     assert (results.requests.finish_ps == exact.requests.finish_ps).all()
+
+
+BURST = "synthetic:n=32,rate=100000,input=lognormal:120:max=240,output=lognormal:20:max=40,seed=3"
+
+
+def stages(tmp_path: Path, shape: dict[str, Any], **more: Any) -> dict[str, Any]:
+    sizes = {"num_npus": 2, "max_model_len": 512, "max_num_batched_tokens": 512}
+    return cluster(model(tmp_path, **shape), pp_size=2, **(sizes | more))
+
+
+def test_the_model_says_which_runner_stages_have_by_default(tmp_path: Path) -> None:
+    """Llama's is V2 with one batch more than stages, Qwen3-MoE's V1 with as many; drafts and 0.19 have neither."""
+    ahead = lowered(stages(tmp_path, {})).groups[0]
+    assert (ahead.engine.async_scheduling, ahead.engine.use_v2_model_runner, ahead.native.depth) == (True, True, 3)
+    assert (ahead.scheduler.decode_interval, ahead.native.stages_wait) == (2, False)
+    behind = lowered(stages(tmp_path, {"experts": 8})).groups[0]
+    assert (behind.engine.async_scheduling, behind.engine.use_v2_model_runner, behind.native.depth) == (True, False, 2)
+    assert (behind.scheduler.decode_interval, behind.native.stages_wait) == (1, True)
+    given = lowered(stages(tmp_path, {"experts": 8}, use_v2_model_runner=True)).groups[0]
+    assert (given.native.depth, given.native.stages_wait) == (3, False)
+    for off in ({"engine_profile": "vllm-0.19"}, {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2,
+                "acceptance_rate": 0.5}}, {"async_scheduling": False}):  # fmt: skip
+        group = lowered(stages(tmp_path, {}, **off)).groups[0]
+        assert not group.engine.async_scheduling and group.native.depth == 2
+    together = cluster(model(tmp_path, experts=8), members=2, dp_group="a", pp_size=2, num_npus=2)
+    assert "lock-step" in lowered(together).groups[0].engine.origin["async_scheduling"]
+
+
+def test_an_architecture_that_is_named_counts_before_the_type(tmp_path: Path) -> None:
+    path = Path(model(tmp_path))
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps(fields | {"architectures": ["SomeWrapperForConditionalGeneration"]}))
+    group = lowered(cluster(str(path), pp_size=2, num_npus=2)).groups[0]
+    assert group.engine.use_v2_model_runner is False
+
+
+def test_by_model_runner_v1_a_batch_waits_for_the_tokens_of_the_one_before(tmp_path: Path) -> None:
+    """Its stages overlap only behind batches of unfinished prompts; every node in the engine agrees."""
+    at_once = stages(tmp_path, {"experts": 8})
+    results, exact = run(at_once, trace=BURST), run(at_once, exact=True, trace=BURST)
+    assert set(results.invariants.values()) == {"ok"}
+    start, end = np.asarray(results.steps["start_ps"]), np.asarray(results.steps["end_ps"])
+    emits = np.asarray(results.steps["decode_sequences"]) > 0
+    assert emits[:-1].any() and (start[1:][emits[:-1]] >= end[:-1][emits[:-1]]).all()
+    assert (results.requests.finish_ps == exact.requests.finish_ps).all()
+    long = "synthetic:n=2,rate=100000,input=fixed:480,output=fixed:4,seed=3"
+    chunks = run(at_once | {"nodes": [{"instances": [at_once["nodes"][0]["instances"][0] | {
+        "max_num_batched_tokens": 64}]}]}, trace=long)  # fmt: skip
+    start, end = np.asarray(chunks.steps["start_ps"]), np.asarray(chunks.steps["end_ps"])
+    assert (start[1:] < end[:-1]).any()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"speculative_config": {"method": "mtp", "num_speculative_tokens": 1, "acceptance_rate": 0.5},
+          "use_v2_model_runner": False}, "drafts by Model Runner V1"),
+        ({"use_v2_model_runner": True, "prefill_context_parallel_size": 2, "num_npus": 4}, "not run prefill context"),
+    ],
+)  # fmt: skip
+def test_what_a_runner_does_not_run_is_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        lowered(stages(tmp_path, {}, **({"async_scheduling": True} | more)))
 
 
 @pytest.mark.parametrize(

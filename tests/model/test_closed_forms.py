@@ -82,5 +82,5 @@ def test_linear_attention_does_not_grow_with_context() -> None:
     assert program["linear_attention"].repeat == 36
     assert program["linear_attention"].kv_bytes_per_context_token == 0
     assert program["linear_attention"].flops_per_token == 7 * 32 * 128 * 128
-    assert program["linear_state"].read_bytes_per_token == 32 * 128 * 128 * 4 + 3 * 8192 * 2
+    assert program["linear_state"].read_bytes_per_token == 32 * 128 * 128 * 2 + 3 * 8192 * 2
     assert program["attention"].repeat == 12

@@ -263,7 +263,7 @@ def test_lightning_attention_has_no_convolution_and_no_gates() -> None:
     model = of_type("minimax_m1", attn_type_list=[0] * 7 + [1])
     names = [op.name for op in operators(model, Layout(), Dtypes())]
     assert "linear_attention" in names and not {"linear_conv", "linear_ba_proj"} & set(names)
-    assert state_bytes_per_sequence(model, Layout(2), Dtypes()) == 7 * 4 * 64 * 64 * 4  # half of eight heads, fp32
+    assert state_bytes_per_sequence(model, Layout(2), Dtypes()) == 7 * 4 * 64 * 64 * 2  # half of eight heads
     assert (model.layers_of("linear"), model.layers_of("full")) == (7, 1)
 
 

@@ -48,7 +48,7 @@ def test_models_without_a_global_layer_keep_whole_sequences() -> None:
 def test_linear_attention_reserves_its_state() -> None:
     one, two = ledger(NEXT, 64, tp=4), ledger(NEXT, 128, tp=4)
     label = next(label for label, _ in one.lines if label.startswith("linear-attention state"))
-    state = 9 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)
+    state = 9 * (32 * 128 * 128 * 2 + 3 * 8192 * 2)
     assert -dict(one.lines)[label] == 64 * state
     assert one.num_blocks > two.num_blocks
     assert "linear-attention" in one.notes[0]

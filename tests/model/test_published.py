@@ -94,9 +94,9 @@ def test_kv_groups_of_hybrids() -> None:
 
 
 def test_state_of_a_hybrid_with_linear_attention() -> None:
-    # Qwen3-Next: 36 layers, 32 value heads of 128 x 128 in fp32, and 3 inputs of the convolution in bf16.
+    # Qwen3-Next: 36 layers, 32 value heads of 128 x 128, and 3 inputs of the convolution in bf16.
     model = load_model("Qwen/Qwen3-Next-80B-A3B-Instruct")
-    one_layer = 32 * 128 * 128 * 4 + 3 * (2 * 16 * 128 + 32 * 128) * 2
+    one_layer = 32 * 128 * 128 * 2 + 3 * (2 * 16 * 128 + 32 * 128) * 2
     assert state_bytes_per_sequence(model, Layout(), Dtypes()) == 36 * one_layer
     assert state_bytes_per_sequence(model, Layout(4), Dtypes()) == 9 * one_layer
     assert kv_bytes_per_token(model, Layout(), Dtypes()) == 12 * 2 * 2 * 256 * 2

@@ -13,7 +13,9 @@ BatchBuilder::BatchBuilder(const BatchingConfig& config, SequenceTable& sequence
       log_(log),
       kv_(config.kv, sequences),
       waiting_(config.queue, sequences),
-      parked_(config.queue.order == QueueOrder::kPriority, sequences) {}
+      parked_(config.queue.order == QueueOrder::kPriority, sequences) {
+  if (!config.kv.tables.plain()) throw std::invalid_argument("several tables of blocks need the scheduler vllm_v1");
+}
 
 void BatchBuilder::add(RequestId request) {
   sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);

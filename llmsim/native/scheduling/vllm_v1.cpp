@@ -15,7 +15,10 @@ VllmV1::VllmV1(const VllmV1Config& config, SequenceTable& sequences, RequestLog&
       waiting_(config.queue, sequences),
       parked_(config.queue.order == QueueOrder::kPriority, sequences),
       pacing_(config.limits.prefill_schedule_interval),
-      most_running_(config.limits.max_num_active_seqs > 0 ? config.limits.max_num_active_seqs : config.max_num_seqs) {}
+      most_running_(config.limits.max_num_active_seqs > 0 ? config.limits.max_num_active_seqs : config.max_num_seqs) {
+  if (!config.kv.tables.plain() && (config.hands_over || config.takes_over || config.decode_only))
+    throw std::invalid_argument("several tables of blocks do not go with prompts that are computed elsewhere");
+}
 
 void VllmV1::add(RequestId request) {
   sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
@@ -95,7 +98,8 @@ bool VllmV1::schedule_running(Batch& batch, StepBudget& budget, Only only) {
     const std::int32_t tokens = tokens_wanted(request, s, budget.left());
     if (tokens <= 0) continue;
     const std::int32_t slots = s.num_computed + tokens + config_.speculation.lookahead;
-    if (!kv_.grow(s, slots) && (only == Only::kPrefills || !make_room(request, slots, batch, budget, i))) return false;
+    if (!kv_.grow(request, s, slots) && (only == Only::kPrefills || !make_room(request, slots, batch, budget, i)))
+      return false;
     some_run_ = true;
     some_prompts_run_ |= s.in_prompt;
     schedule(request, tokens, batch);
@@ -119,14 +123,15 @@ void VllmV1::schedule(RequestId request, std::int32_t tokens, Batch& batch) {
   if (config_.async_scheduling && emits) s.num_in_flight += 1 + drafts;
   batch.items.push_back({request, tokens, before, s.epoch, drafts, emits, padded});
   s.calm_tokens = 0;
-  if (emits && may_be_calm()) calm(request, s);
+  if (emits && may_be_calm()) calm(request, s, before);
 }
 
-// Until then it neither ends, nor fills a block, nor needs another one.
-void VllmV1::calm(RequestId request, Sequence& s) const {
+// Until then it neither ends, nor fills a block, nor needs another one or gives one back; `before`: what it had
+// computed when this step began.
+void VllmV1::calm(RequestId request, Sequence& s, std::int32_t before) const {
   const std::int32_t longest = config_.kv.max_model_len - 1;
   s.calm_tokens = std::min({s.prompt_tokens + sequences_.max_tokens(request) - 1, longest, kv_.next_key(s)});
-  s.calm_computed = std::min(longest, kv_.slots(s));
+  s.calm_computed = std::min({longest, kv_.slots(s), kv_.next_given_back(before)});
 }
 
 // The proposer runs at the end of the step, for as many tokens as its table says for this many sequences. With async

@@ -67,6 +67,7 @@ class VllmV1 final : public Builder {
     const std::int32_t ahead = config_.speculation.tokens * in_flight + config_.speculation.lookahead;
     return {config_.kv.max_model_len, config_.kv.block_size, kv_.usable_blocks(), ahead};
   }
+  std::int64_t most_blocks(std::int64_t slots) const override { return kv_.most_blocks(slots, limits().slots_ahead); }
   const BuilderCounters& counters() const override { return counters_; }
 
  private:
@@ -104,7 +105,7 @@ class VllmV1 final : public Builder {
     return !config_.every_step_in_full && !config_.hands_over && config_.decode_interval == 1 &&
            !config_.speculation.on() && !kv_.has_tiers();
   }
-  void calm(RequestId request, Sequence& s) const;
+  void calm(RequestId request, Sequence& s, std::int32_t before) const;
   void leave_drafts(Batch& batch);
   void receive(const Item& item, std::int32_t drafts_after, std::vector<RequestId>& finished);
   bool stops(RequestId request, const Sequence& s) const;

@@ -35,7 +35,7 @@ void VllmV1::schedule_waiting(Ps now, Batch& batch, StepBudget& budget) {
 
 bool VllmV1::room_to_load(const Sequence& s, std::int32_t slots) const {
   const std::int32_t spare = spare_blocks();
-  if (config_.reserve_full_isl && !kv_.fits(s, s.num_tokens, hits_, spare)) return false;
+  if (config_.reserve_full_isl && !kv_.fits_whole(s, s.num_tokens, hits_, spare)) return false;
   return kv_.fits(s, slots, hits_, spare + blocks_still_needed());
 }
 
@@ -162,7 +162,7 @@ VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, 
   if (tokens == 0) return Admission::kNoRoom;
   const std::int32_t spare = spare_blocks();
   const std::int32_t whole = s.num_tokens + (alone ? config_.speculation.lookahead : 0);
-  if ((config_.reserve_full_isl || alone) && !kv_.fits(s, whole, hits_, spare)) return Admission::kNoRoom;
+  if ((config_.reserve_full_isl || alone) && !kv_.fits_whole(s, whole, hits_, spare)) return Admission::kNoRoom;
   const std::int32_t slots = cached + tokens + config_.speculation.lookahead;
   if (!kv_.fits(s, slots, hits_, spare)) return Admission::kNoRoom;
   kv_.recall(request, hit, recalled);

@@ -16,7 +16,7 @@ bool VllmV1::make_room(RequestId request, std::int32_t tokens, Batch& batch, Ste
     preempt(victim);
     batch.preempted.push_back(victim);
     if (victim == request) return false;
-  } while (!kv_.grow(sequences_[request], tokens));
+  } while (!kv_.grow(request, tokens));
   return true;
 }
 
