@@ -9,18 +9,22 @@ from itertools import pairwise
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
-from llmsim.export.step_graph import PS_PER_US, GraphNode, IterationGraph
+from llmsim.export.step_graph import IterationGraph
+from llmsim.export.step_nodes import PS_PER_US, GraphNode
 from llmsim.export.step_rows import Item
 
 ATTRIBUTES = {
     "rank": "int", "name": "string", "kind": "string", "layer": "int", "start_us": "double", "duration_us": "double",
     "flops": "long", "bytes": "long", "power_class": "string", "collective": "string", "provenance": "string",
-    "source": "string",
+    "source": "string", "device": "string", "route": "string", "half": "int",
 }  # fmt: skip
 """Of a node in GraphML and networkx -> its type."""
 COLORS = {
     "compute": "#dbe9f6", "attention": "#fde8c8", "collective": "#e3d7f0", "send": "#d9ead3", "receive": "#d9ead3",
+    "copy": "#eeeeee",
 }  # fmt: skip
+ELSEWHERE = {"cpu": "#f6d5d5", "pim": "#f6e3a1"}
+"""Of what other devices than the rank's own run."""
 
 
 def as_json(graph: IterationGraph, nodes: Sequence[GraphNode]) -> str:
@@ -47,26 +51,55 @@ def as_dot(graph: IterationGraph, nodes: Sequence[GraphNode], *, every_layer: bo
         lines.append(f"  subgraph cluster_{rank} {{ label={_quoted(f'rank {rank}')};")
         for node in (node for node in shown if node.rank == rank):
             times = "" if every_layer or counts[node.node] == 1 else f" x {counts[node.node]}"
-            text = f"{node.name}{times}\\n{graph.hardware} {rank}: {_us(node.duration_ps)}, {_size(node.bytes_moved)}"
-            lines.append(f"    n{node.node} [label={_quoted(text)}, fillcolor={_quoted(COLORS[node.kind])}];")
+            text = f"{node.name}{times}\\n{_where(graph, node)}: {_us(node.duration_ps)}, {_size(node.bytes_moved)}"
+            color = ELSEWHERE.get(node.device, COLORS[node.kind])
+            lines.append(f"    n{node.node} [label={_quoted(text)}, fillcolor={_quoted(color)}];")
         lines.append("  }")
-    for rank in sorted({node.rank for node in shown}):
-        mine = [node for node in shown if node.rank == rank]
-        lines += [f"  n{a.node} -> n{b.node};" for a, b in pairwise(mine)]
+    lines += [f"  n{before} -> n{node};" for before, node in _order(nodes, shown)]
     for left, right in _meetings(shown):
         lines.append(f"  n{left.node} -> n{right.node} [dir=both, style=dashed, constraint=false];")
     return "\n".join([*lines, "}"]) + "\n"
 
 
+def _where(graph: IterationGraph, node: GraphNode) -> str:
+    """The device that a node keeps busy."""
+    if node.device == "npu":
+        return f"{graph.hardware} {node.rank}" + (f", half {node.half}" if node.half else "")
+    return node.route or node.device
+
+
+def _order(nodes: Sequence[GraphNode], shown: Sequence[GraphNode]) -> list[tuple[int, int]]:
+    """Edges: of one stream each rank's nodes in turn; of several, what each shown node waits for, later layers standing
+    for the first one."""
+    if all(node.device == "npu" for node in shown):
+        ranks = {node.rank: [one for one in shown if one.rank == node.rank] for node in shown}
+        return [(a.node, b.node) for mine in ranks.values() for a, b in pairwise(mine)]
+    found = {member: kept for kept, members in _alike(nodes).items() for member in members}
+    places = {node.node for node in shown}
+    edges: dict[tuple[int, int], None] = {}
+    for node in shown:
+        for before in node.depends_on:
+            kept = before if before in places else found.get(before, -1)
+            if kept in places and kept != node.node:
+                edges[kept, node.node] = None
+    return list(edges)
+
+
 def _repeats(nodes: Sequence[GraphNode]) -> dict[int, int]:
-    """Node of layer 0 -> in how many layers its operator runs, by its turn among those of its name."""
+    """Node of layer 0 -> in how many layers its operator runs."""
+    return {node: len(members) for node, members in _alike(nodes).items()}
+
+
+def _alike(nodes: Sequence[GraphNode]) -> dict[int, list[int]]:
+    """Node of layer 0 -> those of all layers, by its turn among those of its name."""
     found: dict[tuple[int, int, str, int], list[int]] = {}
     turn: dict[tuple[int, int, str, int], int] = {}
     for node in nodes:
-        place = (node.rank, node.part, node.name, node.layer)
+        name = f"{node.name} {node.half}"
+        place = (node.rank, node.part, name, node.layer)
         turn[place] = turn.get(place, 0) + 1
-        found.setdefault((node.rank, node.part, node.name, turn[place]), []).append(node.node)
-    return {members[0]: len(members) for members in found.values()}
+        found.setdefault((node.rank, node.part, name, turn[place]), []).append(node.node)
+    return {members[0]: members for members in found.values()}
 
 
 def _meetings(nodes: Sequence[GraphNode]) -> list[tuple[GraphNode, GraphNode]]:

@@ -10,15 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmsim import _native
 from llmsim.config.errors import NotYetError
-from llmsim.export.step_rows import Item, Row, in_order, rows_of
+from llmsim.export.step_nodes import GraphNode, Ranks
+from llmsim.export.step_rows import Item, Row, in_order, padded_tokens, rows_of
+from llmsim.export.step_streams import offloaded_nodes
 from llmsim.lowering import LoweredGroup
 from llmsim.lowering.collectives import DomainLinks
 from llmsim.lowering.routed import RoutedLinks
 from llmsim.model import Layout
-
-PS_PER_US = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -32,41 +31,6 @@ class Round:
     """Groups, in the order of their devices."""
     items: tuple[tuple[Item, ...], ...]
     """Of each member; none: it joins with a dummy of one token."""
-
-
-@dataclass(frozen=True)
-class GraphNode:
-    """One execution of one operator on one rank; times in ps, bytes per rank."""
-
-    node: int
-    """Unique among all ranks."""
-    rank: int
-    name: str
-    kind: str
-    """"compute", "attention", "collective", "send" or "receive"."""
-    layer: int
-    """From 0 within its part; 0 in the prologue and the head."""
-    part: int
-    start_ps: int
-    """After the start of the iteration."""
-    duration_ps: int
-    flops: int
-    bytes_moved: int
-    """Read and written, weights included; of a collective the tensor's size, of a message its own."""
-    power_class: str
-    collective: str
-    on_links: bool
-    """A collective or message that the links price: its duration here is that of the engine's default rules."""
-    provenance: str
-    source: str
-    depends_on: tuple[int, ...]
-    group: tuple[int, ...] = ()
-    """Ranks of a collective; sender and receiver of a message."""
-
-    @property
-    def end_ps(self) -> int:
-        """After the start of the iteration."""
-        return self.start_ps + self.duration_ps
 
 
 @dataclass(frozen=True)
@@ -124,7 +88,7 @@ class IterationGraph:
 def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) -> IterationGraph:
     """The graph of the iteration that `group` is part of.
 
-    NotYetError where weights or attention are elsewhere, and where a drafter's passes are part of the step.
+    NotYetError where a drafter's passes are part of the step.
     """
     domain = [groups[index] for index in batch.members]
     first = domain[0]
@@ -133,28 +97,26 @@ def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) ->
             f"group {first.info.index} has a drafter with a model; graphs of steps with its passes are not exported by "
             "this version: leave the speculative_config out, or say the method ngram"
         )
-    if first.offload is not None:
-        raise NotYetError(
-            f"group {group} keeps weights or attention outside of its devices; graphs of steps whose copies run ahead"
-            " of their operators are not exported by this version"
-        )
     padded = padded_tokens(first, batch.items)
     rows = [
         rows_of(lowered, items, tokens, sum(padded), batch.step)
         for lowered, items, tokens in zip(domain, batch.items, padded, strict=True)
     ]
-    maker = _Maker(first.layout, len(domain), rows)
+    if first.offload is not None:
+        nodes = offloaded_nodes(domain, batch.items, rows, batch.step)
+    else:
+        nodes = tuple(_Maker(first.layout, len(domain), rows).nodes())
     info = groups[group].info
     place = batch.members.index(group)
     return IterationGraph(
         info.index,
         info.model_name,
         info.hardware,
-        maker.ranks,
+        Ranks(first.layout, len(domain)).count,
         batch.iteration,
         batch.items[place],
         padded[place],
-        tuple(maker.nodes()),
+        nodes,
         batch.members,
         batch.items,
         first.links.dimensions,
@@ -169,26 +131,14 @@ def _on_topology(links: DomainLinks | RoutedLinks) -> OnTopology | None:
     return OnTopology(spec.as_file(), spec.num_devices(), tuple(links.domain), links.network_name)
 
 
-def padded_tokens(lowered: LoweredGroup, batches: Sequence[Sequence[Item]]) -> list[int]:
-    """What each member computes: alone the next captured graph's size; together all that of the largest, if all have
-    one, else nobody pads (as the core combines them)."""
-    graphs = [lowered.program.rank_graph(list(items)) for items in batches]
-    if len(graphs) == 1:
-        return [graphs[0][2]]
-    mode = min((graph[0] for graph in graphs), key=lambda one: one.value)
-    most = max(graph[1] for graph in graphs)
-    if mode == _native.GraphMode.NONE:
-        return [tokens for _, tokens, _ in graphs]
-    return [lowered.program.padded(most, mode)] * len(graphs)
-
-
 class _Maker:
     """Makes the nodes of a domain in the order of time, rank by rank within an operator."""
 
     def __init__(self, layout: Layout, members: int, rows: Sequence[Sequence[Row]]) -> None:
-        self._layout, self._members, self._rows = layout, members, rows
+        self._members, self._rows = members, rows
         self._each, self._stages = layout.stage_ranks, layout.pp
-        self.ranks = self._each * self._stages * members
+        self._numbers = Ranks(layout, members)
+        self.ranks = self._numbers.count
         self._count = 0
         self._before: list[tuple[int, ...]] = [()] * self.ranks
         self._at = [0] * members
@@ -197,9 +147,6 @@ class _Maker:
         """All of them."""
         for stage in range(self._stages):
             yield from self._stage(stage)
-
-    def _rank(self, member: int, stage: int, device: int) -> int:
-        return device + self._each * (stage + self._stages * member)
 
     def _stage(self, stage: int) -> Iterator[GraphNode]:
         """Members run alike; those that lack what an operator works on, such as sequences, leave it out."""
@@ -216,14 +163,14 @@ class _Maker:
                 if mine.absent:
                     continue
                 for device in range(self._each):
-                    yield self._node(self._rank(member, stage, device), mine, layer, self._at[member])
+                    yield self._node(self._numbers.number(member, stage, device), mine, layer, self._at[member])
                 self._at[member] += mine.duration_ps(layer)
 
     def _meet(self, stage: int) -> None:
         """All members wait for the slowest."""
         self._at = [max(self._at)] * self._members
         for device in range(self._each):
-            ranks = [self._rank(member, stage, device) for member in range(self._members)]
+            ranks = [self._numbers.number(member, stage, device) for member in range(self._members)]
             everyone = tuple(node for rank in ranks for node in self._before[rank])
             for rank in ranks:
                 mine = self._before[rank]
@@ -232,7 +179,7 @@ class _Maker:
     def _hand_over(self, stage: int, step: Sequence[tuple[Row, int]]) -> Iterator[GraphNode]:
         for member, (row, layer) in enumerate(step):
             for device in range(self._each):
-                rank, next_rank = (self._rank(member, at, device) for at in (stage, stage + 1))
+                rank, next_rank = (self._numbers.number(member, at, device) for at in (stage, stage + 1))
                 sent = self._node(rank, row, layer, self._at[member], group=(rank, next_rank))
                 self._before[next_rank] = (sent.node,)
                 yield sent
@@ -244,24 +191,8 @@ class _Maker:
         node = GraphNode(
             self._count, rank, row.name, row.kind, layer, row.part, start_ps, row.duration_ps(layer), row.flops,
             row.bytes_moved, row.power_class, row.collective, row.on_links, row.provenance, row.source,
-            self._before[rank], self._group(rank, row) if group is None else group,
+            self._before[rank], self._numbers.together(rank, row) if group is None else group,
         )  # fmt: skip
         self._before[rank] = (self._count,)
         self._count += 1
         return node
-
-    def _group(self, rank: int, row: Row) -> tuple[int, ...]:
-        """The ranks that do a collective together."""
-        if row.kind != "collective":
-            return ()
-        member, stage, device = (
-            rank // (self._each * self._stages),
-            rank // self._each % self._stages,
-            rank % self._each,
-        )
-        if row.among in ("members", "everyone"):
-            devices = range(self._each) if row.among == "everyone" else (device,)
-            return tuple(self._rank(m, stage, d) for m in range(self._members) for d in devices)
-        size, stride = self._layout.ranks(row.among), self._layout.stride(row.among)
-        first = device // (size * stride) * size * stride + device % stride
-        return tuple(self._rank(member, stage, first + i * stride) for i in range(size))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from llmsim import _native
 from llmsim.core import FEATURES, Provenance
 from llmsim.costs import AttentionCost
 from llmsim.lowering import LoweredGroup
@@ -74,6 +75,19 @@ def rows_of(lowered: LoweredGroup, items: Sequence[Item], padded: int, gathered:
     ]
 
 
+def padded_tokens(lowered: LoweredGroup, batches: Sequence[Sequence[Item]]) -> list[int]:
+    """What each member computes: alone the next captured graph's size; together all that of the largest, if all have
+    one, else nobody pads (as the core combines them)."""
+    graphs = [lowered.program.rank_graph(list(items)) for items in batches]
+    if len(graphs) == 1:
+        return [graphs[0][2]]
+    mode = min((graph[0] for graph in graphs), key=lambda one: one.value)
+    most = max(graph[1] for graph in graphs)
+    if mode == _native.GraphMode.NONE:
+        return [tokens for _, tokens, _ in graphs]
+    return [lowered.program.padded(most, mode)] * len(graphs)
+
+
 def _row(
     placed: Placed, times_ps: tuple[int, ...], counts: dict[str, int], items: Sequence[Item], on_links: bool
 ) -> Row:
@@ -84,7 +98,7 @@ def _row(
     )  # fmt: skip
     if isinstance(cost, AttentionCost):
         assert op is not None, "attention is an operator of the model"
-        flops, moved = _attention(op, items)
+        flops, moved = attended(op, items)
         return replace(row, kind="attention", flops=flops, bytes_moved=moved, power_class=op.power_class)
     count = counts[cost.feature]
     row = replace(row, provenance=Provenance(int(cost.provenance[count])).name.lower())
@@ -100,7 +114,7 @@ def _row(
     return replace(row, kind=kind, bytes_moved=moved, collective=op.collective, among=op.among)
 
 
-def _attention(op: Operator, items: Sequence[Item]) -> tuple[int, int]:
+def attended(op: Operator, items: Sequence[Item]) -> tuple[int, int]:
     """Flops and bytes of one layer; a new token sees what was before it and itself."""
     flops = 0
     for new, before in items:

@@ -16,6 +16,18 @@
 using namespace nanobind::literals;
 
 namespace llmsim {
+
+Batch batch_of(const Items& items) {
+  Batch batch;
+  for (const auto& [q, k] : items) {
+    const auto request = static_cast<RequestId>(batch.items.size());
+    batch.items.push_back({request, static_cast<std::int32_t>(q), static_cast<std::int32_t>(k), 0, 0, true});
+    batch.features.add(q, k);
+  }
+  if (items.empty()) batch.make_dummy();
+  return batch;
+}
+
 namespace {
 
 template <std::size_t N>
@@ -40,20 +52,6 @@ Grid<N> make_grid(const std::vector<In<std::int64_t>>& axes, const In<std::int64
 Sight sight_of(std::int64_t window, bool chunked) {
   if (window <= 0) return {};
   return {chunked ? Sight::Kind::kChunk : Sight::Kind::kWindow, window};
-}
-
-// (tokens, computed before) of each sequence.
-using Items = std::vector<std::pair<std::int64_t, std::int64_t>>;
-
-// Without items: what a rank without work runs.
-Batch batch_of(const Items& items) {
-  Batch batch;
-  for (const auto& [q, k] : items) {
-    batch.items.push_back({0, static_cast<std::int32_t>(q), static_cast<std::int32_t>(k), 0, 0, true});
-    batch.features.add(q, k);
-  }
-  if (items.empty()) batch.make_dummy();
-  return batch;
 }
 
 // Handed to Program, which takes it over: usable once.

@@ -34,6 +34,11 @@ Out<T> to_array(std::vector<T> values) {
   return Out<T>(kept->data(), {kept->size()}, owner);
 }
 
+// (tokens, computed before) of each sequence.
+using Items = std::vector<std::pair<std::int64_t, std::int64_t>>;
+// Without items: what a rank without work runs.
+Batch batch_of(const Items& items);
+
 void bind_content_hasher(nb::module_& m);
 void bind_program(nb::module_& m);
 void bind_configs(nb::module_& m);

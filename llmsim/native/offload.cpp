@@ -222,7 +222,8 @@ void OffloadDomain::give(const StreamGraph& graph, Ps now, std::span<StepTimes> 
   giving_ = nullptr;
 }
 
-void OffloadDomain::run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) {
+// Everything that the step's nodes take; whether it may be split into halves.
+bool OffloadDomain::price(std::span<const Batch* const> batches) {
   steps_ = features_.combine(batches);
   open_.clear();
   for (std::size_t m = 0; m < members_.size(); ++m) {
@@ -237,7 +238,11 @@ void OffloadDomain::run(std::span<const Batch* const> batches, Ps now, std::span
     open_.push_back({0, kNever, price.communication_ps, 0, steps_[m].place.tokens});
   }
   for (std::size_t m = 0; m < members_.size(); ++m) price_copies(m, steps_[m]);
-  const bool may_split = split(batches);
+  return split(batches);
+}
+
+void OffloadDomain::run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) {
+  const bool may_split = price(batches);
   if (shared_ && may_split) {  // chosen as if everything were free
     std::fill(carry_.free.begin(), carry_.free.end(), 0);
     std::fill(carry_.places.begin(), carry_.places.end(), 0);
@@ -246,6 +251,24 @@ void OffloadDomain::run(std::span<const Batch* const> batches, Ps now, std::span
   for (std::size_t m = 0; m < members_.size(); ++m) measure(graph, m);
   if (shared_) return give(graph, now, times);
   for (std::size_t m = 0; m < members_.size(); ++m) times[m] = timed(m, {open_[m], busy_[m]}, starts_[m], ends_[m]);
+}
+
+OffloadDomain::Described OffloadDomain::describe(std::span<const Batch* const> batches, std::int64_t step) {
+  for (Evaluator* member : members_) member->usage().steps = step - 1;
+  const bool may_split = price(batches);
+  const StreamCarry nothing = carry_;
+  Described found{&choose(may_split, 0, starts_, ends_), {}, {}, {}, {}};
+  carry_ = nothing;
+  FoldedStreams timing;
+  timing.run(*found.graph, amounts_.ps, 0, carry_, starts_, ends_);
+  carry_ = nothing;
+  found.end.assign(timing.node_ends().begin(), timing.node_ends().end());
+  for (const StreamNode& node : found.graph->nodes) {
+    found.ps.push_back(amounts_.ps[at(node.price)]);
+    found.bytes.push_back(amounts_.way[at(node.price)] < 0 ? 0 : amounts_.bytes[at(node.price)]);
+  }
+  if (found.graph == &halves_) found.halves = half_;
+  return found;
 }
 
 OffloadEvaluator::OffloadEvaluator(std::shared_ptr<const Program> program, std::shared_ptr<const OffloadConfig> config)

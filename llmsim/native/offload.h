@@ -87,6 +87,14 @@ class OffloadDomain final : public DomainEvaluator {
   void run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) override;
   bool meets_others() const override { return config().shared; }
   void use_fabric(Fabric& fabric, Timed timed) override;
+  // The nodes of the run's step of that number (from 1), if nothing ran before and nobody else moves anything.
+  struct Described {
+    const StreamGraph* graph = nullptr;
+    std::vector<Ps> ps, end;                   // of each node
+    std::vector<std::int64_t> bytes;           // that it moves
+    std::vector<std::array<Batch, 2>> halves;  // by member, where two halves alternate
+  };
+  Described describe(std::span<const Batch* const> batches, std::int64_t step);
 
  private:
   struct Place {  // prologue, layer, head or hand-over: operators of the program in order
@@ -127,6 +135,7 @@ class OffloadDomain final : public DomainEvaluator {
   void price_copies(std::size_t member, const MemberStep& step);
   void count_memory(std::size_t member, const Batch& batch);
   bool split(std::span<const Batch* const> batches);
+  bool price(std::span<const Batch* const> batches);
   void measure(const StreamGraph& graph, std::size_t member);
   const StreamGraph& choose(bool may_split, Ps now, std::span<Ps> starts, std::span<Ps> ends);
   void give(const StreamGraph& graph, Ps now, std::span<StepTimes> times);

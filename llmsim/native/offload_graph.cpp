@@ -26,9 +26,11 @@ OffloadDomain::Builder::Builder(const OffloadDomain& owner, std::int32_t lanes)
   }
 }
 
-std::int32_t OffloadDomain::Builder::add(std::int32_t stream, std::size_t price, const Nodes& after, bool begins) {
+std::int32_t OffloadDomain::Builder::add(std::int32_t stream, std::size_t price, const Nodes& after,
+                                         const NodeLabel& label) {
   graph_.nodes.push_back({stream, static_cast<std::int32_t>(price), static_cast<std::int32_t>(graph_.after.size()),
-                          static_cast<std::int32_t>(after.size()), begins});
+                          static_cast<std::int32_t>(after.size()), label.role == NodeRole::kBegin});
+  graph_.labels.push_back(label);
   graph_.after.insert(graph_.after.end(), after.begin(), after.end());
   return static_cast<std::int32_t>(graph_.nodes.size()) - 1;
 }
@@ -78,30 +80,32 @@ void OffloadDomain::Builder::load(Nodes& after, std::size_t member, std::size_t 
       before >= 0 ? computed_[kept(member, freed)] : kCarried + static_cast<std::int32_t>(kept(member, freed));
   const std::int32_t copy_in = stream(member, place, DeviceStream::kCopyIn);
   if (o < weights.ahead.size() && e < weights.ahead[o].size() && weights.ahead[o][e] > 0)
-    after.push_back(add(copy_in, owner_.ahead_price(op, execution), {buffer}));
+    after.push_back(add(copy_in, owner_.ahead_price(op, execution), {buffer}, {NodeRole::kCopy, op, execution}));
   const bool drawn = o < weights.drawn.size() && weights.drawn[o] != nullptr;
   if (!drawn && (o >= weights.by_batch.size() || weights.by_batch[o].empty())) return;
   Nodes waits{buffer, graph_.members[member].begin};
   if (o < weights.demand.size() && weights.demand[o]) waits.insert(waits.end(), gate.begin(), gate.end());
-  after.push_back(add(copy_in, owner_.batch_price(member, op, execution), waits));
+  after.push_back(add(copy_in, owner_.batch_price(member, op, execution), waits, {NodeRole::kCopy, op, execution}));
 }
 
 // The lane's activations come back from the host.
 void OffloadDomain::Builder::bring_back(Lane& lane, std::size_t member, std::size_t place) {
-  if (lane.hosted < 0) return;
-  lane.ready = {
-      add(stream(member, place, DeviceStream::kPull), owner_.from_host(member, lane.number, lane.hosted), lane.ready)};
-  lane.hosted = -1;
+  if (lane.hosted.op < 0) return;
+  NodeLabel label = lane.hosted;
+  label.role = NodeRole::kFromHost;
+  lane.ready = {add(stream(member, place, DeviceStream::kPull), owner_.from_host(member, lane.number, label.op),
+                    lane.ready, label)};
+  lane.hosted = {};
 }
 
 void OffloadDomain::Builder::run_on_host(Lane& lane, std::size_t member, std::size_t place, std::int32_t op,
                                          std::int32_t execution) {
-  if (lane.hosted < 0)
-    lane.ready = {
-        add(stream(member, place, DeviceStream::kCopyOut), owner_.to_host(member, lane.number, op), lane.ready)};
-  lane.ready = {
-      add(stream(member, place, DeviceStream::kHost), owner_.op_price(member, lane.number, op, execution), lane.ready)};
-  lane.hosted = op;
+  if (lane.hosted.op < 0)
+    lane.ready = {add(stream(member, place, DeviceStream::kCopyOut), owner_.to_host(member, lane.number, op),
+                      lane.ready, {NodeRole::kToHost, op, execution, lane.number})};
+  lane.hosted = {NodeRole::kOperator, op, execution, lane.number};
+  lane.ready = {add(stream(member, place, DeviceStream::kHost), owner_.op_price(member, lane.number, op, execution),
+                    lane.ready, lane.hosted)};
   computed_[kept(member, place)] = lane.ready[0];
 }
 
@@ -128,34 +132,38 @@ void OffloadDomain::Builder::run(std::size_t number, std::size_t place, std::siz
       if (lane.number <= 1) load(after, m, place, op, execution, lane.ready);
       const Nodes& ready = meet ? all : lane.ready;
       after.insert(after.end(), ready.begin(), ready.end());
-      lane.ready = {
-          add(stream(m, place, DeviceStream::kCompute), owner_.op_price(m, lane.number, op, execution), after)};
+      lane.ready = {add(stream(m, place, DeviceStream::kCompute), owner_.op_price(m, lane.number, op, execution), after,
+                        {NodeRole::kOperator, op, execution, lane.number})};
       computed_[kept(m, place)] = lane.ready[0];
     }
   }
 }
 
 // Prompts attend on the device, decodes in the memory, both at once.
-void OffloadDomain::Builder::attend_in_memory(Lane& lane, std::size_t member, std::size_t place, std::int32_t op) {
+void OffloadDomain::Builder::attend_in_memory(Lane& lane, std::size_t member, std::size_t place, std::int32_t op,
+                                              std::int32_t execution) {
   // With one row buffer a bank either computes or is read and written.
   const bool beside = owner_.config().pim.concurrent;
   const std::int32_t to = stream(member, place, beside ? DeviceStream::kCopyOut : DeviceStream::kPim);
   const std::int32_t back = stream(member, place, beside ? DeviceStream::kPull : DeviceStream::kPim);
   const auto extra = [&](Extra what) { return owner_.extra_price(member, lane.number, what); };
+  const auto label = [&](NodeRole role) { return NodeLabel{role, op, execution, lane.number}; };
   const auto layers = static_cast<std::size_t>(owner_.attention_layers_);
   const auto place_of_kv = static_cast<std::int32_t>(computed_.size() + member * layers + at(layer_[place]));
   const std::int32_t prompts = kCarried + place_of_kv;  // the KV of the layer's earlier prompts is there
   const Nodes ready = lane.ready;
-  const std::int32_t context = add(back, extra(kContext), {prompts, graph_.members[member].begin});
-  const std::int32_t push = add(to, extra(kPush), ready);
-  const std::int32_t work = add(stream(member, place, DeviceStream::kPim), extra(kInMemory), {push, prompts});
-  const std::int32_t pull = add(back, extra(kPull), {work});
-  const std::int32_t kv = add(to, extra(kPrompts), ready);
+  const std::int32_t context =
+      add(back, extra(kContext), {prompts, graph_.members[member].begin}, label(NodeRole::kContext));
+  const std::int32_t push = add(to, extra(kPush), ready, label(NodeRole::kQueries));
+  const std::int32_t work =
+      add(stream(member, place, DeviceStream::kPim), extra(kInMemory), {push, prompts}, label(NodeRole::kInMemory));
+  const std::int32_t pull = add(back, extra(kPull), {work}, label(NodeRole::kResults));
+  const std::int32_t kv = add(to, extra(kPrompts), ready, label(NodeRole::kPrompts));
   if (at(lane.number) + 1 >= lanes_.size()) graph_.carries.emplace_back(kv, place_of_kv);
   Nodes after = ready;
   after.push_back(context);
-  const std::int32_t prefills =
-      add(stream(member, place, DeviceStream::kCompute), owner_.lane_price(member, lane.number, op), after);
+  const std::int32_t prefills = add(stream(member, place, DeviceStream::kCompute),
+                                    owner_.lane_price(member, lane.number, op), after, label(NodeRole::kOperator));
   lane.ready = {prefills, pull};
   computed_[kept(member, place)] = prefills;
 }
@@ -167,7 +175,7 @@ void OffloadDomain::Builder::attend(std::size_t number, std::size_t place) {
   for (std::size_t m = 0; m < num_members(); ++m) {
     Lane& lane = lanes_[number][m];
     bring_back(lane, m, place);
-    attend_in_memory(lane, m, place, op);
+    attend_in_memory(lane, m, place, op, owner_.places_[place].execution[attention]);
   }
 }
 
@@ -202,7 +210,8 @@ void OffloadDomain::Builder::hand_over(std::size_t place) {
     Lane& lane = lanes_.back()[m];
     bring_back(lane, m, place);
     const std::int32_t op = owner_.places_[place].ops[0];
-    lane.ready = {add(stream(m, place, DeviceStream::kSend), owner_.lane_price(m, lane.number, op), lane.ready)};
+    lane.ready = {add(stream(m, place, DeviceStream::kSend), owner_.lane_price(m, lane.number, op), lane.ready,
+                      {NodeRole::kOperator, op, 0, lane.number})};
     computed_[kept(m, place)] = lane.ready[0];
   }
 }
@@ -210,7 +219,7 @@ void OffloadDomain::Builder::hand_over(std::size_t place) {
 StreamGraph OffloadDomain::Builder::build() {
   const auto& places = owner_.places_;
   for (std::size_t m = 0; m < num_members(); ++m) {
-    const std::int32_t begin = add(stream(m, 0, DeviceStream::kCompute), at(kNothing), {}, true);
+    const std::int32_t begin = add(stream(m, 0, DeviceStream::kCompute), at(kNothing), {}, {NodeRole::kBegin});
     graph_.members.push_back({begin, begin});
     for (auto& lanes : lanes_) lanes[m].ready = {begin};
   }
@@ -242,7 +251,8 @@ StreamGraph OffloadDomain::Builder::build() {
       bring_back(lane, m, places.size() - 1);
       ready.insert(ready.end(), lane.ready.begin(), lane.ready.end());
     }
-    graph_.members[m].end = add(stream(m, places.size() - 1, DeviceStream::kCompute), at(kGap), ready);
+    graph_.members[m].end =
+        add(stream(m, places.size() - 1, DeviceStream::kCompute), at(kGap), ready, {NodeRole::kEnd});
   }
   for (std::size_t i = 0; i < computed_.size(); ++i)
     graph_.carries.emplace_back(computed_[i], static_cast<std::int32_t>(i));

@@ -18,17 +18,17 @@ class OffloadDomain::Builder {
   using Nodes = std::vector<std::int32_t>;
   // A member's part of the batch on its way through the step.
   struct Lane {
-    std::int32_t number = 0;   // of its prices
-    Nodes ready;               // what its next operator waits for
-    std::int32_t hosted = -1;  // the operator that the host has run last; -1: its activations are on the device
+    std::int32_t number = 0;  // of its prices
+    Nodes ready;              // what its next operator waits for
+    NodeLabel hosted;         // what the host has run last; without an operator: its activations are on the device
   };
-  std::int32_t add(std::int32_t stream, std::size_t price, const Nodes& after, bool begins = false);
+  std::int32_t add(std::int32_t stream, std::size_t price, const Nodes& after, const NodeLabel& label);
   std::int32_t stream(std::size_t member, std::size_t place, DeviceStream kind) const;
   void bring_back(Lane& lane, std::size_t member, std::size_t place);
   void run(std::size_t number, std::size_t place, std::size_t first, std::size_t last);
   void run_on_host(Lane& lane, std::size_t member, std::size_t place, std::int32_t op, std::int32_t execution);
   void attend(std::size_t number, std::size_t place);
-  void attend_in_memory(Lane& lane, std::size_t member, std::size_t place, std::int32_t op);
+  void attend_in_memory(Lane& lane, std::size_t member, std::size_t place, std::int32_t op, std::int32_t execution);
   void together(std::size_t place);
   void hand_over(std::size_t place);
   void load(Nodes& after, std::size_t member, std::size_t place, std::int32_t op, std::int32_t execution,

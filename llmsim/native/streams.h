@@ -31,6 +31,28 @@ struct StreamNode {
   bool begins = false;                // not before the step is given
 };
 
+// What a node does, for those who look at single steps.
+enum class NodeRole : std::uint8_t {
+  kBegin,     // of a member's step
+  kEnd,       // of it, with the gap between steps
+  kOperator,  // of the program, wherever it runs
+  kCopy,      // weights of the operator's execution
+  kToHost,    // activations that the operator takes there
+  kFromHost,  // activations that it leaves there, back
+  kQueries,   // to the memory that computes, of decodes
+  kInMemory,  // decodes attend
+  kResults,   // of them, back
+  kContext,   // KV of prompts' earlier chunks, back
+  kPrompts    // KV of prompts, to the memory
+};
+
+struct NodeLabel {
+  NodeRole role = NodeRole::kOperator;
+  std::int32_t op = -1;         // of the program
+  std::int32_t execution = -1;  // of the operator, in its stage
+  std::int32_t lane = 0;        // 0: of the whole batch; 1, 2: of a half
+};
+
 // The same for every step but for the prices. Nodes are in the order of each stream.
 struct StreamGraph {
   // The first and the last node of a member: its step lasts from the end of the one to the end of the other, and at
@@ -41,6 +63,7 @@ struct StreamGraph {
 
   std::int32_t units = 1;
   std::vector<StreamNode> nodes;
+  std::vector<NodeLabel> labels;  // of each node
   std::vector<std::int32_t> after;
   std::vector<std::pair<std::int32_t, std::int32_t>> carries;  // (node, place): its end is kept for the next step
   std::vector<Member> members;
@@ -69,6 +92,8 @@ class FoldedStreams final : public StreamTiming {
  public:
   void run(const StreamGraph& graph, std::span<const Ps> prices, Ps now, StreamCarry& carry, std::span<Ps> starts,
            std::span<Ps> ends) override;
+  // Of each node of the last step.
+  std::span<const Ps> node_ends() const { return end_; }
 
  private:
   std::vector<Ps> end_;

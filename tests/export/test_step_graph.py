@@ -14,7 +14,8 @@ from llmsim.cli.prepare import checked_options, prepare
 from llmsim.core import Workload
 from llmsim.export.step_chakra import rounded_ends_ps, rounded_us, write_chakra
 from llmsim.export.step_formats import as_dot, to_networkx
-from llmsim.export.step_graph import GraphNode, IterationGraph, iteration_graph
+from llmsim.export.step_graph import IterationGraph, iteration_graph
+from llmsim.export.step_nodes import GraphNode
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.routing import parse_router
 from llmsim.simulate import SimulationOptions, round_of, simulate
