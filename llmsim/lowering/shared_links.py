@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Literal
 
 from llmsim import _native
@@ -12,6 +13,7 @@ from llmsim.lowering.layouts import LoweredWave
 from llmsim.lowering.network import ClusterNetwork
 from llmsim.lowering.routed import Routes
 from llmsim.model import Layout, Operator
+from llmsim.model.exchange import hit
 
 if TYPE_CHECKING:
     from llmsim.lowering.lowered import LoweredGroup
@@ -120,44 +122,61 @@ def _kv_links(deployment: Deployment, routes: Routes) -> set[int]:
 class Flows:
     """What stands for the exchanges of a domain on the links between its instances."""
 
-    rows: bool
-    """A flow from each device to the next member's, of all that leaves it, loads the ports as rows to all do."""
+    rows: int
+    """Members of each node; a flow from each device to a member of its node, and one to a member of the next, of all
+    that leaves it by that port, load the ports as rows to all do. 0: nothing stands for rows."""
     rings: bool
-    """A ring over all ranks of all members goes from each member to the next once."""
+    """A ring over all ranks of all members goes from each member to the next once, and so do broadcasts in turn."""
 
 
 def _flows(deployment: Deployment, members: Sequence[int], routes: Routes | None) -> Flows:
-    """Without a topology, rings may be followed; rows where they use one kind of port, in a node or between nodes."""
-    nodes = {deployment.groups[index].node for index in members}
-    return Flows(rows=routes is None and len(nodes) in (1, len(members)), rings=routes is None)
+    """Without a topology; rows where nodes have as many members each, side by side (else their price is refused)."""
+    nodes = [deployment.groups[index].node for index in members]
+    each = len(nodes) // len(set(nodes))
+    even = all(len(set(nodes[first : first + each])) == 1 for first in range(0, len(nodes), each))
+    return Flows(rows=each if routes is None and even else 0, rings=routes is None)
 
 
 def _kind(op: Operator, flows: Flows) -> Kind | None:
     """None: no flows, but times of their own: those that `flows` does not allow, and rings inside of a stage that are
     not of all its ranks."""
-    if op.collective in ("all_to_all", "broadcast"):
+    if op.collective == "all_to_all":
         return "members" if flows.rows and op.among in ("members", "everyone") else None
-    if op.among == "everyone":
-        return "members" if flows.rings else None
+    if op.among == "everyone" or op.collective == "broadcast":
+        return "members" if flows.rings and op.among in ("members", "everyone") else None
     if op.among not in ("members", "stages", "tp"):
         return None
     return "inside" if op.among == "tp" else op.among
 
 
-def _spec(index: int, op: Operator, layout: Layout, members: int) -> "_native.CollectiveSpec":
-    ring = op.collective not in ("all_to_all", "broadcast")
+def _spec(index: int, op: Operator, layout: Layout, members: int, flows: Flows) -> "_native.CollectiveSpec":
     kind = KINDS.get(op.collective, KINDS["all_gather"])
-    size = _bytes_per_token(op, layout, members)
-    return _native.CollectiveSpec(index, kind, size, everyone=ring and op.among == "everyone")
+    if op.collective == "all_to_all":
+        near, far = _row_bytes_per_token(op, layout, members, flows.rows)
+        return _native.CollectiveSpec(index, kind, near, per_node=flows.rows, far_bytes_per_unit=far)
+    everyone = op.collective != "broadcast" and op.among == "everyone"
+    return _native.CollectiveSpec(index, kind, op.collective_bytes_per_token, everyone=everyone)
 
 
-def _bytes_per_token(op: Operator, layout: Layout, members: int) -> int:
-    """What a flow carries for each token of the domain, times the members. Of rows (which leave `ranks` devices evenly)
-    those that go to another member: its own ranks are reached over links of their own."""
-    if op.collective != "all_to_all" or op.among != "everyone":
-        return op.collective_bytes_per_token
-    ranks = layout.tp * members
-    return -(-op.collective_bytes_per_token * (ranks - layout.tp) // ((ranks - 1) * layout.tp))
+def _row_bytes_per_token(op: Operator, layout: Layout, members: int, each: int) -> tuple[int, int]:
+    """What leaves a device by its port to the `each` members of its node and by that to other nodes, for each token of
+    the domain, times the members, under an even router (`llmsim.lowering.exchange`, which prices the same rows).
+
+    A member's own ranks are reached over links of its own. Over nodes, "rank" rows cross once for each (token, node),
+    and are handed on inside it by the rank that they reach.
+    """
+    assert op.rows is not None, "an all-to-all says what it sends"
+    own = layout.tp if op.among == "everyone" else 1
+    ranks, per_node = own * members, own * each
+    at_rank, at_node = (
+        op.topk * count / ranks if op.rows.per == "expert" else hit(op, op.experts_total // ranks * count)
+        for count in (1, per_node)
+    )
+    near, far = at_rank * (per_node - own) / own, at_rank * (ranks - per_node) / own
+    if op.rows.per == "rank" and each < members:
+        near = at_rank * (per_node - own) / per_node * members
+        far = at_node * (members // each - 1) / own
+    return ceil(near * op.rows.row_bytes), ceil(far * op.rows.row_bytes)
 
 
 def _links_by_kind(group: "LoweredGroup", members: Sequence[int], routes: Routes) -> dict[Kind, set[int]]:
@@ -188,7 +207,7 @@ def _moved(
     """Collectives and hand-overs on shared links, with their bytes, however they are priced."""
     ops = {op.name: op for op in group.operators if op.kind == "collective"}
     return tuple(
-        _spec(index, op, group.layout, members)
+        _spec(index, op, group.layout, members, flows)
         for index, cost in enumerate(group.program_costs)
         if (op := ops.get(cost.name)) is not None and _kind(op, flows) in shared
     )

@@ -22,6 +22,10 @@ struct CollectiveSpec {
   // member, or with `everyone` all of all members.
   std::int32_t ranks = 0, stride = 1;
   bool everyone = false;
+  // Rows between members on several nodes, as many on each (`per_node`, those of a node side by side): what leaves a
+  // device over each of its ports, times the members; `bytes_per_unit` is that of the near one. 0: on one kind of port.
+  std::int32_t per_node = 0;
+  std::int64_t far_bytes_per_unit = 0;
 };
 
 // The domain's links and what runs on them. Rank t + tp * (stage + stages * member) is tensor-parallel rank t of a

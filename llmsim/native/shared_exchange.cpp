@@ -21,10 +21,11 @@ Ps SharedJoint::alone(std::span<const Flow> flows, std::int64_t bytes) {
 }
 
 // The most bytes, up to `bytes`, that every flow can carry so that all end within `ps`.
-const SharedJoint::Fit& SharedJoint::fit(const Exchange& exchange, std::span<const Flow> flows, std::int64_t bytes,
-                                         Ps ps) {
+const SharedJoint::Fit& SharedJoint::fit(const Exchange& exchange, const Part& part, Ps ps) {
+  const std::int64_t bytes = part.bytes;
+  const std::vector<Flow>& flows = part.flows;
   const auto [found, is_new] =
-      fits_.try_emplace({exchange.stage, exchange.member, exchange.inside, flows.size(), bytes, ps});
+      fits_.try_emplace({exchange.stage, exchange.member, exchange.inside, part.shape, bytes, ps});
   Fit& fit = found->second;
   if (!is_new) return fit;
   crossed_.clear();
@@ -54,11 +55,23 @@ const SharedJoint::Fit& SharedJoint::fit(const Exchange& exchange, std::span<con
   return fit = most < 0 ? Fit{-1, 0} : Fit{most, ps - alone(flows, most)};
 }
 
-bool SharedJoint::exchange(Exchange exchange, std::span<const Flow> flows, std::int64_t bytes, Ps ps, Ps at, Ps now) {
-  const Fit fitted = fit(exchange, flows, bytes, ps);
-  if (fitted.bytes < 0) return false;
-  exchange.left = static_cast<std::int32_t>(flows.size());
-  exchange.extra = fitted.extra;
+SharedJoint::Part& SharedJoint::only_part(Shape shape, std::int64_t bytes) {
+  num_parts_ = 1;
+  parts_[0].shape = shape;
+  parts_[0].bytes = bytes;
+  parts_[0].flows.clear();
+  return parts_[0];
+}
+
+bool SharedJoint::exchange(Exchange exchange, Ps ps, Ps at, Ps now) {
+  std::array<std::int64_t, 2> bytes{-1, -1};
+  for (std::size_t i = 0; i < num_parts_; ++i) {
+    const Fit& fitted = fit(exchange, parts_[i], ps);
+    bytes[i] = fitted.bytes;
+    exchange.extra[i] = fitted.extra;
+    if (fitted.bytes >= 0) exchange.left += static_cast<std::int32_t>(parts_[i].flows.size());
+  }
+  if (exchange.left == 0) return false;
   std::size_t id = exchanges_.size();
   if (free_exchanges_.empty()) {
     exchanges_.push_back(exchange);
@@ -67,8 +80,10 @@ bool SharedJoint::exchange(Exchange exchange, std::span<const Flow> flows, std::
     free_exchanges_.pop_back();
     exchanges_[id] = exchange;
   }
-  for (const Flow& flow : flows)
-    fabric_.transfer_at(flow.from, flow.to, fitted.bytes, at, now, *this, id, Purpose::kCollective);
+  for (std::size_t i = 0; i < num_parts_; ++i)
+    for (const Flow& flow : parts_[i].flows)
+      if (bytes[i] >= 0)
+        fabric_.transfer_at(flow.from, flow.to, bytes[i], at, now, *this, 2 * id + i, Purpose::kCollective);
   return true;
 }
 

@@ -134,24 +134,54 @@ void SharedJoint::meet(std::int64_t number, std::size_t stage, Ps now) {
   const Item& item = stages_[stage].items[index];
   const Ps ps = price(run, run.members[0], item);
   if (item.kind == Item::Kind::kCollective) {
-    flows_.clear();
-    // A ring over all ranks of all members goes from member to member once; the rest of it is on their own links.
-    const bool everyone = specs_[static_cast<std::size_t>(item.ops[0])]->everyone;
-    for (std::size_t m = 0; m < members_.size(); ++m) {
-      const std::size_t next = (m + 1) % members_.size();
-      for (std::size_t rank = 0; rank < tp_ && !everyone; ++rank)
-        flows_.push_back({device(m, stage, rank), device(next, stage, rank)});
-      if (everyone) flows_.push_back({device(m, stage, tp_ - 1), device(next, stage, 0)});
-    }
-    const std::size_t ranks = members_.size() * (everyone ? tp_ : 1);
-    const Exchange all{number, static_cast<std::int32_t>(stage), -1, 0, false, 0};
-    if (exchange(all, flows_, bytes_of(run, 0, item.ops[0], ranks), ps, at, now)) return;
+    flows_between(run, stage, item.ops[0]);
+    if (exchange({number, static_cast<std::int32_t>(stage)}, ps, at, now)) return;
   }
   for (std::size_t m = 0; m < members_.size(); ++m) {
     run.cursors[place(m, stage)].at = at + ps;
     ++run.cursors[place(m, stage)].item;
   }
   for (std::size_t m = 0; m < members_.size(); ++m) advance(number, m, stage, now);
+}
+
+// The flows of a collective between the members.
+void SharedJoint::flows_between(const Run& run, std::size_t stage, std::int32_t op) {
+  const CollectiveSpec& spec = *specs_[static_cast<std::size_t>(op)];
+  const std::size_t members = members_.size();
+  if (spec.per_node > 0) {
+    const Feature feature = program_.operators()[static_cast<std::size_t>(op)].feature;
+    return rows_of(spec, run.members[0].place.at(feature), stage);
+  }
+  // A ring over all ranks of all members goes from member to member once; the rest of it is on their own links.
+  Part& part = only_part(spec.everyone ? Shape::kEveryone : Shape::kRing,
+                         bytes_of(run, 0, op, members * (spec.everyone ? tp_ : 1)));
+  for (std::size_t m = 0; m < members; ++m) {
+    const std::size_t next = (m + 1) % members;
+    for (std::size_t rank = 0; rank < tp_ && !spec.everyone; ++rank)
+      part.flows.push_back({device(m, stage, rank), device(next, stage, rank)});
+    if (spec.everyone) part.flows.push_back({device(m, stage, tp_ - 1), device(next, stage, 0)});
+  }
+}
+
+// What leaves a device goes to its neighbour in the node and to its like in the next node: that loads its two ports,
+// and those of the others, as much as rows to all do.
+void SharedJoint::rows_of(const CollectiveSpec& spec, std::int64_t units, std::size_t stage) {
+  const std::size_t members = members_.size(), each = static_cast<std::size_t>(spec.per_node);
+  num_parts_ = 0;
+  for (const Shape shape : {Shape::kNear, Shape::kFar}) {
+    const bool near = shape == Shape::kNear;
+    if (near ? each == 1 : each == members) continue;
+    Part& part = parts_[num_parts_++];
+    part.shape = shape;
+    part.bytes =
+        ceil_div(units * (near ? spec.bytes_per_unit : spec.far_bytes_per_unit), static_cast<std::int64_t>(members));
+    part.flows.clear();
+    for (std::size_t m = 0; m < members; ++m) {
+      const std::size_t next = near ? m / each * each + (m + 1) % each : (m + each) % members;
+      for (std::size_t rank = 0; rank < tp_; ++rank)
+        part.flows.push_back({device(m, stage, rank), device(next, stage, rank)});
+    }
+  }
 }
 
 // What each of a ring's ranks sends; of an exchange of rows, what leaves each rank, in all one neighbour's flow: that
@@ -171,21 +201,23 @@ bool SharedJoint::inside(std::int64_t number, std::size_t member, std::size_t st
   Cursor& cursor = run.cursors[place(member, stage)];
   const Item& item = stages_[stage].items[cursor.item];
   const Ps ps = price(run, run.members[member], item);
-  flows_.clear();
+  Part& part = only_part(Shape::kRing, bytes_of(run, member, item.ops[0], tp_));
   for (std::size_t rank = 0; rank < tp_; ++rank)
-    flows_.push_back({device(member, stage, rank), device(member, stage, (rank + 1) % tp_)});
-  const Exchange own{number, static_cast<std::int32_t>(stage), static_cast<std::int32_t>(member), 0, true, 0};
-  if (ps > 0 && exchange(own, flows_, bytes_of(run, member, item.ops[0], tp_), ps, cursor.at, now)) return true;
+    part.flows.push_back({device(member, stage, rank), device(member, stage, (rank + 1) % tp_)});
+  const Exchange own{number, static_cast<std::int32_t>(stage), static_cast<std::int32_t>(member), 0, true};
+  if (ps > 0 && exchange(own, ps, cursor.at, now)) return true;
   cursor.at += ps;
   return false;
 }
 
 void SharedJoint::landed(TransferId, std::uint64_t token, Ps now) {
-  if (--exchanges_[token].left > 0) return;
-  const Exchange done = exchanges_[token];
-  free_exchanges_.push_back(token);
+  Exchange& open = exchanges_[token / 2];
+  open.at = std::max(open.at, now + open.extra[token % 2]);
+  if (--open.left > 0) return;
+  const Exchange done = open;
+  free_exchanges_.push_back(token / 2);
   const auto stage = static_cast<std::size_t>(done.stage);
-  const Ps at = now + done.extra;
+  const Ps at = done.at;
   if (done.inside) {
     Cursor& cursor = run_of(done.run).cursors[place(static_cast<std::size_t>(done.member), stage)];
     cursor.at = at;
@@ -236,11 +268,11 @@ void SharedJoint::send_next(std::size_t member, std::size_t stage, Ps now) {
     const std::int64_t tokens = run_of(number).members[member].place.tokens;
     const Ps ps = handover.ps[static_cast<std::size_t>(tokens)];
     const CollectiveSpec* spec = specs_[static_cast<std::size_t>(op)];
-    flows_.clear();
+    Part& part = only_part(Shape::kRing, spec == nullptr ? 0 : tokens * spec->bytes_per_unit);
     for (std::size_t rank = 0; rank < tp_ && spec != nullptr; ++rank)
-      flows_.push_back({device(member, stage, rank), device(member, stage + 1, rank)});
-    const Exchange one{number, static_cast<std::int32_t>(stage), static_cast<std::int32_t>(member), 0, false, 0};
-    if (!flows_.empty() && exchange(one, flows_, tokens * spec->bytes_per_unit, ps, at, now)) {
+      part.flows.push_back({device(member, stage, rank), device(member, stage + 1, rank)});
+    const Exchange one{number, static_cast<std::int32_t>(stage), static_cast<std::int32_t>(member)};
+    if (spec != nullptr && exchange(one, ps, at, now)) {
       from.sending = true;
       return;
     }

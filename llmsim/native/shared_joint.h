@@ -7,6 +7,7 @@
 // stretch the flows by their fair shares. Operators that do not use shared links are priced as ever.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -78,7 +79,8 @@ class SharedJoint final : public TransferOwner {
     std::int64_t run = 0;
     std::int32_t stage = 0, member = -1, left = 0;  // member -1: a collective of all
     bool inside = false;                            // a collective of that member's, not a hand-over
-    Ps extra = 0;                                   // after the last flow
+    std::array<Ps, 2> extra{};                      // after the last flow of each part
+    Ps at = 0;                                      // when it ends, as far as is known
   };
   // How many bytes each flow of an exchange carries, and what follows; -1: even the latency is too long.
   struct Fit {
@@ -109,10 +111,22 @@ class SharedJoint final : public TransferOwner {
   struct Flow {
     PlaceId from, to;
   };
+  // What flows of an exchange join: its devices as a ring, or the ranks of all members as one; rows on near or far
+  // ports.
+  enum class Shape : std::uint8_t { kRing, kEveryone, kNear, kFar };
+  // Flows of equal bytes; parts of an exchange use different links.
+  struct Part {
+    Shape shape = Shape::kRing;
+    std::int64_t bytes = 0;
+    std::vector<Flow> flows;
+  };
+  void flows_between(const Run& run, std::size_t stage, std::int32_t op);
+  void rows_of(const CollectiveSpec& spec, std::int64_t units, std::size_t stage);
   // Starts the flows of what takes `ps` alone; false when it is too short for its links' latency, so that none start.
-  bool exchange(Exchange exchange, std::span<const Flow> flows, std::int64_t bytes, Ps ps, Ps at, Ps now);
+  bool exchange(Exchange exchange, Ps ps, Ps at, Ps now);
+  Part& only_part(Shape shape, std::int64_t bytes);
   Ps alone(std::span<const Flow> flows, std::int64_t bytes);
-  const Fit& fit(const Exchange& exchange, std::span<const Flow> flows, std::int64_t bytes, Ps ps);
+  const Fit& fit(const Exchange& exchange, const Part& part, Ps ps);
   bool inside(std::int64_t run, std::size_t member, std::size_t stage, Ps now);
 
   std::vector<Evaluator*> members_;
@@ -129,12 +143,13 @@ class SharedJoint final : public TransferOwner {
   std::int64_t first_run_ = 0, num_runs_ = 0;
   std::vector<Exchange> exchanges_;
   std::vector<std::size_t> free_exchanges_;
-  std::vector<Flow> flows_;            // scratch
+  std::array<Part, 2> parts_;  // of the exchange that is being started
+  std::size_t num_parts_ = 0;
   std::vector<FabricLinkId> crossed_;  // scratch
   std::unique_ptr<Fabric> probe_;      // a fabric without anybody else, made when first needed
   Ps probed_ = 0;
-  // By stage, member, whether it is inside, how many flows, bytes and time.
-  std::map<std::tuple<std::int32_t, std::int32_t, bool, std::size_t, std::int64_t, Ps>, Fit> fits_;
+  // By stage, member, whether it is inside, shape, bytes and time.
+  std::map<std::tuple<std::int32_t, std::int32_t, bool, Shape, std::int64_t, Ps>, Fit> fits_;
 };
 
 }  // namespace llmsim

@@ -36,9 +36,10 @@ def test_exchanges_on_one_kind_of_port_are_flows(tmp_path: Path, backend: str, t
     assert not noted(split(tmp_path, members=1, nodes=2, all2all_backend=backend, tp_size=tp))
 
 
-@pytest.mark.parametrize(("backend", "expected"), [("allgather_reducescatter", False), ("deepep_low_latency", True)])
-def test_those_on_two_kinds_of_ports_are_named(tmp_path: Path, backend: str, expected: bool) -> None:
-    assert noted(split(tmp_path, members=2, nodes=2, all2all_backend=backend)) == expected
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_those_on_two_kinds_of_ports_are_flows_on_both(tmp_path: Path, backend: str) -> None:
+    for tp in (1, 2):
+        assert not noted(split(tmp_path, members=2, nodes=2, all2all_backend=backend, tp_size=tp))
 
 
 @pytest.mark.parametrize(
@@ -51,19 +52,80 @@ def test_kv_slows_exchanges_on_its_ports(
 ) -> None:
     """With a slow port between instances: the same tokens, later. What takes its own times does not notice."""
     document = split(tmp_path, all2all_backend=backend, links=[50, 2], tp_size=tp)
-    with_flows = run(document)
-    monkeypatch.setattr(shared_links, "_flows", lambda *_: shared_links.Flows(rows=False, rings=False))
-    apart = run(document)
-    for results in (with_flows, apart):
+    with_flows, apart = beside_and_apart(document, monkeypatch)
+    assert with_flows > apart
+
+
+def beside_and_apart(document: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[float, float]:
+    """Mean lengths of steps where exchanges are flows beside KV, and where they take their own times."""
+    means = []
+    for _ in range(2):
+        results = run(document, trace="synthetic:n=40,rate=200,input=lognormal:400,output=lognormal:12,seed=5")
         assert set(results.invariants.values()) == {"ok"}
-    assert int(with_flows.requests.finish_ps.sum()) > int(apart.requests.finish_ps.sum())
+        lengths = [end - start for start, end in zip(results.steps["start_ps"], results.steps["end_ps"], strict=True)]
+        means.append(sum(map(int, lengths)) / len(lengths))
+        monkeypatch.setattr(shared_links, "_flows", nothing_stands_for_it)
+    return means[0], means[1]
 
 
-def test_rows_inside_an_instance_stay_on_its_own_links(tmp_path: Path) -> None:
+def nothing_stands_for_it(*_: object) -> shared_links.Flows:
+    return shared_links.Flows(rows=0, rings=False)
+
+
+@pytest.mark.parametrize("slow", ["near", "far"])
+@pytest.mark.parametrize("backend", ["naive", "pplx", "deepep_high_throughput", "deepep_low_latency"])
+def test_kv_slows_exchanges_over_nodes_on_either_port(
+    tmp_path: Path, backend: str, slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks of each role on each of two nodes; KV goes inside nodes and between them."""
+    document = split(
+        tmp_path, members=2, nodes=2, all2all_backend=backend, links=[50, 2, 50] if slow == "near" else [50, 50, 2]
+    )
+    with_flows, apart = beside_and_apart(document, monkeypatch)
+    assert with_flows > apart
+
+
+def test_nothing_else_on_the_links_an_exchange_over_nodes_takes_what_its_table_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request at a time: when its KV is there, steps with flows last as long as without, to the picosecond."""
+    document = split(tmp_path, members=2, nodes=2, all2all_backend="deepep_high_throughput", links=[50, 20, 5])
+
+    def lengths() -> list[int]:
+        results = run(document, trace="synthetic:n=3,rate=0.5,input=fixed:100,output=fixed:6,seed=2")
+        landed = results.handovers.kv_landed_ps  # type: ignore[union-attr]
+        steps = results.steps
+        apart = [
+            not any(start < at + 10**9 and at - 10**9 < end for at in landed)
+            for start, end in zip(steps["start_ps"], steps["end_ps"], strict=True)
+        ]
+        found = zip(steps["group"], steps["start_ps"], steps["end_ps"], apart, strict=True)
+        return [int(end - start) for _, start, end, free in found if free]
+
+    with_flows = lengths()
+    monkeypatch.setattr(shared_links, "_flows", nothing_stands_for_it)
+    assert len(with_flows) > 10 and with_flows == lengths()
+
+
+def test_rows_leave_by_the_port_that_leads_there(tmp_path: Path) -> None:
     """Of what leaves a device, the part for its own tensor-parallel peers does not take the ports between instances."""
-    group = lowered(split(tmp_path, tp_size=2, all2all_backend="deepep_low_latency")).groups[0]
-    (dispatch,) = [op for op in group.operators if op.name == "dispatch"]
-    assert dispatch.among == "everyone"
-    each = shared_links._bytes_per_token(dispatch, group.layout, 2)
-    # Four ranks: of the three others of each, two are another member's; two devices of a member send at once.
-    assert each == -(-dispatch.collective_bytes_per_token * 2 // (3 * 2))
+
+    def bytes_of(nodes: int, each: int, backend: str) -> tuple[Any, tuple[int, int]]:
+        document = split(tmp_path, members=each, nodes=nodes, tp_size=2, all2all_backend=backend)
+        group = lowered(document).groups[0]
+        (dispatch,) = [op for op in group.operators if op.name == "dispatch"]
+        assert dispatch.among == "everyone"
+        return dispatch, shared_links._row_bytes_per_token(dispatch, group.layout, each * nodes, each)
+
+    # Rows for experts on four ranks: of the three others of each, two are another member's; two devices send at once.
+    dispatch, (near, far) = bytes_of(1, 2, "deepep_low_latency")
+    assert (near, far) == (-(-dispatch.collective_bytes_per_token * 2 // (3 * 2)), 0)
+    dispatch, (near, far) = bytes_of(2, 1, "deepep_low_latency")
+    assert (near, far) == (0, -(-dispatch.collective_bytes_per_token * 2 // (3 * 2)))
+    # Eight ranks, four on each node: two of the seven others are near, four far.
+    dispatch, (near, far) = bytes_of(2, 2, "deepep_low_latency")
+    assert (near, far) == (dispatch.collective_bytes_per_token // 7, dispatch.collective_bytes_per_token * 2 // 7)
+    # Each token once to the other node, where it is handed on: two of eight experts, one on each rank, four on a node.
+    dispatch, (near, far) = bytes_of(2, 2, "deepep_high_throughput")
+    row, rank, node = dispatch.rows.row_bytes, 2 / 8, 1 - (4 * 3) / (8 * 7)
+    assert near == pytest.approx(4 * rank * row * 2 / 4, abs=1) and far == pytest.approx(node * row / 2, abs=1)
