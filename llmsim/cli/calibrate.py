@@ -32,8 +32,8 @@ def command(
         list[str] | None,
         typer.Option(
             "--fit",
-            help="time_factor, host_gap_ns, link_bandwidth_gb_per_s or link_latency_ns; repeatable: fitted together. "
-            "Without it each is tried alone and the best is kept.",
+            help="time_factor, host_gap_ns, collective_factor, link_bandwidth_gb_per_s or link_latency_ns; repeatable: "
+            "fitted together. Without it each is tried alone, the link's two together, and the best is kept.",
             show_default=False,
             metavar="<str>",
         ),
@@ -124,6 +124,8 @@ def _simulated(options: "RunOptions", calibration: "Calibration | None") -> "Rec
 def what_can_be_fitted(options: "RunOptions") -> tuple[str, tuple[str, ...]]:
     """The hardware of the deployment, and the constants that matter in it."""
     from llmsim.cli.prepare import prepare
+    from llmsim.model.rank import COLLECTIVES
+    from llmsim.validation.calibrate import LINK
 
     lowered = prepare(options).lowered
     hardware = sorted({group.info.hardware for group in lowered.groups})
@@ -133,5 +135,6 @@ def what_can_be_fitted(options: "RunOptions") -> tuple[str, tuple[str, ...]]:
             "it is about: calibrate each alone"
         )
     linked = any(group.info.tp > 1 and group.costs.link_collectives for group in lowered.groups)
-    links = ("link_bandwidth_gb_per_s", "link_latency_ns") if linked else ()
-    return hardware[0], ("time_factor", "host_gap_ns", *links)
+    measured = any(op.name in COLLECTIVES for group in lowered.groups for op in group.costs.ops)
+    collectives = ("collective_factor",) if measured else ()
+    return hardware[0], ("time_factor", "host_gap_ns", *collectives, *(LINK if linked else ()))

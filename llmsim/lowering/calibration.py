@@ -23,6 +23,7 @@ LIMITS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
         "time_factor": (0.1, 10.0),
         "host_gap_ns": (0.0, 1e9),
+        "collective_factor": (0.01, 100.0),
         "link_bandwidth_gb_per_s": (1e-3, 1e6),
         "link_latency_ns": (0.0, 1e9),
     }
@@ -35,7 +36,8 @@ class Calibration:
     """Constants of one machine; None or one million: as the tables, the engine profile and the cluster file say.
 
     `time_factor_ppm` multiplies every operator's time but those of collectives, in millionths (1,020,000: the machine
-    is 2 % slower than its tables). The link is that of dimension 0, inside a group.
+    is 2 % slower than its tables). `collective_factor_ppm` multiplies that of collectives that have tables: their links
+    are those of the machine that was measured. The link is that of dimension 0, inside a group.
     """
 
     hardware: str
@@ -43,6 +45,7 @@ class Calibration:
     source: str
     time_factor_ppm: int = MILLION
     host_gap_ps: int | None = None
+    collective_factor_ppm: int = MILLION
     link_bandwidth_bytes_per_s: int | None = None
     link_latency_ps: int | None = None
 
@@ -52,6 +55,8 @@ class Calibration:
         parts = [f"operator times x{self.time_factor_ppm / MILLION:.6g}"] if self.time_factor_ppm != MILLION else []
         if self.host_gap_ps is not None:
             parts.append(f"host gap {self.host_gap_ps / 1e9:.6g} ms")
+        if self.collective_factor_ppm != MILLION:
+            parts.append(f"measured collectives x{self.collective_factor_ppm / MILLION:.6g}")
         if self.link_bandwidth_bytes_per_s is not None:
             parts.append(f"link {self.link_bandwidth_bytes_per_s / 1e9:.6g} GB/s")
         if self.link_latency_ps is not None:
@@ -63,6 +68,7 @@ class Calibration:
         return {
             "time_factor": self.time_factor_ppm / MILLION,
             "host_gap_ns": None if self.host_gap_ps is None else self.host_gap_ps / PS_PER_NS,
+            "collective_factor": self.collective_factor_ppm / MILLION,
             "link_bandwidth_gb_per_s": _divided(self.link_bandwidth_bytes_per_s, 1e9),
             "link_latency_ns": _divided(self.link_latency_ps, PS_PER_NS),
         }
@@ -104,6 +110,7 @@ def calibration_of(hardware: str, source: str, values: Mapping[str, float | None
         source=source,
         time_factor_ppm=scaled("time_factor", MILLION) or MILLION,
         host_gap_ps=scaled("host_gap_ns", PS_PER_NS),
+        collective_factor_ppm=scaled("collective_factor", MILLION) or MILLION,
         link_bandwidth_bytes_per_s=scaled("link_bandwidth_gb_per_s", 1e9),
         link_latency_ps=scaled("link_latency_ns", PS_PER_NS),
     )
@@ -150,29 +157,34 @@ def engine_with(engine: EngineArgs, calibration: Calibration) -> EngineArgs:
 
 
 def costs_with(costs: CompiledCosts, calibration: Calibration) -> CompiledCosts:
-    """Every operator's table but those of collectives times the factor, labelled in its source.
+    """Every operator's table times its factor, that of collectives or that of all others, labelled in its source.
 
     A calibrated machine may be faster than its data sheet: the floor then warns and is no longer an invariant.
     """
-    ppm = calibration.time_factor_ppm
+    ppm, collectives_ppm = calibration.time_factor_ppm, calibration.collective_factor_ppm
+    ops = tuple(_scaled_op(op, collectives_ppm if op.name in COLLECTIVES else ppm) for op in costs.ops)
     if ppm == MILLION:
-        return costs
-    label = f", x{ppm / MILLION:.6g} (calibration)"
-
-    def scaled_op(op: OpCost) -> OpCost:
-        if op.name in COLLECTIVES:
-            return op
-        drawn = None if op.drawn is None else replace(op.drawn, ps=_scaled(op.drawn.ps, ppm))
-        return replace(op, ps=_scaled(op.ps, ppm), drawn=drawn, source=op.source + label)
-
+        return replace(costs, ops=ops)
+    label = _label(ppm)
     return replace(
         costs,
-        ops=tuple(scaled_op(op) for op in costs.ops),
+        ops=ops,
         attention=_scaled_attention(costs.attention, ppm, label),
         more_attention=tuple(_scaled_attention(one, ppm, label) for one in costs.more_attention),
         floor=replace(costs.floor, enforce=False),
         sources=tuple(source + label for source in costs.sources),
     )
+
+
+def _label(ppm: int) -> str:
+    return f", x{ppm / MILLION:.6g} (calibration)"
+
+
+def _scaled_op(op: OpCost, ppm: int) -> OpCost:
+    if ppm == MILLION:
+        return op
+    drawn = None if op.drawn is None else replace(op.drawn, ps=_scaled(op.drawn.ps, ppm))
+    return replace(op, ps=_scaled(op.ps, ppm), drawn=drawn, source=op.source + _label(ppm))
 
 
 def _scaled_attention(attention: AttentionCost, ppm: int, label: str) -> AttentionCost:

@@ -13,6 +13,7 @@ from llmsim.validation.compare import Comparison, compare
 from llmsim.validation.pairing import Pairs, pair
 from llmsim.validation.recording import Finding, Recording
 from llmsim.validation.search import Axis, minimise
+from llmsim.validation.simplex import minimise_together
 
 Simulate = Callable[[Calibration | None], Recording]
 """One full simulation of the recorded trace with the constants given (None: nothing fitted)."""
@@ -21,11 +22,15 @@ AXES: Mapping[str, Axis] = MappingProxyType(
     {
         "time_factor": Axis("time_factor", 0.6, 1.6, 2e-4, logarithmic=True, coarse=11),
         "host_gap_ns": Axis("host_gap_ns", 0.0, 12e6, 4e3, logarithmic=False, coarse=7),
+        "collective_factor": Axis("collective_factor", 0.1, 10.0, 1e-3, logarithmic=True, coarse=11),
         "link_bandwidth_gb_per_s": Axis("link_bandwidth_gb_per_s", 1.0, 1024.0, 2e-3, logarithmic=True, coarse=11),
         "link_latency_ns": Axis("link_latency_ns", 0.0, 120e3, 50.0, logarithmic=False, coarse=7),
     }
 )
 """The constants that may be fitted, and no others: each belongs to a machine, never to a run."""
+LINK = ("link_bandwidth_gb_per_s", "link_latency_ns")
+"""Fitted together, as one property of the machine: alone, each would stand for both."""
+SHARE = Axis("share", 0.0, 1.0, 5e-3, logarithmic=False, coarse=9)
 CLEARLY_BETTER = 0.9
 """A constant is preferred to those named before it only if it lowers the objective by a tenth: most of them trade
 against each other, and a machine's speed is the likelier difference."""
@@ -121,8 +126,8 @@ def calibrate(
 ) -> CalibrationReport:  # fmt: skip
     """Fits on the first half by arrival and tests on the second.
 
-    `wanted` names constants to fit together, one after the other (two rounds where there are several); empty: each of
-    `available` alone, and the best of them is chosen. Raises InputError for a constant that is not available here.
+    `wanted` names constants to fit together; empty: each of `available` alone, but the two of the link together, and
+    the best of them is chosen. Raises InputError for a constant that is not available here.
     """
     for name in wanted:
         check_constant(name, available)
@@ -130,7 +135,7 @@ def calibrate(
         raise InputError(f"{real.source}: {len(real)} requests; two halves of at least 10 are needed to fit and test")
     calibrator = Calibrator(replace(real, itl_s=None), simulate, hardware, skip_seconds)
     unfitted = _fit(calibrator, (), half=0)
-    sets = [tuple(wanted)] if wanted else [(name,) for name in available]
+    sets = [tuple(wanted)] if wanted else _one_by_one(available)
     fits = tuple(_fit(calibrator, names, half=0) for names in sets)
     chosen = unfitted
     for fit in fits:
@@ -142,6 +147,10 @@ def calibrate(
     )
 
 
+def _one_by_one(available: Sequence[str]) -> list[tuple[str, ...]]:
+    return [(name,) for name in available if name not in LINK] + ([LINK] if set(LINK) <= set(available) else [])
+
+
 def check_constant(name: str, available: Sequence[str]) -> None:
     """Raises InputError for a name that is no constant, or one that changes nothing in this deployment."""
     if name not in AXES:
@@ -151,20 +160,50 @@ def check_constant(name: str, available: Sequence[str]) -> None:
 
 
 def _fit(calibrator: Calibrator, names: tuple[str, ...], *, half: int) -> Fit:
-    constants: dict[str, float] = {}
+    """One constant alone; several from where they would be one after the other, then all together."""
     before = calibrator.simulations
-    for _ in range(2 if len(names) > 1 else 1):
-        for name in names:
-            others = {key: value for key, value in constants.items() if key != name}
 
-            def error(value: float, name: str = name, others: dict[str, float] = others) -> float:
-                return objective(calibrator.halves({**others, name: value})[half])
+    def error(tried: Mapping[str, float]) -> float:
+        return objective(calibrator.halves(tried)[half])
 
-            constants[name] = minimise(error, AXES[name]).value
+    constants = _along_the_valley(error) if set(names) == set(LINK) else _one_after_the_other(error, names)
+    if len(names) > 1:
+        axes = [AXES[name] for name in names]
+        start = tuple(constants[name] for name in names)
+        best = minimise_together(lambda values: error(dict(zip(names, values, strict=True))), axes, start)
+        constants = dict(zip(names, best, strict=True))
     halves = calibrator.halves(constants)
     fitted, held_out = halves[half], halves[1 - half]
     used = calibrator.simulations - before
     return Fit(names, constants, objective(fitted), fitted, held_out, used)
+
+
+def _one_after_the_other(error: Callable[[Mapping[str, float]], float], names: Sequence[str]) -> dict[str, float]:
+    constants: dict[str, float] = {}
+    for name in names:
+
+        def alone(value: float, name: str = name) -> float:
+            return error({**constants, name: value})
+
+        constants[name] = minimise(alone, AXES[name]).value
+    return constants
+
+
+def _along_the_valley(error: Callable[[Mapping[str, float]], float]) -> dict[str, float]:
+    """Bandwidth and latency of a link: a collective takes bytes / bandwidth + latencies, so many pairs do nearly alike.
+
+    They lie on a line (in 1 / bandwidth and latency) from a link without latency to one that only has latency. Both
+    ends are found first, then how far along the line: the share of a typical collective that is latency.
+    """
+    bandwidth, latency = LINK
+    fast = AXES[bandwidth].largest
+    all_bytes = minimise(lambda value: error({bandwidth: value, latency: 0.0}), AXES[bandwidth]).value
+    all_latency = minimise(lambda value: error({bandwidth: fast, latency: value}), AXES[latency]).value
+
+    def at(share: float) -> dict[str, float]:
+        return {bandwidth: 1 / ((1 - share) / all_bytes + share / fast), latency: share * all_latency}
+
+    return at(minimise(lambda share: error(at(share)), SHARE).value)
 
 
 def _findings(real: Recording, calibrator: Calibrator, chosen: Fit, skip_seconds: float) -> tuple[Finding, ...]:

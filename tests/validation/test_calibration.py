@@ -12,13 +12,21 @@ from hypothesis import strategies as st
 from made_logs import CLUSTER, TP4, rows_of, run_arguments, simulate, write_engine_log
 
 from llmsim.cli import main, run_main
+from llmsim.cli.calibrate import what_can_be_fitted
 from llmsim.cli.prepare import checked_options, prepare
 from llmsim.config.errors import InputError
 from llmsim.costs import OpCost
 from llmsim.lowering.calibration import Calibration, _scaled, calibration_of, load_calibration
+from llmsim.validation.calibrate import LINK, calibrate, held_out_means_percent
+from llmsim.validation.recording import Recording
 from llmsim.validation.search import Axis, minimise
+from llmsim.validation.simplex import minimise_together
+from tests.costs.builders import needs_database
 
 SMALL = "synthetic:n=40,rate=6,input=lognormal:300,output=lognormal:40,seed=5"
+
+
+SILICON_TP4 = ["--cluster-config", str(TP4), "--dataset", SMALL, "--cost-source", "silicon"]
 
 
 def write_calibration(path: Path, **constants: Any) -> Path:
@@ -89,6 +97,53 @@ def test_a_link_is_fitted_where_there_is_one(tmp_path: Path) -> None:
     assert data["constants"]["link_bandwidth_gb_per_s"] == pytest.approx(40, rel=0.05)
 
 
+def linked_server(gb_per_s: float, latency_ns: float, factor: float) -> Recording:
+    """Steps of 10 ms and 160 collectives; the batch, and with it their size, differs from request to request."""
+    n = 60
+    step_s = np.empty(n)
+    for row in range(n):
+        collective_bytes = 16384 * (1 + row % 30)
+        step_s[row] = factor * 10e-3 + 160 * (collective_bytes / (gb_per_s * 1e9) + 2 * latency_ns * 1e-9)
+    tokens = np.full(n, 50)
+    return Recording(
+        "x", "made", tuple(map(str, range(n))), np.arange(n) * 0.5, 4 * step_s, 53 * step_s, tokens, tokens
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("gb_per_s", "latency_ns"), [(24.0, 8000.0), (400.0, 1500.0), (6.0, 0.0)])
+def test_the_two_constants_of_a_link_are_found_together(gb_per_s: float, latency_ns: float) -> None:
+    """One after the other they stop in the valley that joins them; nothing is named, so a link must win by itself."""
+
+    def simulate(calibration: Calibration | None) -> Recording:
+        known = Calibration("H100", "x").constants() if calibration is None else calibration.constants()
+        bandwidth, latency = (known[name] for name in LINK)
+        return linked_server(bandwidth or 16.0, 20e3 if latency is None else latency, known["time_factor"] or 1.0)
+
+    report = calibrate(
+        linked_server(gb_per_s, latency_ns, 1.0), simulate,
+        hardware="H100", wanted=(), available=("time_factor", *LINK), skip_seconds=0.0,
+    )  # fmt: skip
+    assert [fit.fitted for fit in report.fits] == [("time_factor",), LINK]
+    assert report.chosen.fitted == LINK and held_out_means_percent(report.chosen) < 0.2
+    assert report.chosen.constants["link_bandwidth_gb_per_s"] == pytest.approx(gb_per_s, rel=0.05)
+    assert report.chosen.constants["link_latency_ns"] == pytest.approx(latency_ns, rel=0.05, abs=100)
+    assert report.chosen.simulations < 200
+
+
+@needs_database
+def test_measured_collectives_have_a_factor_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain, slow = (
+        {op.name: op for op in one.program_costs if isinstance(op, OpCost)}
+        for calibration in (None, Calibration("H100", "x", collective_factor_ppm=3_000_000))
+        for one in [prepare(replace(checked_options(SILICON_TP4), calibration=calibration)).lowered.groups[0]]
+    )
+    for name, op in plain.items():
+        factor = 3 if name in ("all_reduce", "logits_gather") else 1
+        assert np.array_equal(slow[name].ps, factor * op.ps), name
+        assert ("x3 (calibration)" in slow[name].source) is (factor == 3)
+    assert what_can_be_fitted(checked_options(SILICON_TP4))[1] == ("time_factor", "host_gap_ns", "collective_factor")
+
+
 def test_a_calibrated_run_is_labelled(tmp_path: Path) -> None:
     calibration = write_calibration(tmp_path / "c.json", time_factor=1.5, host_gap_ns=2e6)
     for name, options in (("plain", ()), ("slow", ("--calibration", calibration))):
@@ -122,7 +177,13 @@ def test_scaling_is_exact(times_ps: list[int], ppm: int) -> None:
 
 
 def test_units_survive_the_file() -> None:
-    constants = {"time_factor": 1.25, "host_gap_ns": 10.0, "link_bandwidth_gb_per_s": 40.0, "link_latency_ns": 7.0}
+    constants = {
+        "time_factor": 1.25,
+        "host_gap_ns": 10.0,
+        "collective_factor": 2.0,
+        "link_bandwidth_gb_per_s": 40.0,
+        "link_latency_ns": 7.0,
+    }
     assert calibration_of("H100", "x", constants).constants() == constants
     assert "link 40 GB/s" in calibration_of("H100", "x", constants).label
 
@@ -170,6 +231,19 @@ def test_bad_options(arguments: list[str], words: str, run: Path, capsys: pytest
 def test_the_log_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["calibrate", *run_arguments()]) == 2
     assert "log comes first" in capsys.readouterr().err
+
+
+def test_the_simplex_follows_a_valley_to_its_end() -> None:
+    axes = (Axis("a", 1, 100, 1e-4, True), Axis("b", 0, 50, 1e-3, False))
+
+    def valley(values: tuple[float, ...]) -> float:
+        a, b = values
+        return abs(100 / a + b - 30) + 0.05 * abs(b - 10)
+
+    a, b = minimise_together(valley, axes, (4.0, 5.0))
+    assert a == pytest.approx(5, rel=0.02) and b == pytest.approx(10, rel=0.02)
+    a, b = minimise_together(lambda v: v[0] - v[1], axes, (50.0, 25.0))
+    assert a == pytest.approx(1, rel=1e-3) and b == pytest.approx(50, rel=1e-3), "it stays within the axes"
 
 
 def test_the_search_finds_a_minimum_and_returns_the_best_value_seen() -> None:
