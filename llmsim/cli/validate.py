@@ -33,8 +33,10 @@ def command(
     from llmsim.export.files import atomic_writer, check_writable_folder
     from llmsim.export.json import json_text
     from llmsim.validation import compare, read_recording
+    from llmsim.validation.logs import RECORDED_KINDS
     from llmsim.validation.means import compare_means, means_json, read_means
     from llmsim.validation.means_table import means_markdown
+    from llmsim.validation.outputs import SIMULATED_KINDS
     from llmsim.validation.table import markdown
 
     if not 0 <= skip_seconds < float("inf"):
@@ -46,7 +48,10 @@ def command(
         beside = compare_means(means, read_recording(output))
         texts = {"validation.md": means_markdown(beside), "validation.json": json_text(means_json(beside))}
     else:
-        comparison = compare(read_recording(log), read_recording(output), skip_seconds)
+        real, simulated = read_recording(log), read_recording(output)
+        if real.kind in SIMULATED_KINDS and simulated.kind in RECORDED_KINDS:
+            raise InputError(f"{output} is a {simulated.kind} and {log} a {real.kind}; the recorded run comes first")
+        comparison = compare(real, simulated, skip_seconds)
         texts = {"validation.md": markdown(comparison), "validation.json": json_text(comparison.as_json())}
     if out is not None:
         folder = check_writable_folder(out)

@@ -27,9 +27,10 @@ def with_recorded_arrivals(workload: Workload, log: Path) -> Workload:
     rows = matching_rows(names, recording.request_id)
     if -1 in rows:
         missing = names[rows.index(-1)]
+        failed = next((f" ({one.sentence})" for one in recording.findings if one.code == "failed"), "")
         raise InputError(
-            f'{log}: it has no request "{missing}" of {workload.source}; give the log of this trace, or the part of '
-            "the trace that was run (--num-reqs for its first lines)"
+            f'{log}: it has no request "{missing}" of {workload.source}{failed}; give the log of this trace, or the '
+            "part of the trace that was run (--num-reqs for its first lines)"
         )
     chosen = np.array(rows, dtype=np.int64)
     given = recording.input_tokens[chosen]

@@ -10,11 +10,14 @@ import numpy as np
 
 from llmsim.config.errors import InputError
 from llmsim.validation.recording import UNKNOWN, Finding, Float64, Recording
+from llmsim.validation.units import benchmark_units, check_clocks
 
 Rows = Sequence[tuple[int, dict[str, Any]]]
 """Line number and object of each line of a JSONL file."""
 
 _STAMPS = ("arrival_time", "queued_ts", "first_token_ts", "last_token_ts")
+RECORDED_KINDS = ("vLLM engine log", "vLLM benchmark", "aiperf records")
+"""`Recording.kind` of what this module reads: servers, or clients of servers."""
 CLOCK_GRAIN_S = 1e-6
 """Epoch seconds in a 64-bit float are no finer."""
 LARGEST_COUNT = 2**31 - 1
@@ -25,11 +28,17 @@ def read_engine_log(path: Path, rows: Rows) -> Recording:
     """Stamps of vLLM's engine: `arrival_time` in epoch seconds, the others in seconds of a monotonic clock.
 
     The clocks are aligned by the smallest queued_ts - arrival_time: the quickest way from client to queue counts as 0.
+    A request without a first or a last token (null) failed, and is left out with a finding.
     """
+    good = [(line, row) for line, row in rows if all(row.get(name, 0) is not None for name in _STAMPS[2:])]
+    if not good:
+        raise InputError(f"{path}: none of its {len(rows)} requests has a first and a last token")
+    failed, rows = _failed(len(rows) - len(good), len(rows)), good
     stamps = {name: np.array([_number(path, line, row, name) for line, row in rows]) for name in _STAMPS}
+    check_clocks(path, stamps)
     offset = float(np.min(stamps["queued_ts"] - stamps["arrival_time"]))
     arrival = stamps["arrival_time"] + offset
-    findings = list(_order(arrival, stamps))
+    findings = [*failed, *_order(arrival, stamps)]
     return Recording(
         source=str(path),
         kind="vLLM engine log",
@@ -88,7 +97,7 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
     outputs = np.array([lengths[row] for row in good], dtype=np.int64)
     inputs = _list(path, data, "input_lens", count)
     pooled = np.concatenate(gaps)
-    findings = _failed(count - len(good), count) + _backwards(ttft, total)
+    findings = _failed(count - len(good), count) + _backwards(ttft, total) + benchmark_units(data, ttft)
     chunked = int(sum(len(itls[row]) != outputs[i] - 1 for i, row in enumerate(good)))
     if len(pooled) and chunked:
         sentence = f"{chunked} requests did not stream token by token: their ITLs are those of chunks"
@@ -223,6 +232,8 @@ def _failed(failed: int, total: int) -> list[Finding]:
 
 
 def _number(path: Path, line: int, row: dict[str, Any], name: str) -> float:
+    if name not in row:
+        raise InputError(f"{path}:{line}: {name} is missing; it must be a number")
     return _finite(f"{path}:{line}: {name}", row.get(name))
 
 

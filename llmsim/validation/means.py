@@ -13,6 +13,7 @@ from llmsim.config.errors import InputError
 from llmsim.lowering.calibration import KIND, SCHEMA_VERSION, Calibration, calibration_of
 from llmsim.validation.calibrate import AXES, check_constant
 from llmsim.validation.compare import Value
+from llmsim.validation.files import text_of
 from llmsim.validation.recording import Finding, Float64, Recording
 from llmsim.validation.search import minimise
 
@@ -83,8 +84,8 @@ def read_means(path: Path) -> Means | None:
     is none.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8-sig")) if path.is_file() else None
-    except (OSError, ValueError):
+        data = json.loads(text_of(path, "a table of means is JSON")) if path.is_file() else None
+    except (InputError, ValueError):
         return None
     if not isinstance(data, dict) or data.get("ttfts"):
         return None

@@ -15,6 +15,8 @@ from llmsim.export.csv import COLUMNS
 from llmsim.validation.recording import Finding, KvUse, Recording
 
 NS_PER_S = 1e9
+SIMULATED_KINDS = ("llmsim run folder", "simulator CSV")
+"""`Recording.kind` of what this module reads."""
 
 
 def read_csv(path: Path, text: str) -> Recording:

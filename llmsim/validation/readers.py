@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from llmsim.config.errors import InputError
+from llmsim.validation.files import text_of
 from llmsim.validation.logs import read_aiperf, read_bench, read_engine_log
 from llmsim.validation.outputs import read_csv, read_parquet
 from llmsim.validation.recording import Recording
@@ -15,8 +16,9 @@ KINDS = (
     "requests.parquet or CSV"
 )
 
-WHOLE_FILES = ("ttfts", "mean_ttft_ms", "total_output_tokens", "time_to_first_token")
-"""Keys of files that are one object on one line: vLLM's result with and without details, aiperf's summary."""
+WHOLE_FILES = ("ttfts", "mean_ttft_ms", "total_output_tokens", "time_to_first_token", "experiments")
+"""Keys of files that are one object on one line: vLLM's result with and without details, summary and raw data of
+aiperf and genai-perf."""
 
 
 def read_recording(path: Path) -> Recording:
@@ -31,16 +33,17 @@ def read_recording(path: Path) -> Recording:
                 f"{path}: a folder without requests.parquet is no run folder; `llmsim run --run-dir` writes one"
             )
         return read_parquet(table)
+    if path.is_file() and _starts_with(path, b"PAR1"):
+        return read_parquet(path)
+    return _read_text(path, text_of(path, f"it may be {KINDS}"))
+
+
+def _starts_with(path: Path, magic: bytes) -> bool:
     try:
         with path.open("rb") as stream:
-            head = stream.read(4)
-        if head == b"PAR1":
-            return read_parquet(path)
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InputError(f"{path}: cannot be read ({why}); it may be {KINDS}") from None
-    return _read_text(path, text)
+            return stream.read(len(magic)) == magic
+    except OSError:
+        return False  # text_of says why
 
 
 def _read_text(path: Path, text: str) -> Recording:
@@ -56,6 +59,8 @@ def _read_text(path: Path, text: str) -> Recording:
         return _read_whole(path, whole)
     rows = [(number, _object(path, number, line)) for number, line in lines]
     first = rows[0][1]
+    if set(WHOLE_FILES) & set(first):
+        raise InputError(f"{path}: it holds {len(rows)} results (--append-result); give the one of this run alone")
     if "metadata" in first and "metrics" in first:
         return read_aiperf(path, rows)
     if "first_token_ts" in first:
@@ -70,6 +75,11 @@ def _read_whole(path: Path, data: dict[str, Any]) -> Recording:
     if "time_to_first_token" in data and "ttfts" not in data:
         raise InputError(
             f"{path}: aiperf's summary has no single requests; give profile_export.jsonl, which lies beside it"
+        )
+    if "experiments" in data and "ttfts" not in data:
+        raise InputError(
+            f"{path}: genai-perf's profile_export.json has no token counts; give profile_export_genai_perf.json, which "
+            "lies beside it and has the means, or use aiperf, whose records have them"
         )
     if "ttfts" not in data and not set(WHOLE_FILES) & set(data):
         raise InputError(f"{path}: the keys {', '.join(sorted(data)[:8])} are of no known log; it may be {KINDS}")

@@ -190,6 +190,7 @@ def test_what_has_no_requests_says_what_would_have_worked(tmp_path: Path) -> Non
         ({"duration": 3.0, "mean_ttft_ms": 3.0, "completed": 3}, "--save-detailed"),
         ({"time_to_first_token": {"unit": "ms", "avg": 3.0}}, "profile_export.jsonl"),
         ([1, 2], "a JSON list is no known log"),
+        ({"experiments": [{"requests": [{"timestamp": 1, "response_timestamps": [2]}]}]}, "no token counts"),
     ):
         (tmp_path / "x").write_text(json.dumps(content), encoding="utf-8")
         with pytest.raises(InputError, match=expected):
