@@ -6,7 +6,7 @@ from figures import published
 from figures.clusters import A6000, A6000_LINK, A6000_POWER, LLAMA_8B, cluster, instance
 from figures.report import Comparison, FigureReport
 from figures.runs import Outcome, Run, Workspace, per_second
-from figures.style import OURS, PARTS, PEER, REAL, save, subplots
+from figures.style import OURS, PARTS, PEER, REAL, part_label, save, subplots
 
 TITLE = "processing in memory"
 TRACE = "synthetic:n=256,rate=10,input=fixed:128,output=fixed:512,seed=10"
@@ -71,7 +71,7 @@ def _energy(work: Workspace, axis: Any, done: dict[str, Outcome]) -> None:
         tokens = outcome.summary["total_output_tokens"]
         for color, (part, energy_j) in zip(PARTS, outcome.summary["energy"]["components_j"].items(), strict=False):
             value = energy_j / tokens
-            axis.bar(place, value, 0.5, bottom=bottom, color=color, label="_" if place else part)
+            axis.bar(place, value, 0.5, bottom=bottom, color=color, label="_" if place else part_label(part))
             bottom += value
             rows.append((name, part, f"{value:.5f}"))
     axis.set_xticks(range(len(done)), list(done))

@@ -6,7 +6,7 @@ from figures import published
 from figures.clusters import A6000, A6000_LINK, LLAMA_8B, SERVER_POWER, cluster, instance
 from figures.report import Comparison, FigureReport
 from figures.runs import Outcome, Run, Workspace, read_columns
-from figures.style import OURS, PARTS, REAL, note, save, subplots
+from figures.style import OURS, PARTS, REAL, note, part_label, save, subplots
 
 TITLE = "power and energy"
 PULSES = (
@@ -47,6 +47,10 @@ def build(work: Workspace) -> FigureReport:
             continue
         stacks[run.name] = outcome.summary["energy"]["components_j"]
         _power(work, outcome, axis)
+        axis.axhline(published.POWER_REAL_W[run.name], color=REAL, alpha=0.4, linewidth=2.4, label="measured mean")
+        axis.axhline(
+            outcome.summary["energy"]["mean_power_w"], color=OURS, linestyle="--", linewidth=1.0, label="llmsim mean"
+        )
         energy = outcome.summary["energy"]
         report.remarks.append(
             f"{run.title}: {energy['total_j'] / 1e3:.1f} kJ in {energy['window_s']:.0f} s, mean "
@@ -84,7 +88,7 @@ def _power(work: Workspace, outcome: Outcome, axis: Any) -> None:
             [float(t) for t, _ in lines], [float(w) for _, w in lines], color=REAL, label="measured", linewidth=1.0
         )
     axis.step(time_s, watts, color=OURS, where="pre", linewidth=1.0, label="llmsim")
-    axis.set(ylim=(0, None), xlim=(0, None))
+    axis.set(ylim=(0, 1.06 * max(watts)), xlim=(0, None))
     rows = [(f"{t:g}", f"{w:.2f}") for t, w in zip(time_s, watts, strict=True)]
     work.write_table(f"{outcome.run.name}_power", ("time_s", "power_w"), rows)
 
@@ -94,7 +98,7 @@ def _breakdown(work: Workspace, axis: Any, stacks: dict[str, dict[str, float]]) 
     bottoms = [0.0] * len(stacks)
     for color, name in zip(PARTS, names, strict=False):
         values = [stack[name] / 1e3 for stack in stacks.values()]
-        axis.bar(range(len(stacks)), values, 0.5, bottom=bottoms, color=color, label=name)
+        axis.bar(range(len(stacks)), values, 0.5, bottom=bottoms, color=color, label=part_label(name))
         bottoms = [bottom + value for bottom, value in zip(bottoms, values, strict=True)]
     axis.set_xticks(range(len(stacks)), list(stacks))
     axis.set(title="energy, kJ")

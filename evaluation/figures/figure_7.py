@@ -9,6 +9,7 @@ from figures.report import Comparison, FigureReport
 from figures.runs import Outcome, Run, Workspace
 from figures.style import PARTS, REAL, note, save, subplots
 
+TRACE = "dataset/sharegpt_pulse_req50_n6_delay15_pc.jsonl"
 TITLE = "memory use and prefix hit rate"
 PULSES = (
     "synthetic:n=300,arrivals=burst:size=50:every_s=15,input=lognormal:200:cv=1.3:min=1:max=1807,"
@@ -19,7 +20,7 @@ PULSES = (
 
 def runs(work: Workspace) -> list[Run]:
     """One instance with the device's own cache; two with a pool in host memory that both use."""
-    trace = work.of_artifact("dataset/sharegpt_pulse_req50_n6_delay15_pc.jsonl")
+    trace = work.of_artifact(TRACE)
     profiles = work.of_artifact("perf_models")
     source = ("--profile-dir", str(profiles)) if profiles else ()
     engine = (*published.EAGER, *source)
@@ -50,7 +51,7 @@ def build(work: Workspace) -> FigureReport:
             axes[1][column].set_axis_off()
             continue
         _panel(work, outcome, axes[0][column], axes[1][column])
-        if work.of_artifact("dataset/sharegpt_pulse_req50_n6_delay15_pc.jsonl"):
+        if _same_trace(work):
             _compare(work, outcome, report)
         hits = outcome.summary["prefix_cache"]
         for pool in outcome.summary.get("kv_tiers") or ():
@@ -66,6 +67,11 @@ def build(work: Workspace) -> FigureReport:
         axis.set_xlabel("time, s")
     save(figure, work.folder / "figure_7.pdf")
     return report
+
+
+def _same_trace(work: Workspace) -> bool:
+    """The measured figures are of the artifact's trace; no other is compared with them."""
+    return work.of_artifact(TRACE) is not None
 
 
 def _compare(work: Workspace, outcome: Outcome, report: FigureReport) -> None:
@@ -117,6 +123,11 @@ def _panel(work: Workspace, outcome: Outcome, memory: Any, rate: Any) -> None:
         queried = list(accumulate(columns["queried_tokens"][i] for i in mine))
         rates = [100 * hit / max(asked, 1) for hit, asked in zip(hits, queried, strict=True)]
         _measured(work, outcome.run.name, group, memory, rate)
+        if _same_trace(work):
+            real = published.MEMORY_REAL[outcome.run.name][group]
+            ring: dict[str, Any] = {"color": REAL, "marker": "o", "markerfacecolor": "none", "linestyle": "none"}
+            memory.plot(time_s[-1:], [real.held_mib * 2**20 / 1e9], **ring, label="measured, at the end")
+            rate.plot(time_s[-1:], [real.hit_percent], **ring)
         label = f"instance {group}"
         first, second = PARTS[2 * group], PARTS[2 * group + 1]
         memory.plot(time_s, held, color=first, label=f"{label}, all with content")

@@ -1,14 +1,18 @@
 """Figure 9: throughput over time and latencies on a TPU v6e."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from figures import published
 from figures.clusters import LLAMA_8B, TPU_LINK, TPU_V6E, cluster, instance
 from figures.figure_5 import LLAMA
 from figures.report import Comparison, FigureReport
 from figures.runs import Run, Workspace, per_second
-from figures.style import OURS, REAL, save, subplots
+from figures.style import OURS, PEER, REAL, save, subplots
 from llmsim.validation.throughput import read_series
 
 TITLE = "TPU v6e"
+LATENCIES = [f"{kind}_{metric}_ms" for metric in ("ttft", "tpot", "itl") for kind in ("mean", "p99")]
 
 
 def runs(work: Workspace) -> list[Run]:
@@ -30,21 +34,14 @@ def build(work: Workspace) -> FigureReport:
         return report
     series, summary = per_second(outcome, "generation_tokens"), outcome.summary
     work.write_table("TPU-v6e_throughput", ("time_s", "throughput"), list(enumerate(series)))
-    names = [f"{kind}_{metric}_ms" for metric in ("ttft", "tpot", "itl") for kind in ("mean", "p99")]
-    work.write_table("TPU-v6e_latency", ("metric", "ms"), [(name, summary[name]) for name in names])
-    figure, axes = subplots(1, 2, width=3.2, height=2.1)
+    work.write_table("TPU-v6e_latency", ("metric", "ms"), [(name, summary[name]) for name in LATENCIES])
+    figure, axes = subplots(1, 2, width=3.2, height=2.3)
     measured = work.of_artifact("figure_9/reference/SD_throughput.tsv")
     if measured:
         axes[0][0].plot(read_series(measured), color=REAL, label="measured")
     axes[0][0].plot(series, color=OURS, label="llmsim")
     axes[0][0].set(title=run.title, xlabel="time, s", ylabel="generated tokens/s", ylim=(0, None), xlim=(0, None))
-    axes[0][1].barh(range(len(names)), [summary[name] for name in names], 0.6, color=OURS)
-    axes[0][1].set_yticks(range(len(names)), [name.removesuffix("_ms").replace("_", " ").upper() for name in names])
-    for place, name in enumerate(names):
-        axes[0][1].annotate(f" {summary[name]:.0f}", (summary[name], place), va="center", fontsize=7)
-    axes[0][1].set(title="latency, ms")
-    axes[0][1].invert_yaxis()
-    axes[0][1].grid(axis="y", visible=False)
+    _latencies(axes[0][1], summary)
     save(figure, work.folder / "figure_9.pdf")
     shares = summary["sources"]["by_provenance"]
     report.remarks.append(
@@ -60,3 +57,26 @@ def build(work: Workspace) -> FigureReport:
         )
     report.remarks.append(f"the paper's own error of the series is {published.SERIES_ERROR['TPU-v6e']} %")
     return report
+
+
+def _latencies(axis: Any, summary: dict[str, Any]) -> None:
+    """Bars of ours, and of what was measured and of the peer's where they were published."""
+    bars: tuple[tuple[str, str, Mapping[str, float]], ...] = (
+        ("measured", REAL, published.TPU_REAL),
+        ("LLMServingSim 2.0", PEER, published.TPU_PEER),
+        ("llmsim", OURS, summary),
+    )
+    for row, (label, color, values) in enumerate(bars):
+        known = [(place + 0.26 * (row - 1), values[name]) for place, name in enumerate(LATENCIES) if name in values]
+        axis.barh([place for place, _ in known], [value for _, value in known], 0.24, color=color, label=label)
+        for place, value in known:
+            axis.annotate(f" {value:.0f}", (value, place), va="center", fontsize=6)
+    axis.set_yticks(range(len(LATENCIES)), [_label(name) for name in LATENCIES])
+    axis.set(title="latency, ms")
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)
+
+
+def _label(name: str) -> str:
+    kind, metric, _ = name.split("_")
+    return f"{kind} {metric.upper()}"

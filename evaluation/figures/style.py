@@ -10,6 +10,11 @@ PARTS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999
 """Up to seven parts of a stack, in a fixed order."""
 
 
+def part_label(name: str) -> str:
+    """A component of the server's energy as a reader writes it."""
+    return {"cpu": "CPU", "dram": "DRAM", "nics": "NICs"}.get(name, name)
+
+
 def subplots(rows: int, columns: int, *, width: float = 2.5, height: float = 1.9) -> tuple[Any, Any]:
     """(figure, axes[row][column]) in inches per panel."""
     import matplotlib
