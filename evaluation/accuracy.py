@@ -18,6 +18,7 @@ import accuracy_memory
 import accuracy_published
 import accuracy_static
 from accuracy_data import SectionSkipped, needed
+from drain import drain_markdown, read_drain, step_price
 from targets import reach, targets_markdown
 
 from llmsim.cli.checked import RunOptions
@@ -138,6 +139,9 @@ def half_split(folder: Path) -> str:
             skip_seconds=2.0,
         )
         parts += [f"From the {source}:", calibration_markdown(report)]
+    prices = {source: step_price(run.options(source)) for source in SOURCES}
+    drains = {source: (read_drain(run.real(), price), price) for source, price in prices.items()}
+    parts += [accuracy_static.DRAIN, drain_markdown(drains), accuracy_static.DRAIN_NOTES]
     return "\n\n".join(part.strip("\n") for part in parts)
 
 
