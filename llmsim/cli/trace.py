@@ -25,7 +25,20 @@ INSPECTED_KEYS = 1 << 23
 """Where a trace says how much of a prompt repeats, but names no blocks, a card looks at so many blocks at most: larger
 ones where the trace is long."""
 TARGETS = ("llmservingsim", "mooncake")
-SELECTION = ("speedup", "window", "sample", "seed", "limit", "rate", "failures", "turns", "block", "tokenizer")
+SELECTION = (
+    "speedup",
+    "window",
+    "sample",
+    "seed",
+    "limit",
+    "rate",
+    "failures",
+    "turns",
+    "block",
+    "tokenizer",
+    "columns",
+    "unit",
+)
 
 Input = Annotated[str, typer.Argument(help="Trace file (also .gz, .zst), or synthetic:...", show_default=False)]
 Format = Annotated[str | None, typer.Option("--format", help="Format, instead of telling it by content.")]
@@ -39,6 +52,10 @@ Failures = Annotated[str | None, typer.Option("--failures", help="Requests witho
 Turns = Annotated[str | None, typer.Option("--turns", help="Of a ShareGPT conversation: all (default) or first.")]
 Block = Annotated[str | None, typer.Option("--block", help="Tokens per hash id of the input.")]
 Tokenizer = Annotated[str | None, typer.Option("--tokenizer", help="tokenizer.json that counts text.")]
+Columns = Annotated[
+    str | None, typer.Option("--columns", help="Of any CSV: ARRIVAL|PROMPT|ANSWER, the names of its columns.")
+]
+Unit = Annotated[str | None, typer.Option("--unit", help="Of a CSV's arrivals: s, ms, us or ns.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the card as JSON.")]
 MaxModelLen = Annotated[int | None, typer.Option("--max-model-len", min=1, help="Count requests that exceed it.")]
 Output = Annotated[Path, typer.Argument(help="File to write.", show_default=False)]
@@ -62,6 +79,8 @@ def inspect(
     turns: Turns = None,
     block: Block = None,
     tokenizer: Tokenizer = None,
+    columns: Columns = None,
+    unit: Unit = None,
     max_model_len: MaxModelLen = None,
     as_json: Json = False,
 ) -> None:
@@ -90,6 +109,8 @@ def convert(
     turns: Turns = None,
     block: Block = None,
     tokenizer: Tokenizer = None,
+    columns: Columns = None,
+    unit: Unit = None,
 ) -> None:
     given = dict(locals())
     from llmsim.export.files import check_writable, keep_inputs

@@ -32,6 +32,10 @@ class TraceOptions:
     tokenizer: str | None = None
     """A tokenizer.json for text, read by the package `tokenizers`."""
     format: str | None = None
+    columns: tuple[str, str, str] | None = None
+    """Of a CSV with names of its own: the columns of arrivals ("": it has none), prompt tokens and answer tokens."""
+    unit: str | None = None
+    """Of that CSV's arrivals: s, ms, us or ns."""
 
     @property
     def changes_workload(self) -> bool:
@@ -119,6 +123,13 @@ def _word(*known: str) -> Callable[[str], str]:
     return parse
 
 
+def _columns(text: str) -> tuple[str, str, str]:
+    arrival, prompt, answer = (name.strip() for name in text.split("|"))
+    if not prompt or not answer:
+        raise ValueError
+    return arrival, prompt, answer
+
+
 def _text(text: str) -> str:
     if not text:
         raise ValueError
@@ -137,4 +148,6 @@ _PARSERS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "block": ("block", _block, "an integer from 1 to 1048576"),
     "tokenizer": ("tokenizer", _text, "the path of a tokenizer.json"),
     "format": ("format", _text, "the name of a format"),
+    "columns": ("columns", _columns, "three names of columns, ARRIVAL|PROMPT|ANSWER; the first may be left empty"),
+    "unit": ("unit", _word("s", "ms", "us", "ns"), "s, ms, us or ns"),
 }

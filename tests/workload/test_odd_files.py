@@ -76,7 +76,11 @@ KINDS: dict[str, dict[str, Callable[[str], str]]] = {
         "quoted": each_row(lambda row: row, quoting=csv.QUOTE_ALL),
         "blanks and quotes": lambda text: each_row(lambda row: row, quoting=csv.QUOTE_ALL)(text).replace('","', '", "'),
         "more columns": each_row(lambda row: [*row, 'a,"b\nc']),
-        "floats": each_row(lambda row: [f"{cell}.0" if cell.isdigit() else cell for cell in row]),
+        "floats": each_row(
+            lambda row: (
+                row[:1] + [f"{cell}.0" if cell.isdigit() else cell for cell in row[1:]]
+            )  # the first may be an id
+        ),
     },
 }
 CASES = [

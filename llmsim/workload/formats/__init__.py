@@ -30,6 +30,7 @@ FORMATS = {
     "burstgpt": "burstgpt",
     "vidur": "vidur",
     "baseten": "baseten",
+    "csv": "csv_columns",
 }
 """Name -> module with `detect(head)` and `read(source, head)`; the first to recognise a file has it."""
 
@@ -61,7 +62,8 @@ def detect(path: str, head: Head) -> str:
             return name
     if head.kind == "empty":
         raise InputError(f"{path}: the trace is empty")
-    columns = f" (columns {', '.join(head.columns)})" if head.kind == "csv" else ""
+    named = "; columns=ARRIVAL|PROMPT|ANSWER names its columns"
+    columns = f" (columns {', '.join(head.columns)}{named})" if head.kind == "csv" else ""
     simplest = '{"input_toks": 200, "output_toks": 100, "arrival_time_ns": 0}'
     raise InputError(
         f'{path}:1:1: not a trace that is known: it begins with "{head.shown}"{columns}; the simplest has lines such '
@@ -98,8 +100,11 @@ def read_trace(
     """
     options = options or TraceOptions()
     head = head_of(Path(path))
-    name = options.format or detect(str(path), head)
+    name = options.format or ("csv" if options.columns else detect(str(path), head))
     module = module_of(name)
+    for option in ("columns", "unit"):
+        if name != "csv" and getattr(options, option) is not None:
+            raise InputError(f'{path}: "{option}" is for a CSV with names of its own, but this is read as {name}')
     if name == "llmservingsim":
         from llmsim.workload.jsonl import load_trace
 

@@ -1,10 +1,8 @@
 """Baseten's request exports (Parquet or Arrow): timestamp_start_unix_ms, input_tokens, output_tokens, block hashes."""
 
-from collections.abc import Iterator
-from typing import Any
-
 from llmsim.config.errors import InputError
 from llmsim.workload.formats.head import Head
+from llmsim.workload.formats.parquet import stored_batches
 from llmsim.workload.formats.rows import note_unused, scaled_ns
 from llmsim.workload.formats.source import Source
 from llmsim.workload.formats.table import Table
@@ -22,7 +20,7 @@ def read(source: Source, head: Head) -> Table:
     table = Table(source, block_tokens=source.options.block or BLOCK_TOKENS, labels=True)
     table.unit = "row"
     number, size = 0, None
-    for batch in _batches(table, head):
+    for batch in stored_batches(source.path, head.kind, _wanted(table, head)):
         columns = {name: batch.column(index).to_pylist() for index, name in enumerate(batch.schema.names)}
         blank = [None] * batch.num_rows
         hashes, sizes, sessions = (columns.get(name, blank) for name in OPTIONAL)
@@ -45,30 +43,9 @@ def read(source: Source, head: Head) -> Table:
     return table
 
 
-def _batches(table: Table, head: Head) -> Iterator[Any]:
-    path = table.source.path
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        if head.kind == "parquet":
-            file = pq.ParquetFile(path)
-            yield from file.iter_batches(20_000, columns=_columns(table, file.schema_arrow.names))
-        else:
-            with pa.memory_map(path) as data:
-                reader = pa.ipc.open_file(data)
-                names = _columns(table, reader.schema.names)
-                for index in range(reader.num_record_batches):
-                    yield reader.get_batch(index).select(names)
-    except ImportError:
-        raise InputError(f"{path}: reading Parquet needs pyarrow") from None
-    except pa.ArrowException as error:
-        raise InputError(f"{path}: not readable as {head.kind} ({error})") from None
-
-
-def _columns(table: Table, found: list[str]) -> list[str]:
-    missing = [name for name in WANTED if name not in found]
+def _wanted(table: Table, head: Head) -> list[str]:
+    missing = [name for name in WANTED if name not in head.columns]
     if missing:
         raise InputError(f'{table.source.path}: the column "{missing[0]}" is missing; needed are {", ".join(WANTED)}')
-    note_unused(table, 1, found, [*WANTED, *OPTIONAL])
-    return [name for name in found if name in WANTED + OPTIONAL]
+    note_unused(table, 1, head.columns, [*WANTED, *OPTIONAL])
+    return [name for name in head.columns if name in WANTED + OPTIONAL]

@@ -19,7 +19,7 @@ class Head:
     """`kind` is "lines" (a JSON object per line), "object" or "array" (one JSON document), "csv", "parquet", "arrow",
     "empty" or "" (nothing known). `first` is the first JSON object where the head holds it whole; `keys` its keys, or
     all keys, at any depth, of the part that is there; `columns` the fields of a CSV's first line, without blanks
-    around them."""
+    around them, or the columns of a Parquet or Arrow file."""
 
     kind: str
     keys: frozenset[str] = frozenset()
@@ -40,7 +40,9 @@ def head_of(path: Path) -> Head:
         return Head("empty")
     for magic, kind in ((b"PAR1", "parquet"), (b"ARROW1", "arrow")):
         if data.startswith(magic):
-            return Head(kind)
+            from llmsim.workload.formats.parquet import stored_columns
+
+            return Head(kind, columns=stored_columns(str(path), kind))
     line = data.split(b"\n", 1)[0]
     shown = line[:60].decode("utf-8", "replace").rstrip()
     if data[:1] == b"{":

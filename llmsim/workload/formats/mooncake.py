@@ -2,7 +2,7 @@
 
 Two requests with equal leading `hash_ids` share those blocks; the last id of a prompt may name a partial block. A row
 of a session with `delay` (ms) comes that long after the last token of the row before it; one with a timestamp comes
-then.
+then. A file without any times, as ServeGen's batch jobs, begins as a whole.
 """
 
 from typing import Annotated
@@ -32,7 +32,7 @@ class Row(msgspec.Struct, gc=False):
     delay: float | None = None
     delay_ms: float | None = None
     priority: int | None = None
-    request_id: str | None = None
+    request_id: str | int | None = None
     model: str | None = None
     created_time: float | None = None
     input_tokens: Count | None = None
@@ -41,18 +41,22 @@ class Row(msgspec.Struct, gc=False):
 
 def detect(head: Head) -> bool:
     lengths = head.has("input_length", "output_length") or head.has("input_tokens", "output_tokens")
-    timed = any(head.has(name) for name in ("timestamp", "created_time", "delay", "delay_ms"))
     lines = head.kind in ("lines", "object") and not head.has("chat_id")
-    return lines and lengths and (timed or head.has("hash_ids"))
+    return lines and (lengths or head.has("input_length", "hash_ids"))
 
 
 def read(source: Source, head: Head) -> Table:
     table = Table(source, block_tokens=source.options.block or BLOCK_TOKENS)
     stops_early = bool(head.first and "session_id" not in head.first)
+    untimed = bool(head.first) and not any(
+        head.has(name) for name in ("timestamp", "created_time", "delay", "delay_ms")
+    )
+    if untimed and source.options.rate is None:
+        table.notes.append(f"{source.path}: no timestamps, so all requests begin at 0; rate= spreads them")
     for batch in json_batches(table, Row):
         if not isinstance(batch, Batch) or not (table.wants(len(batch.records)) and _take_all(table, batch)):
             for number, row in each(batch):
-                take(table, number, row)
+                take(table, number, row, untimed=untimed)
                 if table.full and stops_early:
                     return table
         if table.full and stops_early:
@@ -88,8 +92,8 @@ def _take_all(table: Table, batch: Batch[Row]) -> bool:
     )
 
 
-def take(table: Table, number: int, row: Row) -> None:
-    """Adds one row; refuses it where it lacks a length or a time."""
+def take(table: Table, number: int, row: Row, *, untimed: bool = False) -> None:
+    """Adds one row; refuses it where it lacks a length or, unless the whole file is `untimed`, a time."""
     tokens_in = row.input_length if row.input_length is not None else row.input_tokens
     tokens_out = row.output_length if row.output_length is not None else row.output_tokens
     if tokens_in is None or tokens_out is None:
@@ -98,17 +102,19 @@ def take(table: Table, number: int, row: Row) -> None:
     at_ms = row.timestamp if row.timestamp is not None else row.created_time
     delay_ms = row.delay if row.delay is not None else row.delay_ms
     session = None if row.session_id is None else str(row.session_id)
-    if at_ms is None and (delay_ms is None or session is None):
+    if at_ms is None and not untimed and (delay_ms is None or session is None):
         raise table.refusal(number, '"timestamp" is missing; only the later rows of a session may have "delay" instead')
     if delay_ms is not None and delay_ms < 0:
         raise table.refusal(number, f'"delay" is {delay_ms:g}, but must be 0 or more')
+    if untimed and at_ms is not None:
+        raise table.refusal(number, "has a timestamp, but the first row has none: all rows need one, or no row")
     at_ns = 0 if at_ms is None else scaled_ns(table, number, at_ms, NS_PER_MS, "timestamp")
     after_ns = -1 if at_ms is not None or delay_ms is None else scaled_ns(table, number, delay_ms, NS_PER_MS, "delay")
     added = table.add(
         number, at_ns, tokens_in, tokens_out, after_ns=after_ns, session=session, ids=row.hash_ids, model=row.model
     )
     if added and (row.request_id is not None or row.priority is not None):
-        table.detail(request_id=row.request_id, priority=row.priority)
+        table.detail(request_id=None if row.request_id is None else str(row.request_id), priority=row.priority)
 
 
 def rows(workload: Workload, block_tokens: int = BLOCK_TOKENS) -> list[dict[str, object]]:

@@ -153,6 +153,12 @@ class CsvRows:
                         raise self.table.refusal(
                             reader.line_num, f"{len(fields)} fields, but the header names {len(self.names)}"
                         )
+                    if len(fields) > len(self.names) and any(map(str.strip, fields[len(self.names) :])):
+                        raise self.table.refusal(
+                            reader.line_num,
+                            f"{len(fields)} fields, but the header names {len(self.names)}: a value with a comma in "
+                            "it needs quotes",
+                        )
                     yield reader.line_num, fields
             except csv.Error as error:
                 raise self.table.refusal(reader.line_num, f"not valid CSV: {error}") from None
@@ -204,6 +210,8 @@ def _lines(path: str, stream: Any) -> Iterator[str]:
 
 def scaled_ns(table: Table, number: int, value: float, ns_per_unit: int, name: str) -> int:
     """A time as ns; refuses what no clock says."""
+    if value != value:
+        raise table.refusal(number, f'"{name}" is NaN, but must be a number')
     time_ns = value * ns_per_unit
     if not abs(time_ns) < 1 << 62:
         raise table.refusal(number, f'"{name}" is {value}, beyond {MAX_TIME_NS} ns')

@@ -1,4 +1,5 @@
-"""ShareGPT conversations (a JSON list): each exchange is a request whose prompt repeats the conversation so far.
+"""Conversations of ShareGPT, LMSYS-Chat-1M, WildChat or OpenAI's `messages` (JSON or Parquet): each exchange is a
+request whose prompt repeats the conversation so far.
 
 There are no arrival times: all conversations begin at 0 unless `rate` spreads them. Without a tokenizer a text of B
 bytes of UTF-8 counts as ceil(B / 4) tokens, and at least 1: English is near 4 bytes per token in current
@@ -7,7 +8,7 @@ are exact for the texts alone; no chat template is added in either case.
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -21,11 +22,13 @@ from llmsim.core import Int64
 from llmsim.workload.formats.batches import Batch
 from llmsim.workload.formats.documents import json_documents
 from llmsim.workload.formats.head import Head
+from llmsim.workload.formats.parquet import stored_batches
 from llmsim.workload.formats.source import Rows, Source, Texts
 from llmsim.workload.formats.table import Table
 
 BYTES_PER_TOKEN = 4
 ASKING, ANSWERING = ("human", "user", "system"), ("gpt", "assistant", "chatgpt", "bing", "bard")
+SAID = ("conversations", "conversation", "messages")
 NO_TURNS = 'not a conversation: "conversations" must be a list of turns'
 TURN = '"conversations[{}]" needs "from" and "value", both texts'
 ASKS, ANSWERS = 1, 2
@@ -44,15 +47,30 @@ class Conversation(msgspec.Struct, gc=False):
     conversation: list[Turn] | None = None
     id: str | int | None = None
     conversation_id: str | int | None = None
+    conversation_hash: str | None = None
+    messages: list[Turn] | None = None
+
+    @property
+    def turns(self) -> list[Turn] | None:
+        """What was said, whichever key has it."""
+        for turns in (self.conversations, self.conversation, self.messages):
+            if turns is not None:
+                return turns
+        return None
 
 
 def detect(head: Head) -> bool:
-    return head.kind in ("array", "lines", "object") and (head.has("conversations") or head.has("conversation"))
+    if head.kind == "parquet":
+        return any(name in head.columns for name in SAID)
+    said = head.has("conversations") or head.has("conversation")
+    if head.has("messages") and not any(head.has(name) for name in ("input_length", "timestamp", "delay")):
+        said = True
+    return head.kind in ("array", "lines", "object") and said
 
 
 def read(source: Source, head: Head) -> Table:
     reader = _Reader(source)
-    for batch in json_documents(source.path, Conversation):
+    for batch in _stored(source, head) if head.kind == "parquet" else json_documents(source.path, Conversation):
         if isinstance(batch, Batch):
             reader.take_all(batch)
         else:
@@ -81,6 +99,14 @@ class _Exchanges:
 
     def only(self, kept: NDArray[np.bool_]) -> "_Exchanges":
         return _Exchanges(self.conversation[kept], self.questions[kept], self.answers[kept])
+
+
+def _stored(source: Source, head: Head) -> Iterator[tuple[int, int, Any]]:
+    """(row, 1, conversation) of a Parquet file, as LMSYS-Chat-1M and WildChat are published."""
+    names = [name for name in (*SAID, "id", "conversation_id", "conversation_hash") if name in head.columns]
+    values = chain.from_iterable(batch.to_pylist() for batch in stored_batches(source.path, "parquet", names))
+    for number, value in enumerate(values, 1):
+        yield number, 1, value
 
 
 class _Reader:
@@ -115,7 +141,7 @@ class _Reader:
         limited = self._options.limit > 0 and not self._options.changes_workload
         lists = []
         for index, conversation in enumerate(conversations):
-            turns = conversation.conversations if conversation.conversations is not None else conversation.conversation
+            turns = conversation.turns
             if turns is None:
                 line, column = place(index)
                 raise self.table.refusal(line, NO_TURNS, column)
@@ -188,13 +214,17 @@ def _roles(speakers: list[str]) -> NDArray[np.int64]:
 
 
 def _name(conversation: Conversation, number: int) -> str:
-    name = conversation.id if conversation.id is not None else conversation.conversation_id
-    return str(number if name is None else name)
+    for name in (conversation.id, conversation.conversation_id, conversation.conversation_hash):
+        if name is not None:
+            return str(name)
+    return str(number)
 
 
 def _problem(value: Any) -> str:
     """What is wrong with a value that is no conversation."""
-    turns = value.get("conversations", value.get("conversation")) if isinstance(value, dict) else None
+    turns = (
+        next((value[name] for name in SAID if value.get(name) is not None), None) if isinstance(value, dict) else None
+    )
     if not isinstance(turns, list):
         return NO_TURNS
     for index, turn in enumerate(turns):

@@ -1,12 +1,15 @@
-"""Vidur's CSV (arrived_at in s, num_prefill_tokens, num_decode_tokens), and the columns that Frontier adds to it."""
+"""Vidur's CSV: num_prefill_tokens, num_decode_tokens, and arrived_at in s unless it holds lengths alone.
+
+Frontier adds columns of sessions and of content.
+"""
 
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import CsvRows
 from llmsim.workload.formats.source import Source
 from llmsim.workload.formats.table import Table
 
-COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
-OPTIONAL = ("session_id", "block_hash_ids")
+COLUMNS = ("num_prefill_tokens", "num_decode_tokens")
+OPTIONAL = ("arrived_at", "session_id", "block_hash_ids")
 BLOCK_TOKENS = 16
 
 
@@ -17,15 +20,17 @@ def detect(head: Head) -> bool:
 def read(source: Source, head: Head) -> Table:
     table = Table(source, block_tokens=source.options.block or BLOCK_TOKENS, labels=True)
     rows = CsvRows(table, head, COLUMNS, OPTIONAL)
-    (at, prefill, decode), (session, hashes) = rows.columns, rows.optional
+    (prefill, decode), (at, session, hashes) = rows.columns, rows.optional
     if hashes >= 0 and source.options.block is None:
         table.notes.append(
             f"{source.path}: block_hash_ids are taken as blocks of {BLOCK_TOKENS} tokens; block= says otherwise"
         )
+    if at < 0 and source.options.rate is None:
+        table.notes.append(f"{source.path}: no arrived_at, so all requests begin at 0; rate= spreads them")
     for number, fields in rows:
         table.add(
             number,
-            rows.seconds_ns(number, fields, at),
+            rows.seconds_ns(number, fields, at) if at >= 0 else 0,
             rows.tokens(number, fields, prefill),
             rows.tokens(number, fields, decode),
             session=fields[session] or None if session >= 0 else None,

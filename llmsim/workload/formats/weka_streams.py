@@ -16,6 +16,8 @@ BLOCK_TOKENS = 64
 OVERLAP_NS = 1_000_000
 """Recorded times are rounded: a call may seem to begin this much before the last one's end."""
 NS_PER_S = 1_000_000_000
+_AGENT = "agent"
+"""How the type of an entry ends that stands for a sub-agent's calls."""
 _time = attrgetter("t")
 Seconds = Annotated[float, Meta(ge=0, le=4e9)]
 Count = Annotated[int, Meta(ge=0, le=2**61)]
@@ -113,7 +115,8 @@ def streams_of(conversations: list[Conversation], taken: int) -> Streams:
     ]
     lists = [conversation.requests for conversation in conversations]
     calls = list(chain.from_iterable(lists))
-    if [call.requests for call in calls].count(None) < len(calls) or "subagent" in {call.type for call in calls}:
+    nested = [call.requests for call in calls].count(None) < len(calls)
+    if nested or any(kind.endswith(_AGENT) for kind in {call.type for call in calls}):
         return _nested(lists, names)
     of = np.repeat(np.arange(len(lists)), np.fromiter(map(len, lists), dtype=np.int64, count=len(lists)))
     at_ns = _ns([call.t for call in calls])
@@ -135,7 +138,7 @@ def _nested(lists: list[list[Request]], names: list[str]) -> Streams:
         for call in sorted(requests, key=_time):
             at_ns = round(call.t * NS_PER_S)
             relative = relative or at_ns < spawned_ns[mine]
-            if call.type == "subagent" or call.requests:
+            if call.type.endswith(_AGENT) or call.requests:
                 agents += 1
                 names.append(f"{names[mine]}/{agents}")
                 spawned_ns.append(at_ns)
