@@ -40,7 +40,9 @@ SELECTION = (
     "unit",
 )
 
-Input = Annotated[str, typer.Argument(help="Trace file (also .gz, .zst), or synthetic:...", show_default=False)]
+Input = Annotated[
+    str, typer.Argument(help="Trace file (also .gz, .zst; -: standard input), or synthetic:...", show_default=False)
+]
 Format = Annotated[str | None, typer.Option("--format", help="Format, instead of telling it by content.")]
 Speedup = Annotated[str | None, typer.Option("--speedup", help="Divide arrival times by this.")]
 Window = Annotated[str | None, typer.Option("--window", help="START-END in seconds from the first arrival.")]
@@ -58,7 +60,9 @@ Columns = Annotated[
 Unit = Annotated[str | None, typer.Option("--unit", help="Of a CSV's arrivals: s, ms, us or ns.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the card as JSON.")]
 MaxModelLen = Annotated[int | None, typer.Option("--max-model-len", min=1, help="Count requests that exceed it.")]
-Output = Annotated[Path, typer.Argument(help="File to write.", show_default=False)]
+Output = Annotated[
+    Path, typer.Argument(help="File to write (.gz, .zst: packed; -: standard output).", show_default=False)
+]
 Target = Annotated[str, typer.Option("--to", help="llmservingsim or mooncake.")]
 TokenIds = Annotated[
     bool, typer.Option("--token-ids", help="llmservingsim: make up token ids that keep shared prefixes.")
@@ -113,13 +117,14 @@ def convert(
     unit: Unit = None,
 ) -> None:
     given = dict(locals())
-    from llmsim.export.files import check_writable, keep_inputs
+    from llmsim.export.files import STANDARD, check_writable, keep_inputs
     from llmsim.workload.dataset import file_of
 
     if to not in TARGETS:
         raise InputError(f'--to is "{to}"; it may be {", ".join(TARGETS)}')
     keep_inputs("the output", output, map(Path, file_of(path)))
-    check_writable(output)
+    if str(output) != STANDARD:
+        check_writable(output)
     trace = _read(path, _selection(given), CONTENT_BLOCK)
     if to == "mooncake":
         _write_mooncake(trace, output, output_block)
@@ -131,7 +136,8 @@ def convert(
             print(f"{output}: shared prefixes are lost without token ids; --token-ids keeps them", file=sys.stderr)
     for note in trace.workload.notes:
         print(f"note: {note}", file=sys.stderr)
-    print(f"{output}: {len(trace.workload)} requests, {to} (from {trace.format})")
+    said = sys.stderr if str(output) == STANDARD else sys.stdout
+    print(f"{output}: {len(trace.workload)} requests, {to} (from {trace.format})", file=said)
 
 
 def _selection(given: Mapping[str, Any]) -> dict[str, str]:
@@ -143,7 +149,7 @@ def _selection(given: Mapping[str, Any]) -> dict[str, str]:
 def _write_mooncake(trace: "Trace", output: Path, block: int) -> None:
     import msgspec
 
-    from llmsim.export.files import atomic_writer
+    from llmsim.export.files import packed_writer
     from llmsim.workload.formats.mooncake import rows
 
     workload: Workload = trace.workload
@@ -151,7 +157,10 @@ def _write_mooncake(trace: "Trace", output: Path, block: int) -> None:
         if not trace.has_handles:
             raise InputError(f"--output-block is {block}; it must be a multiple of {workload.granularity} here")
         workload = trace.at(block)
-    with atomic_writer(output, "wb") as stream:
+    if block > workload.granularity > 0 and len(workload.keys):
+        kept = f"--output-block {workload.granularity} keeps them"
+        print(f"{output}: prefixes that agree for less than {block} tokens are lost; {kept}", file=sys.stderr)
+    with packed_writer(output) as stream:
         for row in rows(workload, block):
             stream.write(msgspec.json.encode(row) + b"\n")
 
@@ -160,6 +169,7 @@ def _read(path: str, asked: dict[str, str], granularity: int, *, max_keys: int =
     from llmsim.workload.formats import Trace, read_trace
     from llmsim.workload.options import TraceOptions, is_trace_text, options_from, parse_trace_text
 
+    path = "/dev/stdin" if path == "-" else path
     if path.startswith("synthetic:"):
         return _generated(path, asked, granularity)
     options = TraceOptions()

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from llmsim.config.errors import InputError
+
+STANDARD = "-"
+"""The name of standard output and input in commands that take one."""
 
 
 def check_writable(path: str | Path) -> Path:
@@ -79,6 +83,32 @@ def atomic_writer(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
             yield stream
     except OSError as error:
         raise _unwritable(target, error) from None
+
+
+@contextmanager
+def packed_writer(path: str | Path) -> Iterator[IO[bytes]]:
+    """`atomic_writer` for bytes, packed with gzip or Zstandard where the name ends with .gz or .zst; "-" is standard
+    output. Equal bytes written are equal files."""
+    name = str(path)
+    if name == STANDARD:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with atomic_writer(path, "wb") as stream:
+        if name.endswith(".gz"):
+            import gzip
+
+            with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
+                yield packed  # type: ignore[misc]
+        elif name.endswith(".zst"):
+            try:
+                import pyarrow as pa
+            except ImportError:
+                raise InputError(f"{path}: writing zstd needs pyarrow; choose another ending") from None
+            with pa.CompressedOutputStream(stream, "zstd") as packed:
+                yield packed
+        else:
+            yield stream
 
 
 @contextmanager

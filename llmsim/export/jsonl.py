@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from llmsim.core import PS_PER_NS, UInt64, Workload
-from llmsim.export.files import atomic_writer
+from llmsim.export.files import packed_writer
 
 _UNIQUE = np.uint64(1 << 63)
 """Marks tokens that belong to one request only."""
@@ -21,7 +21,7 @@ def write_jsonl(workload: Workload, path: str | Path, *, token_ids: bool = False
     cannot be written.
     """
     successor = workload.next_call.tolist()
-    with atomic_writer(path, "wb") as stream:
+    with packed_writer(path) as stream:
         for row in np.flatnonzero(workload.arrival_ps >= 0).tolist():
             stream.write(msgspec.json.encode(_line(workload, row, successor, vocabulary if token_ids else 0)) + b"\n")
 

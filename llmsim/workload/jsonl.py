@@ -50,10 +50,7 @@ def load_trace(path: str | Path, *, known_models: Sequence[str], granularity: in
 
 
 def is_own_format(path: str | Path) -> bool:
-    """Whether a file begins like a trace of this format, so that no other reader need be asked; so does what can be
-    read only once, such as a pipe."""
-    if Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
-        return True
+    """Whether a file begins like a trace of this format, so that no other reader need be asked."""
     with opened(Path(path)) as stream:
         line = stream.readline(1 << 16)
     return any(key in line for key in _OWN_KEYS) and not line.lstrip(_BYTE_ORDER_MARK).lstrip().startswith(b"[")

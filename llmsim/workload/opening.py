@@ -1,6 +1,8 @@
 """Opens a trace file, whatever packed it; every failure to read it becomes one sentence."""
 
 import io
+import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +13,8 @@ from llmsim.config.errors import InputError, nearest
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_piped: dict[tuple[str, int, int], BinaryIO] = {}
+"""What came through each pipe, by its path, device and inode: a trace is looked at before it is read."""
 
 
 @contextmanager
@@ -66,7 +70,7 @@ class _Unpacked(io.RawIOBase):
 
 def _opened_raw(path: Path) -> io.BufferedReader:
     try:
-        return path.open("rb")
+        return _kept(path) if path.is_fifo() or path.is_socket() else path.open("rb")
     except FileNotFoundError:
         siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         raise InputError(f"{path}: no such trace file{nearest(path.name, siblings)}") from None
@@ -76,3 +80,16 @@ def _opened_raw(path: Path) -> io.BufferedReader:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
     except ValueError as error:
         raise InputError(f"{str(path)!r}: not a usable path ({error})") from None
+
+
+def _kept(pipe: Path) -> io.BufferedReader:
+    """All that comes through a pipe, from its beginning, however often it is asked for."""
+    about = pipe.stat()
+    key = (str(pipe), about.st_dev, about.st_ino)
+    if key not in _piped:
+        copy = tempfile.NamedTemporaryFile(prefix="llmsim.")  # noqa: SIM115  # until the process ends
+        with pipe.open("rb") as stream:
+            shutil.copyfileobj(stream, copy, 1 << 20)
+        copy.flush()
+        _piped[key] = copy  # type: ignore[assignment]
+    return open(_piped[key].name, "rb")

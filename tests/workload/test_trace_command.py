@@ -1,8 +1,10 @@
 """`llmsim trace inspect` and `convert`, and traces of other formats in `llmsim run`."""
 
 import json
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +51,41 @@ def test_converted_traces_read_back(tmp_path, name, target, capsys):
         <= allowed_ps
     )
     assert np.abs(again.tool_delay_ps - first.tool_delay_ps).max() <= allowed_ps
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("name", ["azure_2023.csv", "llmservingsim.jsonl", "sharegpt.json"])
+def test_a_pipe_is_read_as_its_file_is(tmp_path, name, capsys):
+    os.mkfifo(tmp_path / "pipe")
+    feeder = threading.Thread(target=lambda: (tmp_path / "pipe").write_bytes((SAMPLES / name).read_bytes()))
+    feeder.start()
+    assert main(["trace", "inspect", str(tmp_path / "pipe"), "--json"]) == 0
+    feeder.join()
+    piped = json.loads(capsys.readouterr().out)
+    assert main(["trace", "inspect", str(SAMPLES / name), "--json"]) == 0
+    assert {**json.loads(capsys.readouterr().out), "notes": [], "source": ""} == {**piped, "notes": [], "source": ""}
+
+
+def test_convert_packs_and_writes_to_standard_output(tmp_path, capfdbinary):
+    sample = str(SAMPLES / "mooncake.jsonl")
+    for name, magic in (("a.gz", b"\x1f\x8b"), ("b.zst", b"\x28\xb5\x2f\xfd"), ("c", b"{")):
+        assert main(["trace", "convert", sample, str(tmp_path / name)]) == 0
+        assert (tmp_path / name).read_bytes().startswith(magic)
+        made = load_dataset(str(tmp_path / name), known_models=[], granularity=16)
+        assert made.input_tokens.tolist() == [1300, 1536, 600, 100]
+    capfdbinary.readouterr()
+    assert main(["trace", "convert", sample, "-"]) == 0
+    out, said = capfdbinary.readouterr()
+    assert out == (tmp_path / "c").read_bytes()
+    assert b"4 requests" in said
+
+
+def test_sharing_that_larger_blocks_lose_is_said(tmp_path, capsys):
+    convert = ["trace", "convert", str(SAMPLES / "weka.jsonl"), str(tmp_path / "out"), "--to", "mooncake"]
+    assert main(convert) == 0
+    assert "--output-block 64 keeps them" in capsys.readouterr().err
+    assert main([*convert, "--output-block", "64"]) == 0
+    assert "--output-block" not in capsys.readouterr().err
 
 
 def test_mistakes_are_one_sentence(tmp_path, capsys):
