@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from profiler.attention_kernels import KERNELS, Buffers
+from profiler.kernels import rotating
 
 Work = Callable[[], object]
 TOLERANCE = 3e-2
@@ -59,13 +60,7 @@ class Attention:
         make = (self._torch, self._device, self._dtype, self.shape, batch, kernel.page())
         buffers = [Buffers(*make) for _ in range(copies)]
         calls = [kernel.call(self._torch, each) for each in buffers]
-        state = {"next": 0}
-
-        def run() -> object:
-            index = state["next"]
-            state["next"] = (index + 1) % len(calls)
-            return calls[index]()
-
+        run = rotating(lambda call: call(), calls)
         return run, kernel.once(self._torch, buffers[0]) if kernel.once is not None else None
 
     def layer_us(self, call_us: float, once_us: float) -> float:
@@ -94,7 +89,9 @@ def _check(torch: Any, device: Any, dtype: Any, shape: HeadShape, name: str) -> 
         once = KERNELS[name].once
         if once is not None:
             once(torch, buffers)()
-        found = KERNELS[name].call(torch, buffers)().float()
+        call = KERNELS[name].call(torch, buffers)
+        call()  # the second one finds what the first may have left behind, as every later one does
+        found = call().float()
         wanted = reference(torch, buffers)
         error = float((found - wanted).norm() / wanted.norm())
     except Exception as problem:  # a kernel of another package may fail in any way: it is then not used

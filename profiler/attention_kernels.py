@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from types import MappingProxyType
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 Work = Callable[[], Any]
 PAGE = 16
 """Tokens of a page of the cache, as vLLM has them."""
+LARGEST_GRAPH = 512
+"""Tokens of the largest step that vLLM replays as one CUDA graph unless it is told otherwise."""
 LARGE_PAGE = 256
 """What the flash_attn package can read, and what transformers' continuous batching uses."""
 
@@ -125,6 +128,24 @@ def _flash_version(buffers: Buffers) -> dict[str, int]:
     return {} if version is None else {"fa_version": int(version)}
 
 
+def _flash_schedule(buffers: Buffers) -> dict[str, Any]:
+    """What vLLM computes once a step for version 3: without it every layer's call computes it again.
+
+    In steps that fit its largest CUDA graph vLLM lets the kernel split a sequence into a fixed number of parts at most.
+    """
+    from vllm.config.attention import AttentionConfig
+    from vllm.vllm_flash_attn import get_scheduler_metadata
+
+    splits = AttentionConfig().flash_attn_max_num_splits_for_cuda_graph if len(buffers.query) <= LARGEST_GRAPH else 0
+    schedule = get_scheduler_metadata(
+        batch_size=len(buffers.batch), max_seqlen_q=max(q for q, _ in buffers.batch), max_seqlen_k=max(buffers.lengths),
+        num_heads_q=buffers.shape.heads, num_heads_kv=buffers.shape.kv_heads, headdim=buffers.shape.head_dim,
+        cache_seqlens=buffers.used_k, qkv_dtype=buffers.query.dtype, cu_seqlens_q=buffers.cu_q, page_size=buffers.page,
+        causal=True, window_size=(-1, -1), num_splits=splits,
+    )  # fmt: skip
+    return {"scheduler_metadata": schedule, "num_splits": splits}
+
+
 def _flash_call(torch: Any, buffers: Buffers) -> Work:
     common: dict[str, Any] = {
         "q": buffers.query, "k": buffers.cache[0], "v": buffers.cache[1], "cu_seqlens_q": buffers.cu_q,
@@ -135,6 +156,9 @@ def _flash_call(torch: Any, buffers: Buffers) -> Work:
         from vllm.vllm_flash_attn import flash_attn_varlen_func
 
         common |= {"seqused_k": buffers.used_k, "out": torch.empty_like(buffers.query), **_flash_version(buffers)}
+        if common.get("fa_version") == 3:
+            with suppress(ImportError, AttributeError, TypeError):  # a version of vLLM that schedules otherwise
+                common |= _flash_schedule(buffers)
     else:
         from flash_attn import flash_attn_varlen_func
 
@@ -147,19 +171,37 @@ def _flash_call(torch: Any, buffers: Buffers) -> Work:
     return run
 
 
+def _triton_segments(torch: Any, buffers: Buffers) -> dict[str, Any]:
+    """What the kernel needs to spread a long context over the device where there are few sequences; as vLLM's backend
+    makes it. Without it such a decode runs on one block per KV head and sequence."""
+    from vllm.v1.attention.backends.triton_attn import MIN_LAUNCH_GRID_SIZE_2D, NUM_PAR_SOFTMAX_SEGMENTS
+
+    most = MIN_LAUNCH_GRID_SIZE_2D // buffers.shape.kv_heads
+    shape = (most, buffers.shape.heads, NUM_PAR_SOFTMAX_SEGMENTS)
+    make = {"dtype": torch.float32, "device": buffers.query.device}
+    return {
+        "seq_threshold_3D": most, "num_par_softmax_segments": NUM_PAR_SOFTMAX_SEGMENTS,
+        "softmax_segm_output": torch.empty(*shape, 1 << (buffers.shape.head_dim - 1).bit_length(), **make),
+        "softmax_segm_max": torch.empty(*shape, **make), "softmax_segm_expsum": torch.empty(*shape, **make),
+    }  # fmt: skip
+
+
 def _triton_call(torch: Any, buffers: Buffers) -> Work:
     from vllm.v1.attention.ops.triton_unified_attention import unified_attention
 
     out = torch.empty_like(buffers.query)
+    common: dict[str, Any] = {
+        "q": buffers.query, "k": buffers.cache[0], "v": buffers.cache[1], "out": out, "cu_seqlens_q": buffers.cu_q,
+        "max_seqlen_q": max(q for q, _ in buffers.batch), "seqused_k": buffers.used_k,
+        "max_seqlen_k": max(buffers.lengths), "softmax_scale": buffers.scale, "causal": True, "window_size": (-1, -1),
+        "block_table": buffers.table, "softcap": 0.0, "q_descale": None, "k_descale": None, "v_descale": None,
+    }  # fmt: skip
+    with suppress(ImportError, AttributeError):  # a version of vLLM without segments
+        common |= _triton_segments(torch, buffers)
 
     def run() -> Any:
         buffers.write()
-        unified_attention(
-            q=buffers.query, k=buffers.cache[0], v=buffers.cache[1], out=out, cu_seqlens_q=buffers.cu_q,
-            max_seqlen_q=max(q for q, _ in buffers.batch), seqused_k=buffers.used_k, max_seqlen_k=max(buffers.lengths),
-            softmax_scale=buffers.scale, causal=True, window_size=(-1, -1), block_table=buffers.table, softcap=0.0,
-            q_descale=None, k_descale=None, v_descale=None,
-        )  # fmt: skip
+        unified_attention(**common)
         return out
 
     return run

@@ -52,6 +52,7 @@ def open_device(torch: Any, name: str, threads: int) -> Any:
             raise InputError(f"--device {name}: this PyTorch sees no CUDA device; use --device cpu")
         if (device.index or 0) >= torch.cuda.device_count():
             raise InputError(f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices, from 0")
+        device = torch.device("cuda", device.index or 0)  # set_device takes no device without a number
         torch.cuda.set_device(device)
     if threads:
         torch.set_num_threads(threads)
@@ -90,7 +91,7 @@ def describe(torch: Any, device: Any) -> DeviceInfo:
 
 
 def smi_name(torch: Any, device: Any) -> str:
-    """How nvidia-smi calls a CUDA device, whichever devices this process may see."""
+    """How NVML and nvidia-smi call a CUDA device, whichever devices this process may see."""
     uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", "") or "")
     return f"GPU-{uuid.removeprefix('GPU-')}" if uuid else str(device.index or 0)
 

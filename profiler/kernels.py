@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from llmsim.model import Layout, ModelConfig, Operator
@@ -66,7 +66,7 @@ class Kernels:
         def run(parts: list[Any]) -> list[Any]:
             return [linear(x, weight) for weight in parts]
 
-        return _rotating(run, weights)
+        return rotating(run, weights)
 
     def _widths(self, op: Operator) -> list[int]:
         """Output widths of the GEMMs that make up an operator."""
@@ -142,8 +142,8 @@ class Kernels:
         return lambda: logits.float().argmax(dim=-1)
 
 
-def _rotating(run: Callable[[Any], object], arguments: list[Any]) -> Work:
-    """Calls `run` with each argument in turn."""
+def rotating(run: Callable[[Any], object], arguments: Sequence[Any]) -> Work:
+    """Calls `run` with each argument in turn; the attribute `turns` says how many there are."""
     state = {"next": 0}
 
     def work() -> object:
@@ -151,4 +151,5 @@ def _rotating(run: Callable[[Any], object], arguments: list[Any]) -> Work:
         state["next"] = (index + 1) % len(arguments)
         return run(arguments[index])
 
+    work.turns = len(arguments)  # type: ignore[attr-defined]
     return work

@@ -128,6 +128,7 @@ class _Session:
         finally:
             if self._meter is not None:
                 self._meter.stop()
+                self.power["source"] = self._meter.source
                 self._summarise_power()
 
     def _walk(self) -> str:

@@ -1,4 +1,4 @@
-"""Power and clocks of an NVIDIA device while something runs, read with `nvidia-smi`; nothing on other machines."""
+"""Power and clocks of an NVIDIA device while something runs, by NVML or `nvidia-smi`; nothing on other machines."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import statistics
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 QUERY = "power.draw,clocks.sm,clocks.mem,temperature.gpu"
 INTERVAL_MS = 100
+Reading = Callable[[], list[float]]
+"""Watts, MHz of the multiprocessors, MHz of the memory, degrees Celsius, all of this moment."""
 
 
 @dataclass
@@ -18,14 +22,21 @@ class PowerMeter:
     """Samples in the background; `between` gives what was drawn in an interval of `time.perf_counter`."""
 
     device: str
-    """As nvidia-smi takes it: a UUID, or a number (which CUDA_VISIBLE_DEVICES does not change)."""
+    """A UUID, or a number (which CUDA_VISIBLE_DEVICES does not change)."""
     samples: list[tuple[float, list[float]]] = field(default_factory=list)
+    source: str = ""
     _process: subprocess.Popen[str] | None = None
+    _ended: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> str:
         """Starts sampling; why it cannot, or ""."""
+        reading, why = nvml_reading(self.device)
+        if reading is not None:
+            self.source = "NVML"
+            threading.Thread(target=self._read, args=(reading,), daemon=True).start()
+            return ""
         if shutil.which("nvidia-smi") is None:
-            return "nvidia-smi is not there"
+            return f"{why}, and nvidia-smi is not there"
         command = ["nvidia-smi", f"--id={self.device}", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"]
         try:
             self._process = subprocess.Popen(
@@ -33,11 +44,13 @@ class PowerMeter:
             )
         except OSError as error:
             return f"nvidia-smi cannot be started ({error.strerror})"
+        self.source = "nvidia-smi"
         threading.Thread(target=self._collect, daemon=True).start()
         return ""
 
     def stop(self) -> None:
         """Ends sampling."""
+        self._ended.set()
         if self._process is not None:
             self._process.terminate()
             self._process.wait(timeout=10)
@@ -58,6 +71,14 @@ class PowerMeter:
             "celsius": statistics.median(row[3] for row in rows),
         }
 
+    def _read(self, reading: Reading) -> None:
+        while not self._ended.wait(INTERVAL_MS / 1e3):
+            try:
+                values = reading()
+            except Exception:  # the driver may refuse a reading in any way; the next may succeed
+                continue
+            self.samples.append((time.perf_counter(), values))
+
     def _collect(self) -> None:
         process = self._process
         if process is None or process.stdout is None:
@@ -68,3 +89,48 @@ class PowerMeter:
             except ValueError:
                 continue
             self.samples.append((time.perf_counter(), values))
+
+
+def nvml_reading(device: str) -> tuple[Reading | None, str]:
+    """How NVML tells power and clocks of a device, or None and why it does not (package nvidia-ml-py)."""
+    try:
+        import pynvml
+    except ImportError:
+        return None, "the package nvidia-ml-py is not installed"
+    try:
+        pynvml.nvmlInit()
+        by_uuid = device.startswith(("GPU-", "MIG-"))
+        handle = pynvml.nvmlDeviceGetHandleByUUID(device) if by_uuid else pynvml.nvmlDeviceGetHandleByIndex(int(device))
+        watts = _watts(pynvml, handle)
+
+        def reading() -> list[float]:
+            return [
+                watts(),
+                float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+                float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)),
+                float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
+            ]
+
+        reading()
+    except Exception as error:  # no driver, no right, no such device: each has an error of its own
+        return None, f"NVML does not answer ({error})"
+    return reading, ""
+
+
+def _watts(pynvml: Any, handle: Any) -> Callable[[], float]:
+    """The draw of this moment where the driver tells it, else its mean over the last second."""
+    instant = getattr(pynvml, "NVML_FI_DEV_POWER_INSTANT", None)
+
+    def at_once() -> float:
+        (found,) = pynvml.nvmlDeviceGetFieldValues(handle, [instant])
+        if found.nvmlReturn != 0:
+            raise OSError
+        return float(found.value.uiVal) / 1e3
+
+    def smoothed() -> float:
+        return float(pynvml.nvmlDeviceGetPowerUsage(handle)) / 1e3
+
+    try:
+        return at_once if instant is not None and at_once() > 0 else smoothed
+    except Exception:  # older drivers do not know the field
+        return smoothed

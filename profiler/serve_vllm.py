@@ -76,11 +76,19 @@ async def _replay(options: ServeOptions, jobs: Sequence[Job], folder: str) -> Lo
         small = [
             Job(f"warm-up-{i}", 0.0, min(job.input_tokens, 64), 4) for i, job in enumerate(jobs[: options.warm_up])
         ]
+        vocabulary = load_model(options.model).vocab_size
+        prompts = [[source.randrange(3, vocabulary) for _ in range(job.input_tokens)] for job in (*small, *jobs)]
         if small:
-            await asyncio.gather(*(_one(engine, job, source, time.monotonic(), options) for job in small))
+            now = time.monotonic()
+            await asyncio.gather(*(_one(engine, *pair, now) for pair in zip(small, prompts, strict=False)))
         steps.clear()
         start = time.monotonic() + LEAD_S
-        stamps = await asyncio.gather(*(_one(engine, job, source, start + job.arrival_s, options) for job in jobs))
+        stamps = await asyncio.gather(
+            *(
+                _one(engine, job, prompt, start + job.arrival_s)
+                for job, prompt in zip(jobs, prompts[len(small) :], strict=True)
+            )
+        )
         facts = _facts(engine)
     except EngineDeadError:
         raise InputError("vLLM's engine stopped while it served; its log above says why") from None
@@ -89,13 +97,12 @@ async def _replay(options: ServeOptions, jobs: Sequence[Job], folder: str) -> Lo
     return Log("vllm", stamps, list(steps), facts)
 
 
-async def _one(engine: Any, job: Job, source: random.Random, due: float, options: ServeOptions) -> Stamps:
+async def _one(engine: Any, job: Job, prompt_ids: list[int], due: float) -> Stamps:
     """One request from submission to its last token."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    vocabulary = load_model(options.model).vocab_size
-    prompt = {"prompt_token_ids": [source.randrange(3, vocabulary) for _ in range(job.input_tokens)]}
+    prompt = {"prompt_token_ids": prompt_ids}
     parameters = SamplingParams(
         temperature=0.0, max_tokens=job.output_tokens, min_tokens=job.output_tokens, ignore_eos=True, detokenize=False,
         output_kind=RequestOutputKind.DELTA,

@@ -13,7 +13,7 @@ Clock = Literal["wall", "cpu"]
 MIN_SAMPLE_S = 3e-4
 """A sample on the CPU repeats its work until it lasts this long; the clock's grain and the call's cost vanish."""
 GRAPH_REPEATS = 10
-"""Executions captured into one graph: the cost of launching the graph is spread over them."""
+"""Executions captured into one graph, at least: the cost of launching the graph is spread over them."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,15 @@ class Stopwatch:
         return self._sampled(lambda: self._clocked(work, repeats), repeats)
 
     def graph(self, work: Work) -> Timing | None:
-        """Executions inside a CUDA graph, without the gaps of launching; None where the work cannot be captured."""
+        """Executions inside a CUDA graph, without the gaps of launching; None where the work cannot be captured.
+
+        Work that takes turns (its attribute `turns`) is captured once for each of them: fewer copies of a weight would
+        stay in the cache from one replay to the next.
+        """
         if self._device.type != "cuda":
             return None
         torch = self._torch
+        repeats = max(GRAPH_REPEATS, int(getattr(work, "turns", 1)))
         try:
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
@@ -78,14 +83,14 @@ class Stopwatch:
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                for _ in range(GRAPH_REPEATS):
+                for _ in range(repeats):
                     work()
             graph.replay()
             torch.cuda.synchronize()
         except (RuntimeError, torch.cuda.OutOfMemoryError):
             torch.cuda.synchronize()
             return None
-        return self._sampled(lambda: self._events(graph.replay, 1, ahead=graph.replay), GRAPH_REPEATS)
+        return self._sampled(lambda: self._events(graph.replay, 1, ahead=graph.replay), repeats)
 
     def synchronize(self) -> None:
         """Waits for the device."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,6 +70,26 @@ def test_flash_attention_gets_its_pages(package: str, monkeypatch: pytest.Monkey
     assert given.get("fa_version") == (3 if package == "vllm" else None)
 
 
+def test_steps_of_one_graph_may_split_sequences_and_larger_ones_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Any]] = []
+    plans: list[dict[str, Any]] = []
+    for name in ("vllm", "vllm.v1", "vllm.v1.attention", "vllm.v1.attention.backends", "vllm.config"):
+        module(monkeypatch, name)
+    module(monkeypatch, "vllm.v1.attention.backends.fa_utils", get_flash_attn_version=lambda head_size: 3)
+    settings = SimpleNamespace(flash_attn_max_num_splits_for_cuda_graph=32)
+    module(monkeypatch, "vllm.config.attention", AttentionConfig=lambda: settings)
+    module(
+        monkeypatch, "vllm.vllm_flash_attn", flash_attn_varlen_func=paged(seen),
+        get_scheduler_metadata=lambda **given: plans.append(given) or "plan",  # type: ignore[func-returns-value]
+    )  # fmt: skip
+    for batch, splits in ((BATCH, 32), ([(600, 0)], 0)):
+        buffers = Buffers(torch, CPU, torch.float32, SHAPE, batch, PAGE)
+        KERNELS["flash"].call(torch, buffers)()
+        assert (seen[-1]["scheduler_metadata"], seen[-1]["num_splits"]) == ("plan", splits)
+        assert plans[-1]["num_splits"] == splits and plans[-1]["page_size"] == PAGE
+        assert plans[-1]["cache_seqlens"].tolist() == buffers.lengths
+
+
 def test_only_what_transformers_does_has_large_pages() -> None:
     assert {name: kernel.page() for name, kernel in KERNELS.items() if name != "flash"} == {
         "triton": PAGE, "sdpa": PAGE, "packed": LARGE_PAGE,
@@ -117,7 +137,10 @@ def test_the_installed_vllm_takes_these_arguments(monkeypatch: pytest.MonkeyPatc
         return lambda **arguments: given.update({name: set(arguments)})
 
     ops = "vllm.v1.attention.ops"
-    module(monkeypatch, "vllm.vllm_flash_attn", flash_attn_varlen_func=keep("flash_attn_varlen_func"))
+    module(
+        monkeypatch, "vllm.vllm_flash_attn", flash_attn_varlen_func=keep("flash_attn_varlen_func"),
+        get_scheduler_metadata=keep("get_scheduler_metadata"),
+    )  # fmt: skip
     module(monkeypatch, "vllm.v1.attention.backends.fa_utils", get_flash_attn_version=lambda head_size: 3)
     module(monkeypatch, f"{ops}.triton_unified_attention", unified_attention=keep("unified_attention"))
     module(monkeypatch, "vllm.model_executor.layers.fused_moe", fused_experts=keep("fused_experts"))
@@ -129,9 +152,13 @@ def test_the_installed_vllm_takes_these_arguments(monkeypatch: pytest.MonkeyPatc
     experts._vllm(None, torch.zeros(1), None)()
     for file, name in (
         ("vllm_flash_attn/flash_attn_interface.py", "flash_attn_varlen_func"),
+        ("vllm_flash_attn/flash_attn_interface.py", "get_scheduler_metadata"),
         ("v1/attention/ops/triton_unified_attention.py", "unified_attention"),
         ("model_executor/layers/fused_moe/fused_moe.py", "fused_experts"),
     ):
         known, needed = arguments_of(file, name)
+        assert name in given, f"{name} was not called"
         assert needed <= given[name] <= known
+    assert {"scheduler_metadata", "num_splits"} <= given["flash_attn_varlen_func"]
+    assert {"softmax_segm_output", "seq_threshold_3D"} <= given["unified_attention"]
     assert "head_size" in arguments_of("v1/attention/backends/fa_utils.py", "get_flash_attn_version")[0]
