@@ -1,8 +1,10 @@
 """Where `llmsim`, `python -m llmsim` and main.py begin: an interrupt is one sentence from the first import on."""
 
+import contextlib
 import gc
 import os
 import sys
+from typing import NoReturn
 
 
 def main() -> int:
@@ -18,10 +20,18 @@ def start(command: str) -> int:
 
         code: int = getattr(cli, command)()
         _end_abruptly()
-        return code
     except KeyboardInterrupt:  # before the command line could take care of it
         print("llmsim: error: interrupted before anything was computed", file=sys.stderr)
-        return 130
+        code = 130
+    return code if code != 130 else _interrupted()
+
+
+def _interrupted() -> NoReturn:
+    """Ends the process with the code itself: `python -m` would end it by the signal where it met an import."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(130)
 
 
 def _end_abruptly() -> None:

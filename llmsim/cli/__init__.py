@@ -47,10 +47,10 @@ def guarded(command: Callable[[], object], program: str = "llmsim") -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _fail(program, "interrupted before anything was computed", INTERRUPTED)
     except (BrokenPipeError, SystemExit) as error:
-        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
-            raise
-        forget_stdout()  # typer makes an exit of it
-        return 0
+        if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
+            forget_stdout()  # typer makes an exit of it
+            return 0
+        return _fail(program, f"a policy or plug-in ended the program (sys.exit({error.code!r})); let it return", 2)
     except MemoryError:
         return _fail(program, "out of memory; simulate fewer requests, or record fewer tables", 3)
     except OSError as error:

@@ -1,5 +1,9 @@
 """The command tree: every verb of `llmsim` and where it is defined."""
 
+import re
+from collections.abc import Callable
+from typing import Any
+
 import typer
 
 from llmsim.cli import calibrate, conformance, cost, graph, graph_step, run, schema, times, topology, trace, validate
@@ -19,31 +23,37 @@ def _new(help_text: str) -> typer.Typer:
     )
 
 
+def _add(to: typer.Typer, name: str, help_text: str, act: Callable[..., Any], **settings: Any) -> None:
+    """A verb; in the list of verbs stands its first clause, whole (typer would cut it), without what is in brackets."""
+    clause = re.split(r"[.:;] ", re.sub(r" \([^)]*\)", "", help_text) + " ")[0]
+    to.command(name, help=help_text, short_help=f"{clause.strip().rstrip('.')}.", **settings)(act)
+
+
 app = _new("Simulates LLM serving clusters, without a GPU.")
-app.command("run", help=run.HELP, cls=PanelledCommand)(run.command)
-app.command("validate", help=validate.HELP)(validate.command)
-app.command("calibrate", help=calibrate.HELP, context_settings=calibrate.SETTINGS)(calibrate.command)
-app.command("cost", help=cost.HELP)(cost.command)
-app.command("schema", help=schema.HELP)(schema.command)
+_add(app, "run", run.HELP, run.command, cls=PanelledCommand)
+_add(app, "validate", validate.HELP, validate.command)
+_add(app, "calibrate", calibrate.HELP, calibrate.command, context_settings=calibrate.SETTINGS)
+_add(app, "cost", cost.HELP, cost.command)
+_add(app, "schema", schema.HELP, schema.command)
 _conformance = _new("Compares the schedulers with recordings of the real ones.")
-_conformance.command("schedules", help=conformance.SCHEDULES_HELP)(conformance.schedules)
-_conformance.command("vllm", help=conformance.VLLM_HELP)(conformance.vllm)
+_add(_conformance, "schedules", conformance.SCHEDULES_HELP, conformance.schedules)
+_add(_conformance, "vllm", conformance.VLLM_HELP, conformance.vllm)
 app.add_typer(_conformance, name="conformance")
-_times = _new("Operator times: imports them from external simulators, shows where they come from.")
-_times.command("import", help=times.IMPORT_HELP)(times.import_table)
-_times.command("show", help=times.SHOW_HELP)(times.show)
+_times = _new("Imports operator times, shows where they come from.")
+_add(_times, "import", times.IMPORT_HELP, times.import_table)
+_add(_times, "show", times.SHOW_HELP, times.show)
 app.add_typer(_times, name="times")
 _trace = _new("Looks into traces and converts them.")
-_trace.command("inspect", help=trace.INSPECT_HELP)(trace.inspect)
-_trace.command("convert", help=trace.CONVERT_HELP)(trace.convert)
+_add(_trace, "inspect", trace.INSPECT_HELP, trace.inspect)
+_add(_trace, "convert", trace.CONVERT_HELP, trace.convert)
 app.add_typer(_trace, name="trace")
 _graph = _new("Execution graphs of models, for the command astra-sim.")
-_graph.command("generate", help=graph.GENERATE_HELP)(graph.generate)
-_graph.command("step", help=graph_step.HELP, context_settings=graph_step.SETTINGS)(graph_step.command)
+_add(_graph, "generate", graph.GENERATE_HELP, graph.generate)
+_add(_graph, "step", graph_step.HELP, graph_step.command, context_settings=graph_step.SETTINGS)
 app.add_typer(_graph, name="graph")
 _topology = _new("The bundled networks, and networks as files.")
-_topology.command("list", help=topology.LIST_HELP)(topology.list_presets)
-_topology.command("export", help=topology.EXPORT_HELP)(topology.export)
+_add(_topology, "list", topology.LIST_HELP, topology.list_presets)
+_add(_topology, "export", topology.EXPORT_HELP, topology.export)
 app.add_typer(_topology, name="topology")
 
 run_app = _new(run.HELP)

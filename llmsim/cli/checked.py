@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmsim.cli import refused
 from llmsim.cli.command_line import CommandLine
-from llmsim.config.errors import InputError
+from llmsim.config.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from llmsim.costs.expert_routing import ExpertRouting
@@ -98,6 +98,8 @@ class RunOptions:
     horizon_ps: int | None = None
     disabled_terms: tuple[str, ...] = ()
     calibration: "Calibration | None" = None
+    without_effect: tuple[str, ...] = ()
+    """Options that were given for what this simulator does not have."""
     switches: frozenset[str] = frozenset()
     """Offloading keys of an instance that are on unless it says otherwise."""
 
@@ -109,6 +111,8 @@ def checked(given: CommandLine) -> RunOptions:
     """
     engine = _engine(given)
     source = given.cost_source
+    outputs = {"output": given.output, "run_dir": given.run_dir, "timeline": given.timeline}
+    named = refused.named_outputs(outputs, given.run_id)
     if not given.dataset:
         raise InputError("--dataset is empty; name a trace file, or a generator such as synthetic:n=100,rate=10,...")
     return RunOptions(
@@ -132,9 +136,7 @@ def checked(given: CommandLine) -> RunOptions:
         collectives=_one_of("--collective-costs", given.collective_costs, COLLECTIVES),
         network=refused.network(given.network_backend),
         exact=given.exact,
-        output=given.output,
-        run_dir=given.run_dir,
-        timeline=given.timeline,
+        **named,
         as_json=given.as_json,
         log_interval_ps=_interval_ps(given.log_interval),
         log_level=_one_of("--log-level", given.log_level.upper(), LOG_LEVELS),
@@ -146,6 +148,9 @@ def checked(given: CommandLine) -> RunOptions:
         think_time=given.think_time,
         timeout_s=given.request_timeout,
         horizon_ps=_horizon_ps(given.horizon),
+        without_effect=refused.without_effect(
+            given.inputs_root, given.cleanup_inputs, given.run_id, named=named != outputs
+        ),
         switches=frozenset(key for key in SWITCHES if getattr(given, key)),
         disabled_terms=tuple(dict.fromkeys(given.disable_term or ())),
         calibration=_calibration(given.calibration),
@@ -266,7 +271,7 @@ def _policies(engine: dict[str, Any], given: CommandLine) -> "PolicySpecs | None
 
 def _one_of(option: str, value: str, known: tuple[str, ...]) -> str:
     if value not in known:
-        raise InputError(f'{option} is "{value}"; it may be {", ".join(known)}')
+        raise InputError(f'{option} is "{value}"{nearest(value, known)}; it may be {", ".join(known)}')
     return value
 
 

@@ -91,6 +91,9 @@ class CommandLine:
     gen: peer.Gen = False
     skip_prefill: peer.SkipPrefill = False
     enable_block_copy: peer.BlockCopy = None
+    run_id: peer.RunId = None
+    inputs_root: peer.InputsRoot = None
+    cleanup_inputs: peer.CleanupInputs = None
     disable_term: costs.DisableTerm = None
     calibration: costs.Calibration = None
     arrivals: inputs.Arrivals = None

@@ -26,11 +26,17 @@ class Prepared:
 
 
 def trial(options: RunOptions) -> "Results":
-    """Runs it without outputs: one evaluation of an ablation or a calibration."""
+    """Runs it to its end without outputs: one evaluation of an ablation or a calibration.
+
+    Raises what the parts raise, and KeyboardInterrupt where `simulate` would give the results of a part.
+    """
     from llmsim.simulate import simulate
 
     prepared = prepare(options)
-    return simulate(prepared.lowered, prepared.workload, prepared.simulation)
+    results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
+    if results.interrupted:
+        raise KeyboardInterrupt
+    return results
 
 
 def prepare(options: RunOptions) -> Prepared:
@@ -119,7 +125,9 @@ def checked_options(arguments: Sequence[str]) -> RunOptions:
     """The options of a `run` command line, checked but not run: what other commands pass on to `trial`."""
     from llmsim.cli.app import run_app
 
-    options: RunOptions = run_app(list(arguments), standalone_mode=False, obj=lambda checked: checked)
+    options: RunOptions | int = run_app(list(arguments), standalone_mode=False, obj=lambda checked: checked)
+    if isinstance(options, int):  # typer gives the exit code of an interrupt in place of the result
+        raise KeyboardInterrupt
     return options
 
 

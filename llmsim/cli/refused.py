@@ -1,5 +1,10 @@
 """Options of LLMServingSim that this version accepts, maps, or refuses by name."""
 
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
 from llmsim.config.errors import InputError, NotYetError
 
 NETWORKS = ("analytical", "congestion-unaware", "congestion-aware", "fair-share")
@@ -24,3 +29,23 @@ def fp_dtype(bits: int) -> str:
     if bits not in FP:
         raise InputError(f"--fp is {bits}; it may be 8, 16 or 32")
     return FP[bits]
+
+
+def named_outputs(paths: Mapping[str, Path | None], run_id: str | None) -> dict[str, Path | None]:
+    """The paths of outputs, with the run's name in place of `{run_id}`; InputError for a name that names no file."""
+    if run_id is not None and (not run_id.strip(" .") or "/" in run_id or "\0" in run_id):
+        raise InputError(f'--run-id is "{run_id}"; it must be usable as the name of a file')
+    name = run_id or f"run_{time.time_ns() // 1000}_{os.getpid()}"
+    return {key: None if path is None else Path(str(path).replace("{run_id}", name)) for key, path in paths.items()}
+
+
+def without_effect(
+    inputs_root: Path | None, cleanup_inputs: bool | None, run_id: str | None, *, named: bool
+) -> tuple[str, ...]:
+    """What was given and changes nothing, each with the reason; `named`: a path holds `{run_id}`."""
+    given = [] if inputs_root is None else [f"--inputs-root {inputs_root}"]
+    given += [] if cleanup_inputs is None else [f"--{'' if cleanup_inputs else 'no-'}cleanup-inputs"]
+    notes = [f"{option} changes nothing: no intermediate files are written" for option in given]
+    if run_id is not None and not named:
+        notes.append(f"--run-id {run_id} changes nothing: no path of an output holds {{run_id}}")
+    return tuple(notes)

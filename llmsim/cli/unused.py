@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def unused_notes(options: "RunOptions", deployment: "Deployment", lowered: "LoweredDeployment") -> tuple[str, ...]:
     """One sentence for each: what it is, and what it would have an effect on."""
-    notes = []
+    notes = list(options.without_effect)
     if deployment.disaggregation is None and options.decode_router.text != "LOAD":
         notes.append(
             f"--decode-routing-policy {options.decode_router.text} changes nothing: no instance has the pd_type decode"

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from llmsim.cli.options.panel import given_path
 from llmsim.config.errors import InputError
 
 HELP = (
@@ -24,10 +25,24 @@ def command(
     ] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of Markdown.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for validation.md and validation.json.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Folder for validation.md and validation.json.",
+            show_default=False,
+            parser=given_path,
+            metavar="<path>",
+        ),
     ] = None,
     plots: Annotated[
-        Path | None, typer.Option("--plots", help="Folder for cdf.png, scatter.png, time.png.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--plots",
+            help="Folder for cdf.png, scatter.png, time.png.",
+            show_default=False,
+            parser=given_path,
+            metavar="<path>",
+        ),
     ] = None,
 ) -> int:
     from llmsim.export.files import atomic_writer, check_writable_folder

@@ -123,7 +123,8 @@ def _find_preset(name: str) -> tuple[str, Path]:
     close = nearest(wanted, by_lower)
     for lower, key in by_lower.items():
         close = close.replace(f'"{lower}"', f'"{key}"')
+    family = [known for known in model_names() if known.lower().startswith(wanted.rpartition("/")[0] + "/")]
     raise InputError(
-        f'unknown model "{name}"{close}; bundled in {LOCATION}: {", ".join(model_names())};'
+        f'unknown model "{name}"{close}; bundled in {LOCATION}: {", ".join(family or model_names())};'
         " any other: give the path of its config.json"
     )

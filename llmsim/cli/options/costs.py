@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from llmsim.cli.options.panel import option
+from llmsim.cli.options.panel import option, path_option
 
 PANEL = "Costs and network"
 
@@ -87,5 +87,5 @@ DisableTerm = Annotated[
     ),
 ]
 Calibration = Annotated[
-    Path | None, option(PANEL, "--calibration", text="Constants of one machine, written by `llmsim calibrate`.")
+    Path | None, path_option(PANEL, "--calibration", text="Constants of one machine, written by `llmsim calibrate`.")
 ]

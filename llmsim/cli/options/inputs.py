@@ -3,27 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from llmsim.cli.options.panel import option
+from llmsim.cli.options.panel import option, path_option
 
 PANEL = "Input"
 
-
-def _path(text: str) -> Path:
-    """A path that was given: `Path` itself takes an empty one for the current directory."""
-    if not text:
-        raise typer.BadParameter("the path is empty; name a JSON file, such as those in cluster_config/")
-    return Path(text)
-
-
 Cluster = Annotated[
-    Path,
-    typer.Option(
-        "--cluster-config", help="Cluster JSON.", rich_help_panel=PANEL, show_default=False, parser=_path,
-        metavar="PATH",
-    ),
-]  # fmt: skip
+    Path, path_option(PANEL, "--cluster-config", text="Cluster JSON, such as those in cluster_config/.")
+]
 Dataset = Annotated[
     str,
     option(
@@ -69,5 +55,5 @@ DecodeRouting = Annotated[
 ]
 Arrivals = Annotated[
     Path | None,
-    option(PANEL, "--arrivals", text="Recorded log whose true arrival times replace the trace's."),
+    path_option(PANEL, "--arrivals", text="Recorded log whose true arrival times replace the trace's."),
 ]

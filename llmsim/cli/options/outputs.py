@@ -3,14 +3,16 @@
 from pathlib import Path
 from typing import Annotated
 
-from llmsim.cli.options.panel import option
+from llmsim.cli.options.panel import option, path_option
 
 PANEL = "Output"
 
-Output = Annotated[Path | None, option(PANEL, "--output", text="CSV with one row per request, ns.")]
-RunDir = Annotated[Path | None, option(PANEL, "--run-dir", text="Folder for manifest, summary and Parquet tables.")]
+Output = Annotated[Path | None, path_option(PANEL, "--output", text="CSV with one row per request, ns.")]
+RunDir = Annotated[
+    Path | None, path_option(PANEL, "--run-dir", text="Folder for manifest, summary and Parquet tables.")
+]
 Timeline = Annotated[
-    Path | None, option(PANEL, "--timeline", text="Trace file for ui.perfetto.dev: steps, requests, counters.")
+    Path | None, path_option(PANEL, "--timeline", text="Trace file for ui.perfetto.dev: steps, requests, counters.")
 ]
 Json = Annotated[bool, option(PANEL, "--json", text="One JSON object on stdout instead of the text.")]
 LogInterval = Annotated[

@@ -1,8 +1,9 @@
 """Options of `llmsim run` under the names of LLMServingSim."""
 
+from pathlib import Path
 from typing import Annotated
 
-from llmsim.cli.options.panel import option
+from llmsim.cli.options.panel import option, path_option
 
 PANEL = "LLMServingSim"
 
@@ -39,4 +40,15 @@ SkipPrefill = Annotated[
 BlockCopy = Annotated[
     bool | None,
     option(PANEL, "--enable-block-copy/--no-enable-block-copy", text="No effect: equal blocks are always priced once."),
+]
+RunId = Annotated[
+    str | None,
+    option(PANEL, "--run-id", text="What {run_id} stands for in the paths of outputs; run_<us>_<pid> if not given."),
+]
+InputsRoot = Annotated[
+    Path | None, path_option(PANEL, "--inputs-root", text="No effect: there are no intermediate files.")
+]
+CleanupInputs = Annotated[
+    bool | None,
+    option(PANEL, "--cleanup-inputs/--no-cleanup-inputs", text="No effect: there are no intermediate files."),
 ]
