@@ -6,7 +6,20 @@ from typing import Any
 
 import typer
 
-from llmsim.cli import calibrate, conformance, cost, graph, graph_step, run, schema, times, topology, trace, validate
+from llmsim.cli import (
+    calibrate,
+    cluster,
+    conformance,
+    cost,
+    graph,
+    graph_step,
+    run,
+    schema,
+    times,
+    topology,
+    trace,
+    validate,
+)
 from llmsim.cli.command_line import PanelledCommand
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -31,6 +44,7 @@ def _add(to: typer.Typer, name: str, help_text: str, act: Callable[..., Any], **
 
 app = _new("Simulates LLM serving clusters, without a GPU.")
 _add(app, "run", run.HELP, run.command, cls=PanelledCommand)
+_add(app, "cluster", cluster.HELP, cluster.command)
 _add(app, "validate", validate.HELP, validate.command)
 _add(app, "calibrate", calibrate.HELP, calibrate.command, context_settings=calibrate.SETTINGS)
 _add(app, "cost", cost.HELP, cost.command)

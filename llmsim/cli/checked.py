@@ -1,14 +1,17 @@
 """The checks of a `run` command line: from what the options say to what a run is given."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmsim.cli import refused
 from llmsim.cli.command_line import CommandLine
+from llmsim.cli.seconds import horizon_ps, interval_ps
 from llmsim.config.errors import InputError, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from llmsim.costs.expert_routing import ExpertRouting
     from llmsim.lowering import Calibration
     from llmsim.lowering.kv_tiers import KvTierOptions
@@ -21,8 +24,6 @@ REQUIRED = ("measured", "interpolated", "extrapolated", "scaled")
 COLLECTIVES = ("auto", "measured", "links")
 DEFAULT_PROFILES = Path("profiler/perf")
 """Searched after the --profile-dir folders, relative to the working directory, as LLMServingSim does."""
-MAX_LOG_INTERVAL_S = 1e6
-MAX_HORIZON_S = 4e6
 ENGINE = (
     "engine_profile",
     "max_num_seqs",
@@ -98,6 +99,8 @@ class RunOptions:
     horizon_ps: int | None = None
     disabled_terms: tuple[str, ...] = ()
     calibration: "Calibration | None" = None
+    targets_ps: "Mapping[str, int]" = field(default_factory=dict)
+    """Latencies that goodput asks for, by name."""
     without_effect: tuple[str, ...] = ()
     """Options that were given for what this simulator does not have."""
     switches: frozenset[str] = frozenset()
@@ -138,7 +141,7 @@ def checked(given: CommandLine) -> RunOptions:
         exact=given.exact,
         **named,
         as_json=given.as_json,
-        log_interval_ps=_interval_ps(given.log_interval),
+        log_interval_ps=interval_ps(given.log_interval),
         log_level=_one_of("--log-level", given.log_level.upper(), LOG_LEVELS),
         arrivals=given.arrivals,
         policies=_policies(engine, given),
@@ -147,13 +150,14 @@ def checked(given: CommandLine) -> RunOptions:
         max_concurrency=_at_least("--max-concurrency", given.max_concurrency, 0),
         think_time=given.think_time,
         timeout_s=given.request_timeout,
-        horizon_ps=_horizon_ps(given.horizon),
+        horizon_ps=horizon_ps(given.horizon),
         without_effect=refused.without_effect(
             given.inputs_root, given.cleanup_inputs, given.run_id, named=named != outputs
         ),
         switches=frozenset(key for key in SWITCHES if getattr(given, key)),
         disabled_terms=tuple(dict.fromkeys(given.disable_term or ())),
         calibration=_calibration(given.calibration),
+        targets_ps=_targets_ps(given.goodput),
     )
 
 
@@ -210,6 +214,14 @@ def _calibration(path: Path | None) -> "Calibration | None":
     from llmsim.lowering.calibration import load_calibration
 
     return load_calibration(path)
+
+
+def _targets_ps(given: list[str] | None) -> "Mapping[str, int]":
+    if not given:
+        return {}
+    from llmsim.results.goodput import parse_targets
+
+    return parse_targets(given)
 
 
 def _profile_dirs(given: list[Path]) -> tuple[Path, ...]:
@@ -279,17 +291,3 @@ def _at_least(option: str, value: int, least: int) -> int:
     if value < least or value >= 1 << 63:
         raise InputError(f"{option} is {value}; it must be at least {least} and below 2^63")
     return value
-
-
-def _horizon_ps(seconds: float | None) -> int | None:
-    if seconds is None:
-        return None
-    if not 1e-6 <= seconds <= MAX_HORIZON_S:
-        raise InputError(f"--horizon is {seconds:g}; it must be between 0.000001 and {MAX_HORIZON_S:g} seconds")
-    return round(seconds * 1e12)
-
-
-def _interval_ps(seconds: float) -> int:
-    if not 1e-3 <= seconds <= MAX_LOG_INTERVAL_S:
-        raise InputError(f"--log-interval is {seconds:g}; it must be between 0.001 and {MAX_LOG_INTERVAL_S:g} seconds")
-    return round(seconds * 1e12)

@@ -74,6 +74,7 @@ class CommandLine:
     run_dir: outputs.RunDir = None
     timeline: outputs.Timeline = None
     as_json: outputs.Json = False
+    goodput: outputs.Goodput = None
     log_interval: outputs.LogInterval = 1.0
     log_level: outputs.LogLevel = "WARNING"
     prioritize_prefill: peer.PrioritizePrefill = False

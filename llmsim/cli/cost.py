@@ -13,7 +13,11 @@ HELP = (
     "Compare what finished runs cost: spend ratio and cost efficiency of each against the first (both above 1: the run "
     "is cheaper, and gives more tokens per dollar)."
 )
-COLUMNS = ("run", "USD/h", "USD/M output", "tokens/s", "J/token", "p95 TTFT ms", "p95 TPOT ms", "spend", "efficiency")
+COLUMNS = (
+    "run", "USD/h", "USD/M output", "tokens/s", "J/token", "p95 TTFT ms", "p95 TPOT ms", "good %", "spend",
+    "efficiency",
+)  # fmt: skip
+"""Of the table and of each row of --json; "good %": the requests that met the run's `--goodput`."""
 
 
 def command(
@@ -57,6 +61,7 @@ def _summary(path: Path) -> dict[str, Any]:
 def _row(path: Path, summary: dict[str, Any], spend: float, efficiency: float) -> dict[str, Any]:
     energy = summary.get("energy") or {}
     cost = summary["cost"]
+    good = (summary.get("goodput") or {}).get("share")
     values = (
         str(path),
         cost["price_per_hour"],
@@ -65,6 +70,7 @@ def _row(path: Path, summary: dict[str, Any], spend: float, efficiency: float) -
         energy.get("j_per_token"),
         summary["p95_ttft_ms"],
         summary["p95_tpot_ms"],
+        None if good is None else 100 * good,
         spend,
         efficiency,
     )
@@ -74,6 +80,13 @@ def _row(path: Path, summary: dict[str, Any], spend: float, efficiency: float) -
 def _table(rows: list[dict[str, Any]]) -> str:
     lines = [" | ".join(COLUMNS), " | ".join("---" for _ in COLUMNS)]
     for row in rows:
-        cells = ["-" if cell is None else cell if isinstance(cell, str) else f"{cell:.4g}" for cell in row.values()]
+        cells = [cell if isinstance(cell, str) else _number(cell) for cell in row.values()]
         lines.append(" | ".join(cells))
     return "".join(f"| {line} |\n" for line in lines)
+
+
+def _number(value: float | None) -> str:
+    """Four digits; large numbers whole, without an exponent."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 1e4 else f"{value:.4g}"

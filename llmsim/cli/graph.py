@@ -41,19 +41,14 @@ def generate(
     micro_batches: MicroBatches = 1,
     dtype: Dtype = "auto",
 ) -> None:
-    from llmsim.config.errors import InputError, nearest
+    from llmsim.config.errors import InputError
     from llmsim.export.chakra import write_trace
     from llmsim.lowering.iteration_graph import IterationGraph, Parallel, Step
-    from llmsim.model import load_hardware, load_model, resolve_dtypes
-    from llmsim.model.hardware import hardware_names, hardware_spellings
+    from llmsim.model import load_model, resolve_dtypes
+    from llmsim.model.hardware import data_sheet
 
     shape = load_model(model)
-    sheet = load_hardware(hardware)
-    if sheet is None:
-        raise InputError(
-            f'there is no data sheet of "{hardware}"{nearest(hardware, hardware_spellings())}; name one of '
-            f"{', '.join(hardware_names())}, or the path of your own (.json)"
-        )
+    sheet = data_sheet(hardware)
     parallel = Parallel(tp, pp, dp, ep)
     step = Step(tokens, sequences, context, micro_batches)
     graph = IterationGraph(shape, sheet, resolve_dtypes(shape, dtype), parallel, step)

@@ -1,7 +1,7 @@
 """Writes what `llmsim run` was asked for, and decides the exit code."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,7 @@ def write_outputs(
     """
     from llmsim.results.summary import summary
 
-    report = summary(results, _info(lowered))
+    report = summary(results, _info(lowered, options.targets_ps))
     writers: list[Callable[[], None]] = []
     if options.output is not None:
         writers.append(lambda: _write_csv(options, results))
@@ -114,7 +114,7 @@ def _print_report(options: "RunOptions", lowered: "LoweredDeployment", report: d
         ) from None
 
 
-def _info(lowered: "LoweredDeployment") -> dict[str, Any]:
+def _info(lowered: "LoweredDeployment", targets_ps: Mapping[str, int]) -> dict[str, Any]:
     from llmsim.costs import OpCost
 
     groups = [
@@ -127,7 +127,7 @@ def _info(lowered: "LoweredDeployment") -> dict[str, Any]:
         }
         for g in lowered.groups
     ]
-    return {"groups": groups, "cost_plan": lowered.accounting.cost}
+    return {"groups": groups, "cost_plan": lowered.accounting.cost, "targets": targets_ps}
 
 
 def _write_run_dir(

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from llmsim.config.errors import InputError
+from llmsim.config.errors import InputError, nearest
 from llmsim.model.types import Hardware
 
 HARDWARE_DIR = Path(__file__).resolve().parent.parent / "presets" / "hardware"
@@ -40,6 +40,17 @@ def load_hardware(name: str) -> Hardware | None:
             fields["decode_cold_ns"] = tuple(map(tuple, fields.get("decode_cold_ns", ())))
             return Hardware(**fields)
     return None
+
+
+def data_sheet(name: str) -> Hardware:
+    """`load_hardware` where nothing else than a data sheet would do: InputError names the bundled ones."""
+    sheet = load_hardware(name)
+    if sheet is None:
+        raise InputError(
+            f'there is no data sheet of "{name}"{nearest(name, hardware_spellings())}; name one of '
+            f"{', '.join(hardware_names())}, or the path of your own (.json)"
+        )
+    return sheet
 
 
 def _read(path: Path) -> Hardware:

@@ -94,6 +94,16 @@ def _facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Request throughput (req/s)", _number(summary["request_throughput"], 3)
     yield "Output throughput (tok/s)", _number(summary["output_throughput"], 2)
     yield "Total throughput (tok/s)", _number(summary["total_token_throughput"], 2)
+    good = summary.get("goodput")
+    if good is not None:
+        wanted = ", ".join(
+            f"{name.upper()} {limit_ms:g} ms {_percent(good['shares'][name])}"
+            for name, limit_ms in good["targets_ms"].items()
+        )
+        yield (
+            "Goodput (req/s)",
+            f"{_number(good['request_goodput'], 3)}, {_percent(good['share'])} of requests ({wanted})",
+        )
 
 
 def _latency_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:

@@ -8,6 +8,7 @@ import numpy as np
 from llmsim.core import FEATURES, PS_PER_MS, PS_PER_S, Provenance, Results, Status, TimeShare
 from llmsim.costs.confidence import Reach, expected_error, farthest
 from llmsim.results.energy import carbon_block, cost_block, energy_block
+from llmsim.results.goodput import goodput_block
 from llmsim.results.metrics import PERCENTILES, Distribution, describe, finished_rows, latencies, makespan_ps
 from llmsim.results.speculation import speculation_block
 from llmsim.results.tables import BLAME
@@ -23,14 +24,16 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
 
     `info` says what the results do not know: `groups`, a list with, for each group, `ledger` (pairs of label and
     bytes), `block_bytes`, `operators` and `hardware` (of `llmsim.model`), `tables` (of `llmsim.costs`), `cost_plan`,
-    and `notes` (sentences). All of it is optional. Times end in their unit; `duration` is in seconds, throughputs are
-    per second, as in vLLM's benchmark. Holds no wall-clock time: same run, same bytes.
+    `targets` (of `llmsim.results.goodput`), and `notes` (sentences). All of it is optional. Times end in their unit;
+    `duration` is in seconds, throughputs are per second, as in vLLM's benchmark. Holds no wall-clock time: same run,
+    same bytes.
     """
     energy, used = energy_block(results), _utilisation(results, info)
     return {
         "schema_version": SCHEMA_VERSION,
         **_throughput(results),
         **_latency(results),
+        "goodput": goodput_block(results, info.get("targets", {})),
         "kv_cache": _kv_cache(results, info),
         "prefix_cache": _prefix_cache(results),
         "graphs": _graphs(results),

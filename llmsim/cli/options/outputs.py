@@ -24,3 +24,12 @@ LogLevel = Annotated[
 CheckEveryStep = Annotated[
     bool, option(PANEL, "--check-every-step", text="Recount the KV blocks of all tiers at every step (slow).")
 ]
+Goodput = Annotated[
+    list[str] | None,
+    option(
+        PANEL,
+        "--goodput",
+        text="Count the requests that meet ms of ttft, tpot or e2el, as ttft:1000,tpot:40 (vLLM's option).",
+        metavar="<str>",
+    ),
+]

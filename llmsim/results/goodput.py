@@ -1,0 +1,80 @@
+"""Goodput: the finished requests that meet latency targets, as `--goodput` of vLLM's benchmark counts them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from llmsim.config.errors import InputError, nearest
+from llmsim.core import PS_PER_MS, PS_PER_S, Results
+from llmsim.results.metrics import finished_rows, makespan_ps
+
+TARGETS = ("ttft", "tpot", "e2el")
+_DIGITS = 6
+
+
+def parse_targets(texts: Sequence[str]) -> dict[str, int]:
+    """`ttft:1000,tpot:40` (milliseconds; commas or blanks, one text or several) -> ps by name, in the order of TARGETS.
+
+    Raises InputError for an unknown or repeated name and for a time that is not above 0.
+    """
+    found: dict[str, int] = {}
+    words = [word for text in texts for word in text.replace(",", " ").split()]
+    for word in words:
+        name, _, value = word.partition(":")
+        if name not in TARGETS:
+            raise InputError(
+                f'--goodput: "{word}" has no known latency{nearest(name, TARGETS)}; write NAME:MILLISECONDS with '
+                f"{', '.join(TARGETS)}, as ttft:1000,tpot:40"
+            )
+        if name in found:
+            raise InputError(f"--goodput: {name} is given twice; give one target for each latency")
+        found[name] = _ps(word, value)
+    if texts and not found:
+        raise InputError("--goodput is empty; write NAME:MILLISECONDS, as ttft:1000,tpot:40")
+    return {name: found[name] for name in TARGETS if name in found}
+
+
+def _ps(word: str, value: str) -> int:
+    try:
+        milliseconds = float(value)
+    except ValueError:
+        milliseconds = 0.0
+    if not 0 < milliseconds <= 1e9:
+        raise InputError(f'--goodput: "{word}" needs milliseconds above 0 and at most 1e9, as ttft:1000')
+    return round(milliseconds * PS_PER_MS)
+
+
+def goodput_block(results: Results, targets_ps: Mapping[str, int]) -> dict[str, Any] | None:
+    """None without targets; else how many requests met all of them, per second of the makespan, and as a share.
+
+    A latency that equals its target meets it; an answer of one token has no TPOT to miss. `share` is of all requests of
+    the workload: whoever was rejected, refused, cancelled or not finished met nothing. `shares` has each target alone.
+    """
+    if not targets_ps:
+        return None
+    requests = results.requests
+    rows = finished_rows(requests)
+    ttft_ps = requests.first_token_ps[rows] - requests.arrival_ps[rows]
+    e2el_ps = requests.finish_ps[rows] - requests.arrival_ps[rows]
+    gaps = requests.emitted_tokens[rows].astype(np.int64) - 1
+    # What is compared with how many times the target: TPOT is so without a division, in integers.
+    compared: dict[str, tuple[Any, Any]] = {
+        "ttft": (ttft_ps, 1),
+        "tpot": (e2el_ps - ttft_ps, gaps),
+        "e2el": (e2el_ps, 1),
+    }
+    met = {name: compared[name][0] <= limit_ps * compared[name][1] for name, limit_ps in targets_ps.items()}
+    good = int(np.count_nonzero(np.logical_and.reduce(list(met.values()))))
+    duration_ps, total = makespan_ps(results), len(results.workload)
+    return {
+        "targets_ms": {name: limit_ps / PS_PER_MS for name, limit_ps in targets_ps.items()},
+        "good": good,
+        "share": _share(good, total),
+        "shares": {name: _share(int(np.count_nonzero(column)), total) for name, column in met.items()},
+        "request_goodput": round(good * PS_PER_S / duration_ps, _DIGITS) if duration_ps else None,
+    }
+
+
+def _share(part: int, total: int) -> float | None:
+    return round(part / total, _DIGITS) if total else None
