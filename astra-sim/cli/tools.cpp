@@ -4,6 +4,8 @@
 #include <array>
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include "chakra/from_json.h"
 #include "chakra/graph_text.h"
@@ -47,7 +49,10 @@ int to_json(const Arguments& arguments) {
 bool is_gzip_name(const std::string& path) { return path.ends_with(".gz"); }
 
 void must_differ(const Arguments& arguments) {
-    if (arguments[0] == arguments[1]) throw InputError(arguments[0] + " cannot be written while it is read");
+    std::error_code absent;  // then they differ
+    if (arguments[0] == arguments[1] || std::filesystem::equivalent(arguments[0], arguments[1], absent)) {
+        throw InputError(arguments[1] + " cannot be written while it is read");
+    }
 }
 
 int from_json(const Arguments& arguments) {

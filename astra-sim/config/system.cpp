@@ -85,7 +85,8 @@ void read_custom_by_node(const std::string& path, SystemConfig& config) {
     for (const YamlEntry& entry : parse_yaml(read_text(path, "a YAML file of node id: prefix"), path)) {
         std::uint64_t id = 0;
         const char* end = entry.key.data() + entry.key.size();
-        if (std::from_chars(entry.key.data(), end, id).ptr != end || entry.values.size() != 1) {
+        const auto result = std::from_chars(entry.key.data(), end, id);
+        if (result.ec != std::errc() || result.ptr != end || entry.values.size() != 1) {
             throw InputError(path + ":" + std::to_string(entry.line) + ": expected \"node id: prefix\", found \"" +
                              entry.key + "\"");
         }

@@ -104,6 +104,15 @@ def test_what_has_no_effect_is_noted(command: Path, case: Path) -> None:
         assert any(part in note for note in notes), (part, notes)
 
 
+@pytest.mark.parametrize("key", ["x", "99999999999999999999"])
+def test_a_custom_implementation_is_for_a_node_number(command: Path, case: Path, key: str) -> None:
+    custom = case / "custom.yml"
+    custom.write_text(f"{key}: prefix\n")
+    system = json.loads((case / "system.json").read_text()) | {"per-node-custom-implementation": str(custom)}
+    (case / "system.json").write_text(json.dumps(system))
+    assert f'custom.yml:1: expected "node id: prefix", found "{key}"' in _stderr(command, case)
+
+
 def test_options_are_checked(command: Path, case: Path) -> None:
     assert "strict or default was expected" in _stderr(command, case, "--rules=sloppy")
     assert "congestion-aware or fair-share was expected" in _stderr(command, case, "--network-backend=ns3")

@@ -150,6 +150,18 @@ def test_wrong_use_of_a_tool(command: Path, arguments: list[str], part: str) -> 
     assert part in tool(command, *arguments, code=2).stderr
 
 
+@pytest.mark.parametrize("verb", ["copy", "from-json"])
+def test_a_file_is_not_written_over_itself_by_another_name(command: Path, tmp_path: Path, verb: str) -> None:
+    source = tmp_path / "a.et"
+    source.write_bytes(ck.trace([ck.node(1, ck.COMP)]) if verb == "copy" else b'{"id": 1}')
+    before = source.read_bytes()
+    (tmp_path / "b.et").hardlink_to(source)
+    for other in (source, tmp_path / "." / ".." / tmp_path.name / "a.et", tmp_path / "b.et"):
+        failed = tool(command, verb, str(source), str(other), code=2)
+        assert "cannot be written while it is read" in failed.stderr and source.read_bytes() == before
+    tool(command, verb, str(source), str(tmp_path / "c.et"))
+
+
 def test_a_million_nodes_stream(command: Path, tmp_path: Path) -> None:
     """Memory of a copy and of JSON stays that of a buffer; validation and a run need it all, but not much per node."""
     prefix = tmp_path / "long"
