@@ -57,6 +57,39 @@ nb::tuple probe(const FabricConfig& config, const std::vector<Start>& starts) {
   return nb::make_tuple(to_array(owner.landed_at), to_array(bytes), to_array(busy));
 }
 
+void bind_handover(nb::module_& m) {
+  nb::class_<HandoverConfig>(m, "HandoverConfig", "How the KV of prompts goes from prefill groups to decode groups.")
+      .def(
+          "__init__",
+          [](HandoverConfig* c, bool push, bool layerwise, std::vector<std::vector<PlaceId>> places) {
+            new (c) HandoverConfig{push, layerwise, std::move(places), {}, {}};
+          },
+          "push"_a, "layerwise"_a, "places"_a, "places: of every group's ranks, by group.")
+      .def(
+          "add_table",
+          [](HandoverConfig& c, const std::vector<Share>& shares, std::int32_t block_size, bool all_but_last,
+             std::int32_t even_layers) {
+            if (block_size < 1) throw std::invalid_argument("blocks have at least one token");
+            KvTable table{{}, block_size, all_but_last, even_layers};
+            for (const auto& [from, to, parts] : shares) {
+              KvShare& share = table.shares.emplace_back(KvShare{from, to, {}});
+              for (const auto& [layers, per_token, state, tail] : parts)
+                share.parts.push_back({layers, per_token, state, tail});
+            }
+            c.tables.push_back(std::move(table));
+            return c.tables.size() - 1;
+          },
+          "shares"_a, "block_size"_a = 1, "all_but_last"_a = false, "even_layers"_a = 0,
+          "Tuples (prefill rank, decode rank, parts) with parts (layers, bytes per token and layer, bytes of state per "
+          "layer, blocks at the end of a prompt that are kept or 0 for all); returns its number.")
+      .def(
+          "add_route",
+          [](HandoverConfig& c, std::int32_t prefill_group, std::int32_t decode_group, std::int32_t table) {
+            c.routes.push_back({prefill_group, decode_group, table});
+          },
+          "prefill_group"_a, "decode_group"_a, "table"_a);
+}
+
 }  // namespace
 
 void bind_fabric(nb::module_& m) {
@@ -94,37 +127,7 @@ void bind_fabric(nb::module_& m) {
       .def("probe", &probe, "starts"_a,
            "Runs transfers (at_ps, from, to, bytes), in order of time; arrays: landed_ps, bytes per link, busy ps per "
            "link.");
-
-  nb::class_<HandoverConfig>(m, "HandoverConfig", "How the KV of prompts goes from prefill groups to decode groups.")
-      .def(
-          "__init__",
-          [](HandoverConfig* c, bool push, bool layerwise, std::vector<std::vector<PlaceId>> places) {
-            new (c) HandoverConfig{push, layerwise, std::move(places), {}, {}};
-          },
-          "push"_a, "layerwise"_a, "places"_a, "places: of every group's ranks, by group.")
-      .def(
-          "add_table",
-          [](HandoverConfig& c, const std::vector<Share>& shares, std::int32_t block_size, bool all_but_last,
-             std::int32_t even_layers) {
-            if (block_size < 1) throw std::invalid_argument("blocks have at least one token");
-            KvTable table{{}, block_size, all_but_last, even_layers};
-            for (const auto& [from, to, parts] : shares) {
-              KvShare& share = table.shares.emplace_back(KvShare{from, to, {}});
-              for (const auto& [layers, per_token, state, tail] : parts)
-                share.parts.push_back({layers, per_token, state, tail});
-            }
-            c.tables.push_back(std::move(table));
-            return c.tables.size() - 1;
-          },
-          "shares"_a, "block_size"_a = 1, "all_but_last"_a = false, "even_layers"_a = 0,
-          "Tuples (prefill rank, decode rank, parts) with parts (layers, bytes per token and layer, bytes of state per "
-          "layer, blocks at the end of a prompt that are kept or 0 for all); returns its number.")
-      .def(
-          "add_route",
-          [](HandoverConfig& c, std::int32_t prefill_group, std::int32_t decode_group, std::int32_t table) {
-            c.routes.push_back({prefill_group, decode_group, table});
-          },
-          "prefill_group"_a, "decode_group"_a, "table"_a);
+  bind_handover(m);
 }
 
 }  // namespace llmsim

@@ -99,3 +99,10 @@ def test_tables_that_cannot_be_are_refused(windows: list[int], caching: bool, wo
     with pytest.raises(ValueError, match=words):
         list(run_case(case(windows, [(0, 8, 1)], 50, enable_prefix_caching=caching)))
     assert _native.KvTables().windows == [0]
+
+
+def test_steps_that_are_larger_than_windows_are_counted_for_are_refused() -> None:
+    one = case([0, 4], [(0, 8, 2)], 50)
+    one["resolved"]["max_num_scheduled_tokens"] = 17
+    with pytest.raises(ValueError, match="steps of 17 tokens, but windows are to hold those of 16"):
+        list(run_case(one))

@@ -122,6 +122,10 @@ def test_steps_of_calm_sequences_are_those_in_full(
     if rng.random() < 0.4:
         options.timeout_ms = [float(rng.choice([-1, 5, 60])) for _ in requests]
         options.cancel_tokens = [int(rng.choice([-1, 1, 20])) for _ in requests]
+    if rng.random() < 0.4 and not options.decode_only:
+        options.extra["kv_tables"] = tables = _native.KvTables()
+        tables.windows = [0, *(int(rng.choice([2, 5, options.block_size + 1, 100])) for _ in range(rng.integers(1, 3)))]
+        tables.step_tokens, options.blocks = options.budget, 2 * options.blocks
     calm = run(requests, options)  # type: ignore[arg-type]
     options.extra["every_step_in_full"] = True
     full = run(requests, options)  # type: ignore[arg-type]

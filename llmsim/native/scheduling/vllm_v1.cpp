@@ -1,6 +1,8 @@
 #include "scheduling/vllm_v1.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 #include "scheduling/notes.h"
 #include "scheduling/phase.h"
@@ -18,6 +20,11 @@ VllmV1::VllmV1(const VllmV1Config& config, SequenceTable& sequences, RequestLog&
       most_running_(config.limits.max_num_active_seqs > 0 ? config.limits.max_num_active_seqs : config.max_num_seqs) {
   if (!config.kv.tables.plain() && (config.hands_over || config.takes_over || config.decode_only))
     throw std::invalid_argument("several tables of blocks do not go with prompts that are computed elsewhere");
+  // Else a sequence alone could need more blocks than it was let in for, and be preempted by itself for ever.
+  if (!config.kv.tables.plain() && config.kv.tables.step_tokens < config.max_num_scheduled_tokens)
+    throw std::invalid_argument("steps of " + std::to_string(config.max_num_scheduled_tokens) +
+                                " tokens, but windows are to hold those of " +
+                                std::to_string(config.kv.tables.step_tokens));
 }
 
 void VllmV1::add(RequestId request) {
