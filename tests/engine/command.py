@@ -33,7 +33,7 @@ def build_target(target: str) -> Path:
     if cmake is None or (shutil.which("c++") is None and shutil.which("g++") is None):
         pytest.skip("the engine cannot be built alone here: cmake or a C++ compiler is missing")
     generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja is not None else []
-    options = ["-DASTRA_TESTS=ON", "-DASTRA_BENCH=OFF"]
+    options = ["-DASTRA_TESTS=ON", "-DASTRA_BENCH=OFF", "-DASTRA_OPTIMIZE=-O1"]
     configure = [cmake, "-S", str(REPOSITORY / "astra-sim"), "-B", str(BUILD), *options]
     if not (BUILD / "CMakeCache.txt").exists():
         configure += generator
