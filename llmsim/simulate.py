@@ -3,21 +3,23 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from llmsim import _native
 from llmsim.config.errors import InfeasibleError, InputError, InvariantError, NotYetError
 from llmsim.core import PS_PER_S, Clients, HandoverColumns, RequestColumns, Results, Status, TimeShare, Workload
-from llmsim.export.step_graph import Round
-from llmsim.export.step_rows import Item
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.kv_tiers import LoweredTiers
 from llmsim.results.invariants import check_invariants
 from llmsim.results.processing import with_output_processing
 from llmsim.routing import RouterSpec
 from llmsim.scheduling.policies import PolicySpecs
+
+if TYPE_CHECKING:
+    from llmsim.export.step_graph import Round
+    from llmsim.export.step_rows import Item
 
 EVENTS_PER_CALL = 100_000
 """Events between two looks at the keyboard and the progress bar: some tens of milliseconds."""
@@ -105,11 +107,13 @@ def _errors_named(
 
 def round_of(
     deployment: LoweredDeployment, workload: Workload, options: SimulationOptions, group: int, iteration: int
-) -> Round:
+) -> "Round":
     """The batches of one iteration of a group, and of those that run it in lock-step; steps without work not counted.
 
     Runs until that iteration. Raises InputError when the run ends before it, and what `simulate` raises.
     """
+    from llmsim.export.step_graph import Round
+
     members = next((wave.groups for wave in deployment.waves if group in wave.groups), (group,))
     simulation = _native_simulation(deployment, workload, replace(options, record_steps=True), recorded=members)
     done, count = False, 0
@@ -127,7 +131,7 @@ def round_of(
     raise InputError(f"group {group} ran {count} iterations; there is no iteration {iteration}")
 
 
-def _items(schedule: Mapping[str, Any], worked: "np.ndarray[Any, np.dtype[np.bool_]]", step: int) -> tuple[Item, ...]:
+def _items(schedule: Mapping[str, Any], worked: "np.ndarray[Any, np.dtype[np.bool_]]", step: int) -> "tuple[Item, ...]":
     """The batch of a step; the schedule lists what was built, which dummies are not."""
     if not worked[step]:
         return ()
