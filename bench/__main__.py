@@ -61,6 +61,7 @@ BENCHMARKS = (
     Benchmark("1k_10rps", ("--cluster-config", H100, "--dataset", synthetic(1_000, 10))),
     Benchmark("10k_10rps", ("--cluster-config", H100, "--dataset", synthetic(10_000, 10))),
     Benchmark("1M_40rps", ("--cluster-config", H100, "--dataset", synthetic(1_000_000, 40)), 12, 1000),
+    Benchmark("1M_10rps", ("--cluster-config", H100, "--dataset", synthetic(1_000_000, 10)), 12, 1000),
     Benchmark(
         "tp4_exact",
         ("--cluster-config", "cluster_config/h100_llama31_70b_tp4.json", "--dataset", synthetic(20, 10), "--exact"),
@@ -87,7 +88,7 @@ def measure(benchmark: Benchmark) -> tuple[float, float, float, dict[str, object
     wall = time.perf_counter() - start
     if status != 0:
         raise SystemExit(f"{benchmark.name} failed: {' '.join(command)}")
-    peak_mb = usage.ru_maxrss / (1024 if sys.platform == "linux" else 1 << 20)
+    peak_mb = usage.ru_maxrss * (1024 if sys.platform == "linux" else 1) / 1e6
     return usage.ru_utime + usage.ru_stime, wall, peak_mb, json.loads(output)
 
 
