@@ -21,7 +21,7 @@ def shares_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> bool:
     """
     engine = group.engine
     return (
-        (model.layers_of("sliding") > 0 or model.linear is not None)
+        (model.layers_of("sliding") > 0 or (model.linear is not None and model.layers_of("full") > 0))
         and engine.scheduler in (VLLM, INSTALLED)
         and engine.speculation is None
         and not engine.skip_prefill

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from llmsim.model.rank import Layout
 from llmsim.model.sizes import kv_bytes_per_layer, state_bytes_per_layer
-from llmsim.model.types import Dtypes, LayerKind, ModelConfig
+from llmsim.model.types import Dtypes, ModelConfig
 
 SEES_ALL, KEEPS_STATE = 0, -1
 """A table's `window` where its layers see everything, or keep one state (llmsim/native/kv_tables.h)."""
@@ -60,12 +60,18 @@ def kv_tables(model: ModelConfig, layout: Layout, dtypes: Dtypes, block_size: in
 
 def _groups(model: ModelConfig) -> list[tuple[int, tuple[int, ...]]]:
     """(window, layers) of each table, in the order of the first layers; what keeps states is last."""
-    windows = {"full": SEES_ALL, "chunked": SEES_ALL, "sliding": model.window, "linear": KEEPS_STATE}
-    everything: LayerKind = "full"
-    kinds = model.layer_kinds or (everything,) * model.num_layers
+    windows: dict[str, tuple[int, ...]] = {
+        "full": (SEES_ALL,),
+        "chunked": (SEES_ALL,),
+        "sliding": (model.window,),
+        "linear": (KEEPS_STATE,),
+        "both": (SEES_ALL, KEEPS_STATE),
+        "none": (),
+    }
     alike: dict[int, list[int]] = {}
-    for layer, kind in enumerate(kinds):
-        alike.setdefault(windows[kind], []).append(layer)
+    for layer in range(model.num_layers):
+        for window in windows[model.layer_kinds[layer] if model.layer_kinds else "full"]:
+            alike.setdefault(window, []).append(layer)
     counts = [len(layers) for layers in alike.values()]
     size = max(counts) if max(counts) < min(counts) * FEW_MORE else min(counts)
     found = []
