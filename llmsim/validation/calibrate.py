@@ -34,6 +34,8 @@ SHARE = Axis("share", 0.0, 1.0, 5e-3, logarithmic=False, coarse=9)
 CLEARLY_BETTER = 0.9
 """A constant is preferred to those named before it only if it lowers the objective by a tenth: most of them trade
 against each other, and a machine's speed is the likelier difference."""
+NOISE_PERCENT = 0.2
+"""And by more than this: so much does a per cent of random time in every step change the errors of single requests."""
 HELD_OUT_TARGET_PERCENT = 0.5
 """Means of the held-out half should agree this well once one constant of the machine is known."""
 MEANS = ("mean_ttft", "mean_tpot", "mean_latency")
@@ -139,12 +141,17 @@ def calibrate(
     fits = tuple(_fit(calibrator, names, half=0) for names in sets)
     chosen = unfitted
     for fit in fits:
-        if fit.objective < CLEARLY_BETTER * chosen.objective:
+        if _clearly_better(fit, chosen):
             chosen = fit
     swapped = _fit(calibrator, chosen.fitted, half=1) if chosen.fitted else chosen
     return CalibrationReport(
         hardware, unfitted, fits, chosen, swapped.constants, _findings(real, calibrator, chosen, skip_seconds)
     )
+
+
+def _clearly_better(fit: Fit, than: Fit) -> bool:
+    noise = NOISE_PERCENT if than.fitted else 0.0
+    return fit.objective < CLEARLY_BETTER * than.objective and fit.objective < than.objective - noise
 
 
 def _one_by_one(available: Sequence[str]) -> list[tuple[str, ...]]:
