@@ -88,7 +88,7 @@ LIMITS = """## What is not validated
 
 - The first steps after start-up are slower than simulated (section 1: the first token by 67 ms); the requests of the
   first seconds are left out of paired figures, the effect is not modelled.
-- The half-split check is missed by 0.1 to 0.6 %: steps of 33 to 64 sequences of this card and steps that also prefill
+- The half-split check is missed (section 2): steps of 33 to 64 sequences of this card and steps that also prefill
   are slower than any table says, decodes of full batches slightly faster (section 4). The time is lost early and every
   later request queues behind it: a per cent of step time is 2.3 % of mean TTFT here.
 - H100 figures from kernels alone are 20 to 45 % fast against an older, synchronous engine, most of all for small MoE

@@ -18,6 +18,8 @@ SMALL_BATCH_ROWS = 16
 """Up to here a GEMM only streams its weights; the rows that tell the streaming rate."""
 COLD_FACTOR = 2
 """A matrix this many times the last-level cache is certainly read from memory."""
+NO_BYTES = 1 << 14
+"""Weights that take no time: 0.01 us at 1.6 TB/s."""
 ACTIVATION_BYTES = 2
 HOST_BOUND_US = 40.0
 """No device needs as long for a matrix of next to nothing. The least times in the tables are 1.5 to 18 us, but 55
@@ -63,10 +65,21 @@ class GemmTable:
         return np.maximum(times, cold_us), marks, self.label + method
 
     def cold_us(self, n: float, k: float) -> float:
-        """What streaming the weights takes, where the cache may have held them while they were measured; else 0."""
+        """What streaming the weights takes, where the cache may have held them while they were measured; else 0.
+
+        The fixed part of a kernel (launch, first loads, last stores) comes beside its bytes.
+        """
         weight_bytes = n * k * self.weight_bytes_per_element
         may_be_warm = self.measured_warm() and weight_bytes < COLD_FACTOR * self.light.last_level_cache_bytes
-        return weight_bytes / self.stream_bytes_per_s() * 1e6 if may_be_warm else 0.0
+        return self.fixed_us + weight_bytes / self.stream_bytes_per_s() * 1e6 if may_be_warm else 0.0
+
+    @cached_property
+    def fixed_us(self) -> float:
+        """Median time, at small batches, of the shapes with next to no weights; 0 where none was run."""
+        weight_bytes = self.n_axis[:, None] * self.k_axis[None, :] * self.weight_bytes_per_element
+        us = self.us[self.m_axis <= SMALL_BATCH_ROWS][:, weight_bytes <= NO_BYTES]
+        us = us[~np.isnan(us)]
+        return min(float(np.median(us)), HOST_BOUND_US) if len(us) else 0.0
 
     def measured_warm(self) -> bool:
         """Some row beats the data sheet's bandwidth: its weights came from the cache (L40S, RTX PRO 6000; not H100)."""
@@ -75,11 +88,12 @@ class GemmTable:
         return bool((self.us < light_us[None]).any())
 
     def stream_bytes_per_s(self) -> float:
-        """Median rate at which small batches stream matrices that no cache holds; at most the data sheet's."""
+        """Median rate, beyond the fixed part, at which small batches stream matrices that no cache holds; at most the
+        data sheet's."""
         small = self.m_axis <= SMALL_BATCH_ROWS
         weight_bytes = self.n_axis[:, None] * self.k_axis[None, :] * self.weight_bytes_per_element
         cold = weight_bytes >= max(COLD_FACTOR * self.light.last_level_cache_bytes, 64 << 20)
-        rates = (weight_bytes[None] / self.us[small] * 1e6)[:, cold]
+        rates = (weight_bytes[None] / np.maximum(self.us[small] - self.fixed_us, 1e-3) * 1e6)[:, cold]
         rates = rates[~np.isnan(rates)]
         limit = float(self.light.memory_bandwidth_bytes_per_s)
         return min(float(np.median(rates)), limit) if len(rates) else limit

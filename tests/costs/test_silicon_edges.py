@@ -72,5 +72,16 @@ def test_weights_stream_at_the_rate_that_large_matrices_were_measured_at() -> No
     assert set(marks[1:].tolist()) == {Provenance.SCALED} and "streaming rate" in method
 
 
+def test_the_fixed_part_of_a_kernel_comes_beside_its_bytes() -> None:
+    """2.5 us, as a matrix of next to nothing takes, then the bytes; a matrix of 8 MB was timed in the cache."""
+    n_axis, k_axis = np.array([64.0]), np.array([64.0, 65536.0, 2097152.0, 4194304.0])
+    streamed_us = 2.0 * n_axis[0] * k_axis / (0.8 * BANDWIDTH_BYTES_PER_S) * 1e6
+    us = np.array([2.5, 2.6, *(2.5 + streamed_us[2:])])[None, None, :].repeat(2, axis=0)
+    table = GemmTable("t", np.array([1.0, 16.0]), n_axis, k_axis, us, 2.0, LIGHT.peak("bf16"), LIGHT)
+    assert table.measured_warm() and table.fixed_us == 2.5
+    assert table.stream_bytes_per_s() == pytest.approx(0.8 * BANDWIDTH_BYTES_PER_S, rel=1e-12)
+    assert table.curve_us(64, 65536, np.array([0.0, 1.0]))[0][1] == pytest.approx(2.5 + streamed_us[1], rel=1e-12)
+
+
 def test_no_weights_stream_faster_than_the_data_sheet() -> None:
     assert gemms((1.25, 1.5, 2.0), warm_share=4.0).stream_bytes_per_s() == BANDWIDTH_BYTES_PER_S
