@@ -57,20 +57,27 @@ def measure_command(
     ),
     skew: Annotated[bool, typer.Option(help="Measure batches of unequal lengths too.")] = True,
     force: Annotated[bool, typer.Option("--force", help="Add rows even to another measurement's folder.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be measured, and measure nothing; needs no device.")
+    ] = False,
 ) -> int:
     from profiler.measure import MeasureOptions, measure
     from profiler.plan import Limits
 
     limits = Limits(max_num_batched_tokens, max_num_seqs, attention_max_kv, attention_chunk_factor, attention_kv_factor)
-    folder = measure(
-        MeasureOptions(
-            model=model, hardware=hardware, out_root=out_root, degrees=_degrees(tp), limits=limits, dtype=dtype,
-            device=device, style=_one_of("--style", style, ("fused", "eager")),  # type: ignore[arg-type]
-            attention=attention, mode=_one_of("--mode", mode, ("graph", "eager")) if mode else None,  # type: ignore[arg-type]
-            budget_minutes=budget, threads=threads, force=force, skew=skew,
-            clock=_one_of("--clock", clock, ("wall", "cpu")),  # type: ignore[arg-type]
-        )
+    options = MeasureOptions(
+        model=model, hardware=_hardware(hardware), out_root=out_root, degrees=_degrees(tp), limits=limits, dtype=dtype,
+        device=device, style=_one_of("--style", style, ("fused", "eager")),  # type: ignore[arg-type]
+        attention=attention, mode=_one_of("--mode", mode, ("graph", "eager")) if mode else None,  # type: ignore[arg-type]
+        budget_minutes=budget, threads=threads, force=force, skew=skew,
+        clock=_one_of("--clock", clock, ("wall", "cpu")),  # type: ignore[arg-type]
     )  # fmt: skip
+    if dry_run:
+        from profiler.dry_run import dry_run as described
+
+        print("\n".join(described(options)))
+        return 0
+    folder = measure(options)
     print(f"{folder}: llmsim run --profile-dir {out_root} uses it for hardware {hardware}")
     return 0
 
@@ -132,7 +139,9 @@ def import_command(
 
     config = load_model(model)
     short = resolve_dtypes(config, dtype).weight
-    target = Target(config, hardware, tp, short, out_root, max_num_batched_tokens, max_num_seqs, attention_max_kv)
+    target = Target(
+        config, _hardware(hardware), tp, short, out_root, max_num_batched_tokens, max_num_seqs, attention_max_kv
+    )
     report, written = import_profiles(sources, target, format_name)
     print("\n".join(report.lines()))
     print(f"{written[0].parent}: {', '.join(path.name for path in written)}")
@@ -144,6 +153,13 @@ def _degrees(text: str) -> tuple[int, ...]:
     if not all(part.isdigit() and int(part) > 0 for part in parts):
         raise InputError(f'--tp is "{text}"; it must be degrees like "1" or "1,2,4"')
     return tuple(sorted({int(part) for part in parts}))
+
+
+def _hardware(name: str) -> str:
+    """The name of a device, which is one folder of a profile directory."""
+    if not name.strip() or name in (".", "..") or "/" in name or "\\" in name:
+        raise InputError(f'--hardware is "{name}"; it must be a name such as H200, since a folder is called by it')
+    return name
 
 
 def _one_of(option: str, value: str, known: Sequence[str]) -> str:

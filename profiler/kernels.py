@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from llmsim.model import Layout, ModelConfig, Operator
@@ -14,6 +14,15 @@ it); eager: as transformers runs them (projections apart, norms and rotary embed
 Work = Callable[[], object]
 MAX_COPIES = 64
 EPSILON = 1e-6
+
+
+NAMES = ("embedding", "layernorm", "final_layernorm", "qk_norm", "rotary_emb", "act_fn", "sampler")
+
+
+def unknown_operators(ops: Iterable[Operator], *, latent: bool) -> list[str]:
+    """Names of those that this profiler cannot run at all; `latent`: attention is on a compressed cache."""
+    known = {op.name: op.kind in ("gemm", "moe") or op.name in NAMES or op.name.endswith("act_fn") for op in ops}
+    return [name for name, runs in known.items() if not runs and (name != "attention" or latent)]
 
 
 class Kernels:
@@ -43,11 +52,6 @@ class Kernels:
             "qk_norm": self._qk_norm, "rotary_emb": self._rotary, "act_fn": self._activation, "sampler": self._sampler,
         }  # fmt: skip
         return makers["act_fn" if op.name.endswith("act_fn") else op.name](op, count)
-
-    def knows(self, op: Operator) -> bool:
-        """Whether this profiler can run the operator at all."""
-        names = ("embedding", "layernorm", "final_layernorm", "qk_norm", "rotary_emb", "act_fn", "sampler")
-        return op.kind == "gemm" or op.name in names or op.name.endswith("act_fn")
 
     def random(self, *shape: int) -> Any:
         """Random numbers, small enough that half precision stays finite."""

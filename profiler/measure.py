@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llmsim.config.errors import InputError
-from llmsim.model import Layout, load_model, resolve_dtypes
+from llmsim.model import Dtypes, Layout, ModelConfig, load_model, resolve_dtypes
 from profiler.device import import_torch, open_device, smi_name, torch_dtype
 from profiler.kernels import Style
 from profiler.meta import Meta
-from profiler.plan import Limits, Point, attention_points, expert_points, layer_points, skew_points
+from profiler.plan import Limits, Point, points_of
 from profiler.power import PowerMeter
 from profiler.rank import Rank
 from profiler.tables import GrowingTable
@@ -69,12 +69,7 @@ def measure(options: MeasureOptions) -> Path:
     torch = import_torch()
     device = open_device(torch, options.device, options.threads)
     model = load_model(options.model)
-    dtypes = resolve_dtypes(model, options.dtype)
-    if dtypes.weight != dtypes.activation:
-        raise InputError(
-            f"{model.name}: weights of {dtypes.weight} are not measured by this version (it has no quantised kernels); "
-            "say --dtype bf16, or take the times from another source"
-        )
+    dtypes = dtypes_of(model, options)
     torch_dtype(torch, dtypes.activation)
     folder = options.out_root / options.hardware / model.name / dtypes.activation
     meta = Meta(folder / "meta.yaml", torch, device, options, model, dtypes.activation)
@@ -91,6 +86,17 @@ def measure(options: MeasureOptions) -> Path:
     finally:
         meta.write(ranks, state, session.found())
     return folder
+
+
+def dtypes_of(model: ModelConfig, options: MeasureOptions) -> Dtypes:
+    """The number formats to measure in. Raises InputError for those that this version has no kernels for."""
+    dtypes = resolve_dtypes(model, options.dtype)
+    if dtypes.weight != dtypes.activation:
+        raise InputError(
+            f"{model.name}: weights of {dtypes.weight} are not measured by this version (it has no quantised kernels); "
+            "say --dtype bf16, or take the times from another source"
+        )
+    return dtypes
 
 
 class _Session:
@@ -162,19 +168,12 @@ class _Session:
             self.yardsticks_us.append(self._yardstick())
 
     def _points(self) -> list[tuple[Rank, Point]]:
-        limits, found = self._options.limits, []
-        for rank in self._ranks.values():
-            dense, sequence = rank.layers("tokens"), rank.layers("sequences")
-            found += [(rank, point) for point in layer_points("dense", dense, limits.max_tokens)]
-            found += [(rank, point) for point in layer_points("per_sequence", sequence, limits.max_seqs)]
-            found += [(rank, point) for point in attention_points(limits)]
-            if self._options.skew:
-                found += [(rank, point) for point in skew_points(limits)]
-        first = next(iter(self._ranks.values()))
-        if first.expert_op is not None:  # whole experts, whatever the degree: the readers divide
-            op = first.expert_op
-            found += [(first, point) for point in expert_points(limits.max_tokens, op.experts_local, op.topk)]
-        return found
+        options, first = self._options, next(iter(self._ranks.values()))
+        return [
+            (rank, point)
+            for rank in self._ranks.values()
+            for point in points_of(rank.measured, options.limits, skew=options.skew, experts=rank is first)
+        ]
 
     def _table(self, rank: Rank, name: str) -> GrowingTable:
         degree = 1 if name == "moe" else rank.tp
@@ -244,8 +243,9 @@ class _Session:
                 }
 
     def _progress(self, index: int, total: int, spent: float, budget_s: float, what: str) -> None:
-        eta = spent / index * (total - index) if index else 0.0
-        text = f"{index}/{total} rows, {spent:.0f} s, {min(eta, max(budget_s - spent, 0)):.0f} s left, {what}"
+        eta = min(spent / index * (total - index), max(budget_s - spent, 0)) if index else 0.0
+        left = f"{eta:.0f} s left, " if index else ""
+        text = f"{index}/{total} rows, {spent:.0f} s, {left}{what}"
         if sys.stderr.isatty():
             print(f"\r\033[K{text[:118]}", end="", file=sys.stderr, flush=True)
         elif index % 200 == 0:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+
+from llmsim.model import Operator
 
 Shape = tuple[int, ...]
 
@@ -101,3 +103,21 @@ def skew_points(limits: Limits) -> Iterator[Point]:
             for kv in geometric(64, max(64, limits.max_kv // skew), 4.0):
                 if kv * skew <= limits.max_kv:
                     yield Point(2, "skew", (n, kv, skew))
+
+
+def layers_of(ops: Iterable[Operator], feature: str) -> list[str]:
+    """Names of the operators that see tokens or sequences, each once."""
+    return list(dict.fromkeys(op.name for op in ops if op.feature == feature and op.kind not in ("moe", "attention")))
+
+
+def points_of(ops: Sequence[Operator], limits: Limits, *, skew: bool, experts: bool) -> list[Point]:
+    """The rows of one degree; `experts`: those of moe.csv too, which are measured once for all degrees."""
+    found = [*layer_points("dense", layers_of(ops, "tokens"), limits.max_tokens)]
+    found += layer_points("per_sequence", layers_of(ops, "sequences"), limits.max_seqs)
+    found += attention_points(limits)
+    if skew:
+        found += skew_points(limits)
+    op = next((op for op in ops if op.name == "moe"), None)
+    if experts and op is not None:  # whole experts, whatever the degree: the readers divide
+        found += expert_points(limits.max_tokens, op.experts_local, op.topk)
+    return found

@@ -11,11 +11,27 @@ from llmsim.model import Dtypes, Layout, ModelConfig, Operator, operators
 from profiler.attention import Attention, HeadShape, usable_kernels
 from profiler.device import DeviceInfo, torch_dtype
 from profiler.experts import Experts, usable_kernel
-from profiler.kernels import Kernels, Style, Work
+from profiler.kernels import Kernels, Style, Work, unknown_operators
 from profiler.memory import dummy_run
+from profiler.plan import layers_of
 
 Parts = tuple[Work, Work | None, int]
 """One execution, what happens once a step (or None), and over how many executions that is spread."""
+
+
+def measured_operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> list[Operator]:
+    """The operators of one rank that take rows: all but collectives."""
+    return [op for op in operators(model, layout, dtypes) if op.kind != "collective"]
+
+
+def refuse_unknown(model: ModelConfig, ops: Sequence[Operator]) -> None:
+    """Raises InputError where some operator cannot be measured."""
+    unknown = unknown_operators(ops, latent=model.latent is not None)
+    if unknown:
+        raise InputError(
+            f"{model.name}: the operators {', '.join(unknown)} cannot be measured by this version; "
+            "take their times from another source (--cost-source auto beside this bundle)"
+        )
 
 
 class Rank:
@@ -28,9 +44,8 @@ class Rank:
         self.tp = layout.tp
         self._torch = torch
         self._device = device
-        self._latent = model.latent is not None
         self._dtype = torch_dtype(torch, dtypes.activation)
-        self._order = [op for op in operators(model, layout, dtypes) if op.kind != "collective"]
+        self._order = measured_operators(model, layout, dtypes)
         self._ops = {op.name: op for op in self._order}
         self._neighbours: dict[int, list[Work]] = {}
         bytes_of_model = sum(op.weight_bytes * op.repeat for op in self._ops.values())
@@ -38,12 +53,7 @@ class Rank:
             torch, device, self._dtype, model, layout, style=style, cache_bytes=info.cache_bytes,
             model_bytes=bytes_of_model,
         )  # fmt: skip
-        unknown = [name for name, op in self._ops.items() if not self._known(op)]
-        if unknown:
-            raise InputError(
-                f"{model.name}: the operators {', '.join(unknown)} cannot be measured by this version; "
-                "take their times from another source (--cost-source auto beside this bundle)"
-            )
+        refuse_unknown(model, self._order)
         op = self._ops["attention"]
         self._heads = HeadShape(op.heads, op.kv_heads, op.head_dim)
         self.reasons: dict[str, str] = {}
@@ -61,7 +71,12 @@ class Rank:
 
     def layers(self, feature: str) -> list[str]:
         """Names of the operators that see tokens or sequences."""
-        return [op.name for op in self._ops.values() if op.feature == feature and op.kind not in ("moe", "attention")]
+        return layers_of(self._order, feature)
+
+    @property
+    def measured(self) -> list[Operator]:
+        """The operators that take rows."""
+        return self._order
 
     def executions(self, feature: str) -> dict[str, int]:
         """How often a step runs each of `layers(feature)`."""
@@ -134,10 +149,6 @@ class Rank:
         gc.collect()
         if self._device.type == "cuda":
             self._torch.cuda.empty_cache()
-
-    def _known(self, op: Operator) -> bool:
-        plain = op.name == "attention" and not self._latent
-        return plain or op.kind == "moe" or self._kernels.knows(op)
 
     def _choose(self, wanted: str) -> str:
         good, reasons = usable_kernels(self._torch, self._device, self._dtype, self._heads)

@@ -1,6 +1,7 @@
 """The parts of the profiler that need no PyTorch: growing tables, the plan, summaries, replay jobs, cluster files."""
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from llmsim.config.errors import InputError
 from profiler.cli import main
 from profiler.clock import ReplayClock
+from profiler.measure import TABLES
 from profiler.plan import Limits, attention_points, expert_points, geometric, layer_points, skew_points, token_grid
 from profiler.serve_log import Log, ServeOptions, Stamps, Step, jobs_of, summary_of, write_log
 from profiler.tables import GrowingTable
@@ -59,6 +61,25 @@ def test_the_first_stage_makes_a_bundle() -> None:
     assert {point.key[0] for point in layer_points("dense", ["a"], 64)} == {"a"}
     assert all(active <= tokens * 2 for tokens, active in (p.key for p in expert_points(64, 8, 2)))  # type: ignore[operator]
     assert all(kv * skew <= 512 for _, kv, skew in (p.key for p in skew_points(limits)))  # type: ignore[operator]
+
+
+def test_a_dry_run_needs_no_device_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["measure", "Qwen/Qwen3-30B-A3B", "--hardware", "X", "--tp", "1,4", "--out-root", str(tmp_path / "p")]
+    small = ["--max-num-batched-tokens", "64", "--max-num-seqs", "4", "--attention-max-kv", "64", "--dry-run"]
+    assert main([*arguments, *small]) == 0
+    out = capsys.readouterr().out
+    assert [*(tmp_path / "p").iterdir()] == []
+    assert "GEMM from 2048 to 5120" in out and "GEMM from 2048 to 1280" in out  # qkv of one rank and of four
+    assert "128 experts of width 768 on 2048, 8 for each token" in out
+    assert "moe 25" in out.split("tp4:")[0] and "moe 25" not in out.split("tp4:")[1]  # experts once for all degrees
+    folder = tmp_path / "p" / "X" / "Qwen" / "Qwen3-30B-A3B" / "bf16" / "tp4"
+    table = GrowingTable(folder / "per_sequence.csv", *TABLES["per_sequence"])
+    table.add(("sampler", 2), {})
+    assert main([*arguments, *small]) == 0
+    left = re.search(r"tp4: (\d+) rows .*, (\d+) of them to be measured", capsys.readouterr().out)
+    assert left is not None and int(left[2]) == int(left[1]) - 1
+    assert main([*arguments[:1], "deepseek-ai/DeepSeek-V2-Lite", *arguments[2:], *small, "--dtype", "bf16"]) == 2
+    assert "cannot be measured" in capsys.readouterr().err
 
 
 def test_a_summary_is_the_median_with_its_spread() -> None:

@@ -1,0 +1,66 @@
+"""`measure --dry-run`: what would be measured, in which shapes, and about how long it takes; needs no device."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from pathlib import Path
+
+from llmsim.export.files import check_writable_folder
+from llmsim.model import Layout, Operator, load_model
+from profiler.measure import TABLES, MeasureOptions, dtypes_of
+from profiler.plan import Point, points_of
+from profiler.rank import measured_operators, refuse_unknown
+
+ROW_S = 0.5
+"""Seconds of a row on a GPU, about: its samples, and making its buffers."""
+
+
+def dry_run(options: MeasureOptions) -> list[str]:
+    """The report, line by line. Raises InputError for what `measure` refuses before it touches the device."""
+    model = load_model(options.model)
+    dtypes = dtypes_of(model, options)
+    folder = options.out_root / options.hardware / model.name / dtypes.activation
+    check_writable_folder(options.out_root)
+    lines, left = [f"{model.name} in {dtypes.activation}, into {folder}"], 0
+    for index, tp in enumerate(options.degrees):
+        ops = measured_operators(model, Layout(tp, 1), dtypes)
+        refuse_unknown(model, ops)
+        points = points_of(ops, options.limits, skew=options.skew, experts=index == 0)
+        done = {name: _done(folder / f"tp{1 if name == 'moe' else tp}" / f"{name}.csv", name) for name in TABLES}
+        new = [point for point in points if tuple(map(str, point.key)) not in done[point.table]]
+        left += len(new)
+        tables = ", ".join(f"{name} {count}" for name, count in Counter(point.table for point in points).items())
+        lines.append(f"tp{tp}: {len(points)} rows ({tables}), {len(new)} of them to be measured")
+        lines.append(f"  the first {_first(new)} of them make a usable bundle")
+        lines += [f"  {name}: {_shape(op)}" for name, op in {op.name: op for op in ops}.items()]
+        lines.append(f"  the largest decode reads {_cache_gb(options, ops, dtypes.activation):.1f} GB of KV cache")
+    return [*lines, f"about {left * ROW_S / 60:.0f} minutes on a GPU, {ROW_S} s a row; --budget takes it in parts"]
+
+
+def _first(points: list[Point]) -> int:
+    """Rows of the first stage, which make a bundle usable."""
+    return sum(1 for point in points if point.stage == 0)
+
+
+def _cache_gb(options: MeasureOptions, ops: list[Operator], dtype: str) -> float:
+    op, size = next(op for op in ops if op.name == "attention"), 4 if dtype == "fp32" else 2
+    return options.limits.max_seqs * options.limits.max_kv * 2 * op.kv_heads * op.head_dim * size / 1e9
+
+
+def _shape(op: Operator) -> str:
+    if op.kind == "gemm":
+        return f"GEMM from {op.gemm_k} to {op.gemm_n}"
+    if op.name == "attention":
+        return f"{op.heads} query heads and {op.kv_heads} KV heads of {op.head_dim}"
+    if op.kind == "moe":
+        return f"{op.experts_local} experts of width {op.moe_inter} on {op.hidden}, {op.topk} for each token"
+    return "without weights" if op.name == "sampler" or op.name.endswith("act_fn") else f"width {op.hidden}"
+
+
+def _done(path: Path, name: str) -> set[tuple[str, ...]]:
+    """Keys of the rows that a table has already."""
+    if not path.is_file():
+        return set()
+    with path.open(encoding="utf-8", errors="replace", newline="") as stream:
+        return {tuple(row[: len(TABLES[name][0])]) for row in csv.reader(stream)}
