@@ -129,6 +129,7 @@ def test_a_log_reads_back_as_a_recording(tmp_path: Path) -> None:
         (["measure", "meta-llama/Llama-3.1-8B", "--hardware", "x", "--tp", "two"], '--tp is "two"'),
         (["measure", "meta-llama/Llama-3.1-8B", "--hardware", "x", "--style", "odd"], '--style is "odd"'),
         (["serve-log", "m", "--dataset", "d", "--output", "o", "--engine", "odd"], '--engine is "odd"'),
+        (["measure", "meta-llama/Llama-3.1-8B", "--hardware", "../x", "--dry-run"], '--hardware is "../x"'),
     ],
 )
 def test_bad_options_are_one_sentence(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
