@@ -15,6 +15,7 @@ from llmsim.config.errors import InputError
 from llmsim.model import ModelConfig
 from profiler.device import describe
 from profiler.rank import Rank
+from profiler.tables import written
 
 if TYPE_CHECKING:
     from profiler.measure import MeasureOptions
@@ -69,7 +70,8 @@ class Meta:
             "skew_fit": {"enabled": False},
         }  # fmt: skip
         content |= found or {}
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._path.with_suffix(".tmp")
-        temporary.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-        temporary.replace(self._path)
+        with written(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+            temporary.replace(self._path)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_S, Workload
+from llmsim.export.files import check_writable_folder
 from llmsim.workload import load_dataset
 
 LONG_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -90,6 +91,7 @@ class Log:
 
 def serve_log(options: ServeOptions) -> Log:
     """Replays the trace on the chosen engine and writes the logs; InputError when no engine can be used."""
+    check_writable_folder(options.output)
     jobs = jobs_of(options.dataset, options.limit)
     log: Log
     if _engine(options.engine) == "vllm":

@@ -5,12 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from llmsim.config.errors import InputError
 
 Key = tuple[str, ...]
+
+
+@contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Says in one sentence that a file cannot be written, and where: a full disk names no file."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be written ({error.strerror or error}); what was measured so far is kept, and the same "
+            "command goes on from there"
+        ) from None
 
 
 class GrowingTable:
@@ -43,7 +56,7 @@ class GrowingTable:
         self.done.add(tuple(str(part) for part in key))
 
     def _write(self, text: str, mode: str) -> None:
-        with self.path.open(mode, encoding="utf-8", newline="") as stream:
+        with written(self.path), self.path.open(mode, encoding="utf-8", newline="") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())

@@ -32,6 +32,18 @@ def test_a_table_keeps_what_it_has_and_drops_half_a_row(tmp_path: Path) -> None:
     assert path.read_text().splitlines() == ["layer,tokens,time_us", "o_proj,1,3.5", "o_proj,2,4.5", "o_proj,4,6"]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_said_of_the_table(tmp_path: Path) -> None:
+    table = GrowingTable(tmp_path / "dense.csv", ("layer", "tokens"), ("time_us",))
+    table.add(("o_proj", 1), {"time_us": 3.5})
+    table.path = Path("/dev/full")
+    with pytest.raises(
+        InputError, match=r"/dev/full: cannot be written \(No space left on device\); what was measured"
+    ):
+        table.add(("o_proj", 2), {"time_us": 4.5})
+    assert ("o_proj", 2) not in table and ("o_proj", 1) in table
+
+
 def test_a_table_of_other_columns_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match=r"t\.csv:1:1: the columns are a,b"):
