@@ -44,6 +44,7 @@ def command(
     ] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of Markdown.")] = False,
 ) -> int:
+    """Fits, prints, writes; raises what reading the log and simulating raise (InputError). Returns the exit code."""
     from llmsim.export.files import check_writable
     from llmsim.export.json import json_text, write_json
     from llmsim.validation.means import read_means

@@ -20,6 +20,7 @@ DIFFERENT = 4
 def schedules(
     paths: Annotated[list[Path], typer.Argument(help="Recordings, or folders of them.", show_default=False)],
 ) -> int:
+    """One line for each recording; returns the exit code."""
     from llmsim.scheduling.recorded import find_recordings, replay
 
     verdicts = []
@@ -38,6 +39,7 @@ def vllm(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first case; case i has seed + i.")] = 0,
     cases: Annotated[int, typer.Option(min=1, help="Number of random configurations.")] = 50,
 ) -> int:
+    """One line for each case; returns the exit code."""
     from llmsim.scheduling.vllm_live import installed_version
 
     version = installed_version()

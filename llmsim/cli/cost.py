@@ -25,6 +25,7 @@ def command(
     candidates: Annotated[list[Path], typer.Argument(help="The runs to compare with it.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")] = False,
 ) -> int:
+    """Prints the comparison; InputError for what is no summary, or has no price. Returns the exit code."""
     from llmsim.export.json import json_text
     from llmsim.power import compare
 

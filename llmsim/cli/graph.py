@@ -41,8 +41,9 @@ def generate(
     micro_batches: MicroBatches = 1,
     dtype: Dtype = "auto",
 ) -> None:
-    from llmsim.config.errors import InputError
+    """Raises InputError for a layout that the model cannot have, and where the folder cannot be written."""
     from llmsim.export.chakra import write_trace
+    from llmsim.export.files import check_writable_folder
     from llmsim.lowering.iteration_graph import IterationGraph, Parallel, Step
     from llmsim.model import load_model, resolve_dtypes
     from llmsim.model.hardware import data_sheet
@@ -52,12 +53,9 @@ def generate(
     parallel = Parallel(tp, pp, dp, ep)
     step = Step(tokens, sequences, context, micro_batches)
     graph = IterationGraph(shape, sheet, resolve_dtypes(shape, dtype), parallel, step)
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        for name, text in _configuration(graph.groups(), parallel, sheet).items():
-            (output / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{output} cannot be written ({error.strerror})") from None
+    check_writable_folder(output)
+    for name, text in _configuration(graph.groups(), parallel, sheet).items():
+        (output / name).write_text(text, encoding="utf-8")
     for rank in range(parallel.world):
         write_trace(output / f"trace.{rank}.et", graph.trace(rank))
     network = "network.yml" if parallel.world > 1 else "network.json"

@@ -29,7 +29,7 @@ def command(
 ) -> int:
     """Runs until the iteration, and writes it; returns the exit code."""
     from llmsim.cli.prepare import checked_options, prepare, without_outputs
-    from llmsim.export.files import check_writable
+    from llmsim.export.files import atomic_writer, check_writable, check_writable_folder
     from llmsim.export.step_chakra import write_chakra
     from llmsim.export.step_formats import as_dot, as_graphml, as_json
     from llmsim.export.step_graph import iteration_graph
@@ -38,8 +38,7 @@ def command(
     form = FORMATS.get(output.suffix, "et")
     if form == "et" and output.suffix not in ("", ".et"):
         raise InputError(f'--graph is "{output}"; it must end in .dot, .graphml or .json, or be a folder for Chakra')
-    if form != "et":
-        check_writable(output)
+    _ = check_writable_folder(output) if form == "et" else check_writable(output)
     prepared = prepare(without_outputs(checked_options(context.args)))
     groups = prepared.lowered.groups
     if not 0 <= group < len(groups):
@@ -57,7 +56,8 @@ def command(
         text = as_dot(graph, nodes, every_layer=every_layer)
     else:
         text = as_graphml(graph, nodes) if form == "graphml" else as_json(graph, nodes)
-    output.write_text(text, encoding="utf-8")
+    with atomic_writer(output) as stream:
+        stream.write(text)
     typer.echo(f"{output}: {len(nodes)} nodes of {len(ranks)} ranks, {graph.duration_ps / 1e6:.1f} us")
     return 0
 

@@ -14,6 +14,7 @@ Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to wri
 
 
 def list_presets() -> None:
+    """One line for each."""
     from llmsim.config.topology import load_topology, preset_names
 
     for name in preset_names():
@@ -22,14 +23,14 @@ def list_presets() -> None:
 
 
 def export(source: Source, output: Output = None) -> None:
-    from llmsim.config.errors import InputError
+    """Raises InputError for what is no network, and where the file cannot be written."""
     from llmsim.config.topology import load_topology
+    from llmsim.export.files import atomic_writer, check_writable
 
     text = json.dumps(load_topology(source).as_file(), indent=1) + "\n"
     if output is None:
         print(text, end="")
         return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{output} cannot be written ({error.strerror})") from None
+    check_writable(output)
+    with atomic_writer(output) as stream:
+        stream.write(text)

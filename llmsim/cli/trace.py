@@ -88,6 +88,7 @@ def inspect(
     max_model_len: MaxModelLen = None,
     as_json: Json = False,
 ) -> None:
+    """Prints the card; raises what reading a trace raises (InputError)."""
     given = dict(locals())
     from llmsim.workload.card import card, render
 
@@ -116,6 +117,7 @@ def convert(
     columns: Columns = None,
     unit: Unit = None,
 ) -> None:
+    """Writes the file; raises what reading a trace raises, and InputError where the file cannot be written."""
     given = dict(locals())
     from llmsim.export.files import STANDARD, check_writable, keep_inputs
     from llmsim.workload.dataset import file_of

@@ -45,7 +45,23 @@ def command(
         ),
     ] = None,
 ) -> int:
+    """Compares, writes, prints; raises InputError for what is no recording. Returns the exit code."""
     from llmsim.export.files import atomic_writer, check_writable_folder
+
+    if not 0 <= skip_seconds < float("inf"):
+        raise InputError(f"--skip-seconds is {skip_seconds:g}; it must be 0 or more")
+    folder = None if out is None else check_writable_folder(out)
+    texts = _compared(log, output, skip_seconds, plots)
+    if folder is not None:
+        for name, text in texts.items():
+            with atomic_writer(folder / name) as stream:
+                stream.write(text)
+    sys.stdout.write(texts["validation.json" if as_json else "validation.md"])
+    return 0
+
+
+def _compared(log: Path, output: Path, skip_seconds: float, plots: Path | None) -> dict[str, str]:
+    """The two files of a comparison by name; of single requests, or of means where the log has no more. Draws plots."""
     from llmsim.export.json import json_text
     from llmsim.validation import compare, read_recording
     from llmsim.validation.logs import RECORDED_KINDS
@@ -54,28 +70,18 @@ def command(
     from llmsim.validation.outputs import SIMULATED_KINDS
     from llmsim.validation.table import markdown
 
-    if not 0 <= skip_seconds < float("inf"):
-        raise InputError(f"--skip-seconds is {skip_seconds:g}; it must be 0 or more")
     means = read_means(log)
     if means is not None:
         if plots is not None:
             raise InputError(f"--plots: {log} holds means only; there is nothing to draw")
         beside = compare_means(means, read_recording(output))
-        texts = {"validation.md": means_markdown(beside), "validation.json": json_text(means_json(beside))}
-    else:
-        real, simulated = read_recording(log), read_recording(output)
-        if real.kind in SIMULATED_KINDS and simulated.kind in RECORDED_KINDS:
-            raise InputError(f"{output} is a {simulated.kind} and {log} a {real.kind}; the recorded run comes first")
-        comparison = compare(real, simulated, skip_seconds)
-        texts = {"validation.md": markdown(comparison), "validation.json": json_text(comparison.as_json())}
-    if out is not None:
-        folder = check_writable_folder(out)
-        for name, text in texts.items():
-            with atomic_writer(folder / name) as stream:
-                stream.write(text)
-    if plots is not None and means is None:
+        return {"validation.md": means_markdown(beside), "validation.json": json_text(means_json(beside))}
+    real, simulated = read_recording(log), read_recording(output)
+    if real.kind in SIMULATED_KINDS and simulated.kind in RECORDED_KINDS:
+        raise InputError(f"{output} is a {simulated.kind} and {log} a {real.kind}; the recorded run comes first")
+    comparison = compare(real, simulated, skip_seconds)
+    if plots is not None:
         from llmsim.validation.plots import write_plots
 
         write_plots(comparison, plots)
-    sys.stdout.write(texts["validation.json" if as_json else "validation.md"])
-    return 0
+    return {"validation.md": markdown(comparison), "validation.json": json_text(comparison.as_json())}
