@@ -2,15 +2,28 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from llmsim.cli import main, run_main
+from llmsim.cli.app import run_app
 from llmsim.cli.prepare import checked_options, trial
+
+PEERS = shlex.split(
+    "--max-num-seqs 128 --max-num-batched-tokens 2048 --long-prefill-token-threshold 0 --dtype bfloat16 "
+    "--block-size 16 --request-routing-policy LOAD --expert-routing-policy BALANCED --enable-block-copy "
+    "--enable-prefix-caching --enable-chunked-prefill --prefix-storage None --no-reserve-full-isl "
+    "--npu-memory-utilization 0.9 --run-id mine --inputs-root inputs --cleanup-inputs --num-reqs 5 --log-interval 1.0 "
+    "--log-level WARNING --kv-cache-dtype auto --network-backend analytical"
+)
+"""LLMServingSim's command line, each of its options that one instance without memory below the device can take."""
 
 ROOT = Path(__file__).resolve().parents[2]
 GIVEN = (
@@ -126,3 +139,21 @@ sys.meta_path.insert(0, Interrupt())
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert (done.returncode, done.stderr) == (130, "llmsim: error: interrupted before anything was computed\n")
+
+
+def test_a_command_line_of_llmservingsim_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    notes(*PEERS, "--output", tmp_path / "{run_id}.csv", capsys=capsys)
+    lines = (tmp_path / "mine.csv").read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("instance id,request id,model,input,output,arrival,end_time,latency")
+    assert len(lines) == 6
+
+
+def test_the_page_for_its_users_names_options_that_exist() -> None:
+    page = (ROOT / "docs" / "llmservingsim.md").read_text(encoding="utf-8")
+    table = page.split("| its files and programs")[0]
+    named = set(
+        re.findall(r"`(--[a-z-]+)`", "".join(line.split("|")[1] for line in table.splitlines() if "`--" in line))
+    )
+    options = typer.main.get_command(run_app).params
+    assert named >= {word for word in PEERS if word.startswith("--") and not word.startswith("--no-")}
+    assert named <= {name for option in options for name in option.opts}
