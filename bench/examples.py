@@ -71,6 +71,8 @@ EXAMPLES = (
     Example("rtxpro6000_qwen3_30b_a3b_dp2_ep2", "two RTX PRO 6000: data-parallel attention, experts shared by both"),
     Example("h100_qwen3_30b_a3b_attn2x4_ep8", "eight H100: attention as four ranks of two, experts over all by DeepEP"),
     Example("h200_deepseek_v3_tp8_dcp8", "eight H200, DeepSeek-V3, its KV cache dealt out by tokens"),
+    Example("h200_deepseek_v32_tp8", "eight H200, DeepSeek-V3.2, whose attention sees chosen tokens"),
+    Example("h100_nemotron3_nano_tp2", "two H100, Nemotron 3 Nano: state spaces, attention and experts"),
     Example("h100_multi_instance", "two H100, each with Llama-3.1-8B"),
     Example("h100_mixed_models", "two H100, one with Llama-3.1-8B, one with Qwen3-8B", dataset=MIXED),
     Example("h100_cpu_prefix_pool", "two H100 that share host memory for KV", (*ROOFLINE, *SHARED, "CPU")),

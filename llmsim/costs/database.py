@@ -26,6 +26,8 @@ TABLES = {
     "mla_generation": ("mla", "mla_generation_module_perf.parquet"),
     "mla_context_kernel": ("mla", "context_mla_perf.parquet"),
     "mla_generation_kernel": ("mla", "generation_mla_perf.parquet"),
+    "sparse_context": ("sparse_attention", "dsa_context_module_perf.parquet"),
+    "sparse_generation": ("sparse_attention", "dsa_generation_module_perf.parquet"),
     "linear_attention": ("linear_attention", "gdn_perf.parquet"),
     "all_reduce": ("comm", "custom_allreduce_perf.parquet"),
 }

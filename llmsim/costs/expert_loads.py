@@ -42,6 +42,8 @@ class DrawnTable:
     ps: Int64
     seed: int
     provenance: int
+    in_order: bool = False
+    """Samples are a recording: a step takes the one of its number, not one that is drawn."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,27 @@ def in_turn(experts: int, topk: int, tokens: int) -> Ints:
     """Round robin: token t takes the experts t * topk, t * topk + 1, ...; shape (1, experts)."""
     whole, rest = divmod(tokens * topk, experts)
     return (whole + (np.arange(experts) < rest)).astype(np.int64)[None]
+
+
+def recorded_counts(shares: Floats, topk: int, tokens: Sequence[int]) -> Ints:
+    """Tokens that each expert gets of so many, by the recorded shares of each step; shape (steps, tokens, experts).
+
+    topk x tokens rows in proportion to the shares, rounded along the experts so that nothing is lost; no expert gets
+    more than one row of a token: what exceeds that goes to the others in proportion.
+    """
+    wanted = shares * topk
+    for _ in range(shares.shape[1]):
+        over = wanted >= 1.0
+        left = topk - over.sum(axis=1, keepdims=True)
+        below = np.where(over, 0.0, shares)
+        total = below.sum(axis=1, keepdims=True)
+        again = np.where(over, 1.0, below * np.divide(left, total, out=np.zeros_like(total), where=total > 0))
+        if np.array_equal(again >= 1.0, over):
+            wanted = again
+            break
+        wanted = again
+    exact = np.minimum(wanted, 1.0)[:, None, :] * np.asarray(tokens, dtype=np.float64)[:, None]
+    return np.diff(np.floor(exact.cumsum(axis=2) + 0.5), axis=2, prepend=0.0).astype(np.int64)
 
 
 def place(popularity: Floats, placement: Placement) -> tuple[Ints, Ints]:
@@ -224,7 +247,9 @@ def each_layer(routing: ExpertRouting, op: Operator, last: int, placement: Place
     popularity, axis = routing.popularity(layers, experts), token_axis(last).tolist()
     snapshots = len(popularity)
     for layer in range(layers):
-        if routing.name == "RR":
+        if routing.in_order:
+            counts = recorded_counts(popularity[:, layer], topk, axis)
+        elif routing.name == "RR":
             counts = np.stack([in_turn(experts, topk, tokens) for tokens in axis], axis=1)
         else:
             rng, draws = np.random.default_rng([routing.seed, layer]), number_of_draws(routing, snapshots)
@@ -237,6 +262,8 @@ def each_layer(routing: ExpertRouting, op: Operator, last: int, placement: Place
 
 def number_of_draws(routing: ExpertRouting, snapshots: int) -> int:
     """Samples for each layer and token count."""
+    if routing.in_order:
+        return snapshots
     return 1 if routing.name == "RR" else max(DRAWS, snapshots)
 
 
@@ -251,11 +278,11 @@ def drawn_table(
         pairs, touched = rank_loads(one.counts, one.slots, placement.ranks)
         ps.append(np.floor(price(pairs, touched).max(axis=-1) * 1e6 + 0.5).astype(np.int64))
         fullest.append(float((pairs[:, shown].max(axis=-1) / pairs[:, shown].mean(axis=-1)).mean()))
-    return DrawnTable(axis, np.stack(ps), routing.seed, provenance), float(np.mean(fullest))
+    return DrawnTable(axis, np.stack(ps), routing.seed, provenance, routing.in_order), float(np.mean(fullest))
 
 
 def touched_table(routing: ExpertRouting, op: Operator, last: int, placement: Placement) -> DrawnTable:
     """Experts that the rank with the most of them touches, in the very draws of `drawn_table`; `ps` are experts."""
     draws = each_layer(routing, op, last, placement)
     touched = [rank_loads(one.counts, one.slots, placement.ranks)[1].max(axis=-1) for one in draws]
-    return DrawnTable(token_axis(last), np.stack(touched).astype(np.int64), routing.seed, 0)
+    return DrawnTable(token_axis(last), np.stack(touched).astype(np.int64), routing.seed, 0, routing.in_order)

@@ -44,7 +44,8 @@ EXPERT_ROUTER = Kind(
 class ExpertRouter(Protocol):
     """Says which experts tokens like; asked once for each model of a deployment, never in the run.
 
-    With several snapshots a step takes one of them: loads that change over time, as a recorded trace has them.
+    With several snapshots a step takes one of them: loads that change over time, as a recorded trace has them. With an
+    attribute `in_order` that is true steps take them in turn, and loads are these shares, not drawn from them.
     """
 
     def popularity(self, layers: int, experts: int, seed: int) -> Any:
@@ -62,6 +63,8 @@ class ExpertRouting:
     policy: ExpertRouter | None = None
     label: str = "BALANCED"
     seed: int = 0
+    in_order: bool = False
+    """The snapshots are a recording of steps, which are taken in turn; nothing is drawn."""
 
     @property
     def balanced(self) -> bool:
@@ -95,7 +98,8 @@ class ExpertRouting:
         if self.policy is not None:
             return f"ExpertRouting({self.label}, {id(self.policy)})"
         digest = "" if array is None else hashlib.sha256(array.tobytes()).hexdigest()
-        return f"ExpertRouting({self.name}, {self.value}, {digest}, {self.seed if not self.balanced else 0})"
+        seed = self.seed if not self.balanced else 0
+        return f"ExpertRouting({self.name}, {self.value}, {digest}, {seed}, {self.in_order})"
 
     def with_array(self, layers: int, experts: int) -> "ExpertRouting":
         """The same with what its class says as an array, so that equal answers have equal keys."""
@@ -130,15 +134,16 @@ def parse_expert_routing(text: str, seed: int = 0) -> ExpertRouting:
     """NAME[:key=value], TRACE:path, or module:Class; InputError says what is known."""
     name, _, rest = text.partition(":")
     upper = name.upper()
-    if upper == "TRACE":
-        return ExpertRouting("TRACE", recorded=_read_trace(rest), label=f"{OPTION} {text}", seed=seed)
+    if upper in ("TRACE", "REPLAY"):
+        recorded = _read_trace(upper, rest)
+        return ExpertRouting(upper, recorded=recorded, label=f"{OPTION} {text}", seed=seed, in_order=upper == "REPLAY")
     if upper == "CUSTOM":
         raise InputError(f"{OPTION} CUSTOM: name the class of your policy, as in {OPTION} my_module:MyExperts")
     if upper not in DISTRIBUTIONS:
         chosen, _ = split_options(OPTION, text, EXPERT_ROUTER.example) if rest else (text, {})
         if ":" in chosen or chosen in entry_points(EXPERT_ROUTER.group):
             return _python_policy(text, seed)
-        known = [*DISTRIBUTIONS, "TRACE:path", "module:Class"]
+        known = [*DISTRIBUTIONS, "TRACE:path", "REPLAY:path", "module:Class"]
         raise InputError(f'{OPTION} is "{text}"{nearest(upper, DISTRIBUTIONS)}; it may be {", ".join(known)}')
     options = DISTRIBUTIONS[upper][1]
     values = {key: default for key, (default, _, _) in options.items()}
@@ -163,24 +168,30 @@ def _number(text: str, key: str, number: str, least: float, most: float) -> floa
 
 def _python_policy(text: str, seed: int) -> ExpertRouting:
     _, make = parse_class(EXPERT_ROUTER, text)
-    return ExpertRouting("PYTHON", policy=make(), label=f"{OPTION} {text}", seed=seed)
+    policy = make()
+    in_order = bool(getattr(policy, "in_order", False))
+    return ExpertRouting("PYTHON", policy=policy, label=f"{OPTION} {text}", seed=seed, in_order=in_order)
 
 
-def _read_trace(name: str) -> Floats:
-    """Tokens that each expert of each layer got: .npy, .json (nested lists), or .csv with layer,expert,tokens."""
+def _read_trace(how: str, name: str) -> Floats:
+    """Tokens that each expert of each layer got: .npy, .json (nested lists), .jsonl with a line for each step, or .csv
+    with layer,expert,tokens."""
     path = Path(name)
     try:
         if path.suffix == ".npy":
             return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
         if path.suffix == ".json":
             return np.asarray(json.loads(path.read_text(encoding="utf-8")), dtype=np.float64)
+        if path.suffix == ".jsonl":
+            lines = path.read_text(encoding="utf-8").splitlines()
+            return np.asarray([json.loads(line) for line in lines if line.strip()], dtype=np.float64)
         if path.suffix == ".csv":
             return _from_rows(path)
     except OSError as error:
-        raise InputError(f"{OPTION} TRACE:{name}: cannot be read ({error.strerror})") from None
+        raise InputError(f"{OPTION} {how}:{name}: cannot be read ({error.strerror})") from None
     except (ValueError, TypeError) as error:
-        raise InputError(f"{OPTION} TRACE:{name}: not a table of numbers ({error})") from None
-    raise InputError(f"{OPTION} TRACE:{name}: must be .npy, .json or .csv (columns layer, expert, tokens)")
+        raise InputError(f"{OPTION} {how}:{name}: not a table of numbers ({error})") from None
+    raise InputError(f"{OPTION} {how}:{name}: must be .npy, .json, .jsonl or .csv (columns layer, expert, tokens)")
 
 
 def _from_rows(path: Path) -> Floats:

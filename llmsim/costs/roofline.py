@@ -97,7 +97,7 @@ class RooflineSource:
         """us of a call that reads `kv_tokens` and computes `pairs` of (new, attended) tokens at `flops` each."""
         rate = MEMORY_EFFICIENCY * self._light.memory_bandwidth_bytes_per_s
         memory = kv_tokens * op.kv_bytes_per_context_token / rate
-        peak = self._light.peak(self._request.dtypes.activation)
+        peak = self._light.peak(op.weight_dtype or self._request.dtypes.activation)
         compute = (
             pairs * (flops or op.flops_per_context_token) / (ATTENTION_EFFICIENCY * peak)
             if peak

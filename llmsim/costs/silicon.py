@@ -18,6 +18,7 @@ from llmsim.costs.silicon_grid import decode_grid, prefill_grid
 from llmsim.costs.silicon_latent import INSIDE, between_kernels, find_kernels, find_modules, rows_of_heads
 from llmsim.costs.silicon_linear import linear_curve
 from llmsim.costs.silicon_moe import moe_curve
+from llmsim.costs.silicon_sparse import INSIDE_SPARSE, find_sparse, least_prompt_us, sparse_attention, sparse_prefills
 from llmsim.costs.skew import mixed_decode_q20, skew_note, skew_q20
 from llmsim.costs.source import AttentionCost, CostRequest, Curve, OpCost, SplitGrid, to_ps
 from llmsim.costs.streaming import Streaming, streaming
@@ -70,13 +71,17 @@ class SiliconSource:
         self._notes: list[str] = []
         self._beside_wide: dict[tuple[str, str], list[float]] = {}
         self._streaming: Streaming | None = None
-        self._modules = request.model.latent is not None and self._module_rows(self._any_attention()) is not None
+        sparse = request.model.indexer is not None
+        self._sparse = find_sparse(database, request) if sparse else None
+        latent = request.model.latent is not None and not sparse
+        self._modules = latent and self._module_rows(self._any_attention()) is not None
 
     def operator(self, op: Operator, last: int) -> Curve | None:
         """Times for 1..last; None for collectives and for what the database lacks (the caller says so)."""
         if op.kind == "collective":
             return None
-        if self._modules and op.name in (*INSIDE, "rotary_emb"):
+        inside = (*INSIDE, "rotary_emb") if self._modules else INSIDE_SPARSE if self._sparse is not None else ()
+        if op.name in inside:
             zero = np.zeros(last + 1, dtype=np.int64)
             return Curve(zero, zero.astype(np.uint8), "inside the latent attention's rows of the silicon database")
         linear = linear_curve(self._database.tables("linear_attention"), op, self._request, last)
@@ -126,6 +131,8 @@ class SiliconSource:
 
     def attention(self, op: Operator) -> AttentionCost | None:
         """Prefill and decode of the head shape; mixed steps and unequal lengths by the card's measured constants."""
+        if self._request.model.indexer is not None:
+            return None if self._sparse is None else sparse_attention(op, self._sparse, self._request, self._light)
         if self._request.model.latent is not None:
             found = self._module_rows(op) if self._modules else self._kernel_rows(op)
             if found is None:
@@ -149,14 +156,18 @@ class SiliconSource:
         """Kernels without a table of their own, and the gap between kernels while it is not 0."""
         if self._streaming is None:
             self._streaming = streaming(self._database, self._light)
-        writes = [] if self._modules else kv_writes(self._request, self._streaming)
+        writes = [] if self._modules or self._sparse is not None else kv_writes(self._request, self._streaming)
         beside = writes + expert_choices(self._request, self._streaming)
+        if self._sparse is not None:
+            beside.append(sparse_prefills(self._sparse, self._request))
         return beside + self._between_latent_kernels() + self._kernel_gap()
 
     def _between_latent_kernels(self) -> list[OpCost]:
         """What a module of latent attention does besides the operators that stand for it, scaled from DeepSeek-V3's."""
         gemms, op = self._gemm_table(WIDE), self._any_attention()
-        kernels = None if self._modules or self._request.model.latent is None else self._kernel_rows(op)
+        model = self._request.model
+        apart = model.latent is not None and model.indexer is None and not self._modules
+        kernels = self._kernel_rows(op) if apart else None
         if gemms is None or kernels is None:
             return []
         found = []
@@ -187,12 +198,21 @@ class SiliconSource:
 
     def notes(self) -> list[str]:
         """What the database could not say, and where it says that narrow weights do not pay."""
-        return self._notes + [
+        narrow = [
             f"{KINDS[kind]} with {dtype} weights take {float(np.mean(ratios)):.1f} times as long as with bfloat16 at "
             f"batches of up to {DECODE_ROWS} tokens: so their kernels were measured; another kernel may do better "
             "(--cost-source roofline has no such losses)"
             for (kind, dtype), ratios in self._beside_wide.items()
             if float(np.mean(ratios)) > NARROW_LOSS
+        ]
+        return [*self._notes, *self._sparse_notes(), *narrow]
+
+    def _sparse_notes(self) -> list[str]:
+        if self._sparse is None:
+            return []
+        return [
+            f"steps with prompts take at least {least_prompt_us(self._sparse) / 1e3:.1f} ms in each layer of sparse "
+            "attention: so vLLM's module was timed, at the pace at which the host launches its kernels"
         ]
 
     def _gemm(self, op: Operator, last: int) -> Curve | None:

@@ -23,6 +23,10 @@ CHOICE_BYTES = 12
 """Of one chosen expert: its weight (fp32), its number, and its place (int32 each)."""
 
 
+INDEXER = "indexer"
+"""Caches one key of its own size."""
+
+
 def kv_writes(request: CostRequest, streaming: Streaming) -> list[OpCost]:
     """One operator for each kind of attention layer: reads K and V of the new tokens, writes them to the cache.
 
@@ -52,6 +56,8 @@ def expert_choices(request: CostRequest, streaming: Streaming) -> list[OpCost]:
 def _kv_write(request: CostRequest, streaming: Streaming, op: Operator) -> OpCost:
     latent = request.model.latent
     width = 2 * op.kv_heads * op.head_dim if latent is None else latent.cached_width
+    if op.name == INDEXER:
+        width = op.head_dim
     read = int(width * dtype_bytes(request.dtypes.activation))
     return _moving(op, KV_WRITE, read + op.kv_bytes_per_context_token, request, streaming)
 

@@ -91,17 +91,20 @@ def between_kernels(
 
 
 def rows_of_heads(
-    tables: list[TablePath], op: Operator, request: CostRequest, gemm: str | None
+    tables: list[TablePath], op: Operator, request: CostRequest, gemm: str | None, model: str = ""
 ) -> AttentionRows | None:
-    """Rows of a number of heads, of modules with weights of type `gemm`, or (None) of kernels.
+    """Rows of a number of heads, of modules with weights of type `gemm` (and of one `model`), or (None) of kernels.
 
     A number of heads that was not measured takes the next larger one's rows, scaled by the heads.
     """
     wanted_kv = KV_DTYPES[short_dtype(request.dtypes.kv)]
     for dtype in dict.fromkeys((wanted_kv, "bfloat16")):
         for table in tables:
-            rows = read_columns(table.path, COLUMNS if gemm else KERNEL_COLUMNS)
+            columns = COLUMNS if gemm else KERNEL_COLUMNS
+            rows = read_columns(table.path, [*columns, "model"] if model else columns)
             keep = rows["kv_cache_dtype"] == dtype
+            if model:
+                keep &= rows["model"] == model
             if gemm:
                 keep &= rows["gemm_type"] == gemm
             if not bool(keep.any()):
@@ -113,6 +116,6 @@ def rows_of_heads(
             if heads != op.heads:
                 label += f", scaled from heads={heads}"
             scale = op.heads / heads
-            columns = {name: column[keep] for name, column in rows.items()}
-            return AttentionRows(label, heads == op.heads and dtype == wanted_kv, scale, 1.0, columns)
+            kept = {name: column[keep] for name, column in rows.items()}
+            return AttentionRows(label, heads == op.heads and dtype == wanted_kv, scale, 1.0, kept)
     return None

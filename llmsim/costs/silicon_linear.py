@@ -31,7 +31,7 @@ def linear_curve(tables: list[TablePath], op: Operator, request: CostRequest, la
     linear_attention: what a prompt of so many tokens takes beyond one token (the state's traffic is in the other).
     """
     linear = request.model.linear
-    if op.name not in NAMES or linear is None or not linear.delta:
+    if op.name not in NAMES or linear is None or linear.kind != "delta":
         return None
     heads = linear.value_heads // request.layout.tp
     keys = linear.key_heads // request.layout.tp

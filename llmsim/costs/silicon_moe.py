@@ -40,6 +40,13 @@ MOE_DTYPES = {
 }
 
 
+GATED, PLAIN = 3, 2
+"""Matrices of one expert: gate, up and down, or up and down alone."""
+MEASURED_PLAIN = {(1856, 6, 128), (2688, 22, 512), (5120, 22, 512)}
+"""(width, top-k, experts) of the rows that were measured without a gate: the Nemotron 3 models'. The tables do not say
+so, but with a third matrix the first would have read its weights at 4.5 TB/s from an H100's memory of 3.35."""
+
+
 @dataclass(frozen=True)
 class MoeShape:
     """Shape of one measured series: whole-model sizes, and how they were split."""
@@ -50,14 +57,15 @@ class MoeShape:
     experts: int
     tp: int
     ep: int
+    matrices: int = GATED
 
     def work(self, tokens: Floats, element_bytes: float, peak: float, bandwidth: float) -> Floats:
         """Roofline microseconds on one rank: weights of the experts that tokens touch, flops of their pairs."""
         local = self.experts / self.ep
         inter = self.inter / self.tp
         touched = local * (1.0 - (1.0 - self.topk / self.experts) ** tokens)
-        weight_bytes = touched * 3 * self.hidden * inter * element_bytes
-        flops = tokens * self.topk / self.ep * 6 * self.hidden * inter
+        weight_bytes = touched * self.matrices * self.hidden * inter * element_bytes
+        flops = tokens * self.topk / self.ep * 2 * self.matrices * self.hidden * inter
         return np.asarray(np.maximum(weight_bytes / bandwidth, flops / peak if peak else 0.0) * 1e6)
 
 
@@ -104,14 +112,20 @@ def wanted_shape(op: Operator, request: CostRequest) -> MoeShape:
     """The operator's shape in the table's terms."""
     ep = max(1, op.experts_total // max(op.experts_local, 1))
     tp = max(1, request.layout.expert_ranks // ep)
-    return MoeShape(op.hidden, op.moe_inter * tp, op.topk, op.experts_total, tp, ep)
+    matrices = GATED if request.model.mlp_gated else PLAIN
+    return MoeShape(op.hidden, op.moe_inter * tp, op.topk, op.experts_total, tp, ep, matrices)
+
+
+def _measured(hidden: int, inter: int, topk: int, experts: int, tp: int, ep: int) -> MoeShape:
+    plain = (inter, topk, experts) in MEASURED_PLAIN
+    return MoeShape(hidden, inter, topk, experts, tp, ep, PLAIN if plain else GATED)
 
 
 def _from_rows(
     rows: Columns, wanted: MoeShape, op: Operator, light: Light, element_bytes: float, last: int, label: str
 ) -> Curve:
     table = np.stack([rows[name].astype(np.int64) for name in SHAPE], axis=1)
-    shapes = [MoeShape(*(int(value) for value in row)) for row in np.unique(table, axis=0)]
+    shapes = [_measured(*(int(value) for value in row)) for row in np.unique(table, axis=0)]
     shape = min(shapes, key=lambda candidate: (_distance(candidate, wanted), str(candidate)))
     keep = np.all(table == np.array([shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep]), axis=1)
     distribution = str(rows["distribution"][keep][0])

@@ -202,5 +202,6 @@ def _drawn_bytes(op: Operator, cost: OpCost, uneven: Uneven, cached: float, firs
     size = np.ceil(touched.ps * expert).astype(np.int64)
     layers, draws, _ = size.shape
     return _native.Drawn(
-        touched.tokens, layers, draws, np.ascontiguousarray(size).ravel(), touched.seed, touched.provenance, first_layer
-    )
+        touched.tokens, layers, draws, np.ascontiguousarray(size).ravel(), touched.seed, touched.provenance,
+        first_layer, touched.in_order,
+    )  # fmt: skip

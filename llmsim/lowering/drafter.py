@@ -209,6 +209,8 @@ def one_layer(target: ModelConfig, speculation: Speculation) -> ModelConfig:
     """A head like the model's own last layer (mtp), or like a dense one (eagle); InputError without the latter."""
     kinds = ("full",) if "full" in target.layer_kinds else target.layer_kinds[-1:]
     name = f"one layer of {target.name}"
+    if target.layers_with_ffn:  # one for attention, one behind it
+        target = replace(target, layers_with_ffn=(), moe_layers=(target.num_moe_layers > 0,))
     if speculation.method == "mtp":
         moe = target.moe_layers[-1:]
         return replace(target, name=name, num_layers=1, moe_layers=moe, layer_kinds=kinds)

@@ -141,7 +141,8 @@ class Exchanges:
             self._drawn[key] = self._draw(op, rows, ports, last)
         axis = token_axis(last)
         ps = ports.ps(rows, axis.astype(np.float64), self._drawn[key])
-        return DrawnTable(axis, ps, self._request.expert_routing.seed, int(Provenance.ANALYTIC))
+        routing = self._request.expert_routing
+        return DrawnTable(axis, ps, routing.seed, int(Provenance.ANALYTIC), routing.in_order)
 
     def _draw(self, op: Operator, rows: Rows, ports: Ports, last: int) -> Busiest:
         """Shapes (layers, draws, counts of tokens)."""

@@ -20,7 +20,7 @@ from llmsim.lowering.placement import HOST, memory_at, port_of
 from llmsim.model import Dtypes, Hardware, ModelConfig, Operator, dtype_bytes, load_hardware
 
 CLASSES: dict[str, tuple[str, ...]] = {
-    "attention": ("attention", "attention_sliding", "attention_chunked"),
+    "attention": ("attention", "attention_sliding", "attention_chunked", "attention_sparse", "indexer"),
     "norms": ("layernorm", "post_norm", "qk_norm", "final_layernorm"),
     "ffn": ("gate_up_proj", "up_proj", "act_fn", "down_proj"),
     "experts": ("moe",),

@@ -6,7 +6,7 @@ micro-batch are a chain; micro-batches meet only on the device and in the groups
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 from llmsim.config.errors import InputError
@@ -18,7 +18,7 @@ from llmsim.costs.roofline import (
     MEMORY_EFFICIENCY,
 )
 from llmsim.export.chakra import COLLECTIVES, NodeType, TraceNode, Value
-from llmsim.model import Dtypes, Hardware, LayerKind, Layout, ModelConfig, Operator, dtype_bytes, operators
+from llmsim.model import Dtypes, Hardware, Layout, ModelConfig, Operator, dtype_bytes, operators
 
 PS_PER_US = 1_000_000
 
@@ -91,12 +91,9 @@ class IterationGraph:
 
     def operators_of(self, layer: int) -> Sequence[Operator]:
         """What one layer executes, in order."""
-        kinds = self._model.layer_kinds
-        return self._layer_operators(self._model.moe_layers[layer], kinds[layer] if kinds else None)
+        return self._layer_operators(self._model.layers_between(layer, layer + 1))
 
-    def _operators_of_layer(self, experts: bool, kind: LayerKind | None) -> tuple[Operator, ...]:
-        kinds: tuple[LayerKind, ...] = () if kind is None else (kind,)
-        one = replace(self._model, num_layers=1, moe_layers=(experts,), layer_kinds=kinds)
+    def _operators_of_layer(self, one: ModelConfig) -> tuple[Operator, ...]:
         return tuple(op for op in operators(one, self._layout, self._dtypes) if op.part == "layer")
 
 

@@ -4,6 +4,7 @@ from itertools import accumulate, count
 from math import gcd, lcm
 from typing import TYPE_CHECKING
 
+from llmsim.config.errors import NotYetError
 from llmsim.model import Dtypes, Layout, ModelConfig, dtype_bytes
 from llmsim.model.sizes import state_bytes_per_layer
 
@@ -101,9 +102,9 @@ def _parts(model: ModelConfig, layers: range, per_token: int, state: int, block_
     kinds = model.layer_kinds or ("full",) * model.num_layers
     parts = []
     for names, part in (
-        (("full", "chunked"), (per_token, 0, 0)),
+        (("full", "chunked", "both"), (per_token, 0, 0)),
         (("sliding",), (per_token, 0, tail)),
-        (("linear",), (0, state, 0)),
+        (("linear", "both"), (0, state, 0)),
     ):
         own = [layer for layer in layers if kinds[layer] in names]
         if own and any(part[:2]):
@@ -119,7 +120,11 @@ def _heads_from(model: ModelConfig, dtypes: Dtypes, prefill: Layout, decode: Lay
     """
     size = int(dtype_bytes(dtypes.kv))
     if model.latent is not None:
-        per_head, heads = model.latent.cached_width * size, 1
+        per_head, heads = model.latent_row_bytes(dtypes.kv), 1
+        if model.indexer is not None:
+            if model.num_indexer_layers < model.num_layers:
+                raise NotYetError(f"{model.name}: layers that share an indexer's choice are not handed over yet")
+            per_head += model.indexer.cached_bytes
     else:
         per_head, heads = 2 * model.head_dim * size, model.num_key_value_heads
     common, cycle = (how(prefill.context_ranks, decode.context_ranks) for how in (gcd, lcm))

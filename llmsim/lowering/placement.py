@@ -12,7 +12,7 @@ from llmsim.model import Layout, ModelConfig, Operator
 
 DEVICE, HOST = "npu", "cpu"
 EXPERTS, DENSE = ("moe", "shared_expert"), ("gate_up_proj", "up_proj", "act_fn", "down_proj")
-PROJECTIONS = ("qkv_proj", "qk_norm", "o_proj")
+PROJECTIONS = ("q", "kv_", "o_proj", "latent_norm", "rotary_emb", "attention_gate")
 """How the names of operators begin that only some layers of a mixed model have."""
 
 
@@ -112,12 +112,20 @@ class Where:
         if op.part != "layer" or op.repeat == len(layers):
             return range(layers.start, layers.start + op.repeat)
         kinds = model.layer_kinds or ("full",) * model.num_layers
-        if op.kind == "attention":
-            found = [at for at in layers if kinds[at] == (op.name.partition("_")[2] or "full")]
+        ffn = model.layers_with_ffn or (True,) * model.num_layers
+        if op.name.startswith("indexer"):
+            found = [at for at in layers if not model.indexer_layers or model.indexer_layers[at]]
+        elif op.kind == "attention":
+            found = [at for at in layers if kinds[at] in (op.name.partition("_")[2] or "full", "both")]
         elif op.name.startswith((*EXPERTS, *DENSE)):
-            found = [at for at in layers if model.moe_layers[at] == op.name.startswith(EXPERTS)]
+            found = [at for at in layers if ffn[at] and model.moe_layers[at] == op.name.startswith(EXPERTS)]
+        elif op.name == "layernorm":  # each in front of a mixer, or each in front of an FFN
+            found = [at for at in layers if kinds[at] != "none"]
+            found = found if len(found) == op.repeat else [at for at in layers if ffn[at]]
+        elif op.name.startswith(PROJECTIONS):
+            found = [at for at in layers if kinds[at] not in ("linear", "none")]
         else:
-            found = [at for at in layers if (kinds[at] == "linear") != op.name.startswith(PROJECTIONS)]
+            found = [at for at in layers if kinds[at] in ("linear", "both")]
         if len(found) != op.repeat:
             raise NotYetError(
                 f"{op.name} is in {op.repeat} of {len(layers)} layers, which placement.blocks cannot place"

@@ -145,7 +145,9 @@ def _operator(placed: Placed, attentions: Sequence[AttentionCost]) -> "_native.O
         table = cost.drawn
         layers, draws, _ = table.ps.shape
         ps = np.ascontiguousarray(table.ps).ravel()
-        drawn = _native.Drawn(table.tokens, layers, draws, ps, table.seed, table.provenance, placed.first_layer)
+        drawn = _native.Drawn(
+            table.tokens, layers, draws, ps, table.seed, table.provenance, placed.first_layer, table.in_order
+        )
     return _native.Operator(
         *(cost.name, placed.kind, FEATURES[cost.feature], part, placed.repeat, cost.ps, cost.provenance, placed.stage),
         drawn=drawn,

@@ -6,6 +6,7 @@ from llmsim.model.families import family_types
 from llmsim.model.hardware import hardware_names, load_hardware
 from llmsim.model.layout import RankShape, layout_problem, padded_vocab_size, rank_shape
 from llmsim.model.memory import MemoryLedger, memory_ledger
+from llmsim.model.mixers import Indexer, LatentAttention, LinearAttention
 from llmsim.model.operators import operators
 from llmsim.model.presets import load_model, model_names
 from llmsim.model.profile_run import DEFAULT_NUM_SMS
@@ -18,15 +19,7 @@ from llmsim.model.sizes import (  # fmt: skip
     state_bytes_per_sequence,
     weight_bytes,
 )
-from llmsim.model.types import (
-    Dtypes,
-    Hardware,
-    LatentAttention,
-    LayerKind,
-    LinearAttention,
-    ModelConfig,
-    resolve_dtypes,
-)
+from llmsim.model.types import Dtypes, Hardware, LayerKind, ModelConfig, resolve_dtypes
 
 __all__ = [
     "DEFAULT_NUM_SMS",
@@ -34,6 +27,7 @@ __all__ = [
     "Dtypes",
     "Elsewhere",
     "Hardware",
+    "Indexer",
     "KvGroup",
     "LatentAttention",
     "LayerKind",

@@ -33,6 +33,10 @@ class Builder:
             return size
         return size + -(-(-(-n // block[0]) * -(-k // block[1]) * self.model.scale_bits) // 8)
 
+    def norms(self, repeat: int) -> list[Operator]:
+        """The norm in front of a block of so many layers; nothing without any."""
+        return [self.norm("layernorm", "layer", repeat)] if repeat else []
+
     def norm(self, name: str, part: str, repeat: int) -> Operator:
         """RMSNorm or LayerNorm of the hidden state, with the residual added."""
         hidden, size = self.model.hidden_size, self.wide_size
@@ -135,18 +139,20 @@ class Builder:
         dim, latent, dealt = model.head_dim, model.latent, self.layout.context_ranks
         parts = self.layout.prefill_context  # of a prompt's tokens, and of a decode's context: of the pairs, then
         sinks = shape.heads * model.attention_sinks
+        chosen = model.indexer.topk if model.indexer is not None else 0  # as many pairs as through such a window
         if latent is None:
             new, cached = 2 * shape.kv_heads * dim, 2 * shape.kv_heads * dim * self.kv_size
             reads, prefill = shape.heads * dim + new, 4 * shape.heads * dim
             decode = prefill
         else:
-            cached = latent.cached_width * self.kv_size
+            cached = model.latent_row_bytes(self.dtypes.kv)
             reads = shape.heads * dim + latent.cached_width
-            prefill = 2 * shape.heads * (dim + latent.v_dim)
             decode = 2 * shape.heads * (latent.cached_width + latent.kv_rank)
+            # Sparse attention runs prompts on the compressed cache as well.
+            prefill = decode if model.indexer is not None else 2 * shape.heads * (dim + latent.v_dim)
         return [
             Operator(
-                name="attention" if kind == "full" else f"attention_{kind}",
+                name="attention_sparse" if chosen else "attention" if kind == "full" else f"attention_{kind}",
                 kind="attention",
                 feature="attention",
                 part="layer",
@@ -156,7 +162,7 @@ class Builder:
                 heads=shape.heads,
                 kv_heads=shape.kv_heads,
                 head_dim=dim,
-                window=0 if kind == "full" else model.window,
+                window=chosen if kind == "full" else model.window,
                 chunked=kind == "chunked",
                 weight_dtype=self.wide_dtype if sinks else "",
                 weight_bytes=sinks * self.wide_size,
@@ -173,10 +179,12 @@ class Builder:
     def experts(self) -> Operator:
         """Expected values: a token's topk choices fall on a rank's experts in proportion to their number."""
         model, shape = self.model, self.shape
-        hidden, width, ep = model.hidden_size, shape.moe_intermediate, self.layout.ep
+        hidden, width, ep = model.expert_hidden, shape.moe_intermediate, self.layout.ep
         topk = model.num_experts_per_tok
-        per_expert = self.linear_bytes(2 * width, hidden, "experts") + self.linear_bytes(hidden, width, "experts")
-        per_expert += (2 * width + hidden) * self.wide_size * model.expert_bias
+        ways = 2 if model.mlp_gated else 1
+        per_expert = self.linear_bytes(ways * width, hidden, "experts") + self.linear_bytes(hidden, width, "experts")
+        per_expert += (ways * width + hidden) * self.wide_size * model.expert_bias
+        between = (ways + 1) * width  # what moves between the two GEMMs
         return Operator(
             name="moe",
             kind="moe",
@@ -192,9 +200,9 @@ class Builder:
             moe_inter=width,
             weight_dtype=self.weight_dtype("experts"),
             weight_bytes=shape.experts * per_expert,
-            read_bytes_per_token=-(-topk * (2 * hidden + 3 * width) * self.wide_size // ep),
-            write_bytes_per_token=-(-topk * (hidden + 3 * width) * self.wide_size // ep) + hidden * self.wide_size,
-            flops_per_token=-(-topk * 6 * hidden * width // ep),
+            read_bytes_per_token=-(-topk * (2 * hidden + between) * self.wide_size // ep),
+            write_bytes_per_token=-(-topk * (hidden + between) * self.wide_size // ep) + hidden * self.wide_size,
+            flops_per_token=-(-topk * 2 * (ways + 1) * hidden * width // ep),
         )
 
     def lm_head(self) -> Operator:

@@ -36,10 +36,11 @@ def with_context(
             out += _around_attention(op, model, layout, size)
         elif op.kind == "moe" and ranks > 1:
             part, repeat = op.part, op.repeat
-            sent = hidden + ranks * model.num_experts * size
+            latent = ranks * op.hidden * size
+            sent = latent + ranks * model.num_experts * size
             out.append(collective("context_dispatch", "all_gather", "pcp", sent, part=part, repeat=repeat))
             out.append(replace(op, units=(ranks, 1)))
-            out.append(collective("context_combine", "reduce_scatter", "pcp", hidden, part=part, repeat=repeat))
+            out.append(collective("context_combine", "reduce_scatter", "pcp", latent, part=part, repeat=repeat))
         elif op.name == "lm_head" and ranks > 1:
             out += [collective("hidden_gather", "all_gather", "pcp", hidden, part="head", repeat=1), op]
         else:
@@ -77,6 +78,8 @@ def context_problem(model: ModelConfig, layout: Layout) -> str:
         return ""
     if model.linear is not None:
         return "context parallelism splits a sequence, but its linear-attention layers hand a state from token to token"
+    if model.indexer is not None:
+        return "context parallelism deals a sequence's tokens to ranks, but its attention chooses among all of them"
     if model.window:
         return "context parallelism deals whole sequences to ranks, but it has layers that see a window"
     if dcp == 1:

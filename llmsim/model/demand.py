@@ -23,6 +23,9 @@ NCCL_BYTES_LARGER = 411_041_792
 MIN_BLOCKS = 2
 """vLLM's null block and one that a request can use."""
 
+UNLIMITED = 1 << 30
+"""Blocks of a pipeline stage whose layers keep no keys and values: the other stages decide."""
+
 LARGEST_TP = 64
 """How far to look for a layout that fits."""
 
@@ -196,6 +199,8 @@ class Demand:
     @property
     def fitting_blocks(self) -> int:
         room = self.left if self.elsewhere.kv_bytes is None else self.elsewhere.kv_bytes
+        if self.block_bytes == 0:
+            return UNLIMITED if room >= 0 else 0
         return max(0, room // self.block_bytes)
 
     @property

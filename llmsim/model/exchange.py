@@ -53,8 +53,10 @@ def with_exchange(
     mine = (1, layout.tp) if layout.shares_tokens_out else (1, 1)
     experts = False
     for op in program:
-        if op.name == "moe_gate":
+        if op.name in ("moe_gate", "moe_latent_in") or (op.name == "moe_latent_out" and not layout.shared_ffn):
             out.append(replace(op, units=mine))
+        elif op.name == "moe_latent_out":
+            out.append(replace(op, feature="gathered"))
         elif op.kind == "moe":
             dispatch, combine = _traffic(op, model, layout, dtypes)
             out += [*dispatch, replace(op, feature="gathered")]
@@ -97,7 +99,7 @@ def _traffic(
     moe: Operator, model: ModelConfig, layout: Layout, dtypes: Dtypes
 ) -> tuple[list[Operator], list[Operator]]:
     size, backend = int(dtype_bytes(dtypes.activation)), layout.exchange
-    whole = model.hidden_size * size
+    whole = moe.hidden * size
     among: Among = "everyone" if layout.ep == layout.expert_ranks and layout.tp > 1 else "members"
     move = partial(collective, among=among, part=moe.part, repeat=moe.repeat, feature="gathered")
     if backend in ("allgather_reducescatter", "naive"):
@@ -171,12 +173,12 @@ def buffer_bytes(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
     if layout.exchange == "deepep_high_throughput":
         return 2 << 30
     size = int(dtype_bytes(dtypes.activation))
-    row, slots = model.hidden_size * size, model.num_experts * SLOTS
+    row, slots = model.expert_hidden * size, model.num_experts * SLOTS
     message = row + HEADER_BYTES
     buffers = 2 * (slots * row + slots * message) if layout.exchange == "deepep_low_latency" else 2 * slots * row
     held = model.num_experts // layout.ep * layout.ep * SLOTS  # every rank may fill the places of its experts
     width = model.moe_intermediate_size * layout.ep // layout.expert_ranks
-    return buffers + held * (max(2 * width, model.hidden_size) + width) * size
+    return buffers + held * (max(2 * width, model.expert_hidden) + width) * size
 
 
 def exchange_problem(model: ModelConfig, layout: Layout) -> str:

@@ -11,6 +11,7 @@ import msgspec
 
 from llmsim.config.errors import InputError, NotYetError, nearest
 from llmsim.model.fields import Fields, Reader, shown
+from llmsim.model.mixers import LinearKind
 from llmsim.model.rules import Rule
 from llmsim.model.types import LayerKind
 
@@ -24,6 +25,8 @@ LAYER_NAMES: dict[str, LayerKind] = {
     "sliding_attention": "sliding",
     "chunked_attention": "chunked",
     "linear_attention": "linear",
+    "attention": "full",
+    "mamba": "linear",
 }
 """What transformers calls them in `layer_types`."""
 
@@ -34,8 +37,9 @@ KV_HEADS: Rule = ["num_key_value_heads", "num_attention_heads"]
 class AttentionLayers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which layers attend to what."""
 
-    field: str = "layer_types"
-    """The config field that lists every layer, where it is there; else the rules below."""
+    field: str | list[str] = "layer_types"
+    """The config field, or the first present of several, that has an entry (in a string: a letter) for every layer,
+    where it is there; else the rules below."""
     names: dict[str, LayerKind] = msgspec.field(default_factory=lambda: dict(LAYER_NAMES))
     every: Rule = 0
     """Every n-th layer (the n-th, the 2n-th, ...) is of `kind`; 0: none."""
@@ -43,8 +47,12 @@ class AttentionLayers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     rest: LayerKind = "full"
     flags: str = ""
     """A config field with one number per layer: 0 means `kind`, anything else `rest`."""
+    numbers: str = ""
+    """A config field with the numbers of the layers that are of `kind`, instead of `every`."""
     first_full: Rule = 0
     """So many layers at the beginning see everything."""
+    alone: bool = False
+    """A layer of kind "none" is an MLP or experts, any other has neither (Nemotron-H)."""
     window: Rule = 0
     enabled: Rule = True
     """Whether the window is in use at all."""
@@ -59,6 +67,8 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     topk_groups: Rule = 1
     """A token chooses so many of the groups first, and its experts in them."""
     width: Rule
+    latent: Rule = 0
+    """Tokens are projected to this width before the experts, and back behind them."""
     shared_width: Rule = 0
     shared_count: Rule = 1
     """Shared experts of that width each; they act as one of the whole width."""
@@ -76,6 +86,8 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """A config field with the number of the last sparse layer; negative: counted from the end, as in Python."""
     listed: str = ""
     """A config field that lists the sparse layers, instead of `first`, `step`, `last` and `dense`."""
+    entries: list[str] = []
+    """Entries of the layers' `field` that have experts, instead of all these."""
 
 
 class Latent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -88,18 +100,33 @@ class Latent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     v_dim: Rule
 
 
+class Sparse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An indexer that chooses the tokens which latent attention sees."""
+
+    heads: Rule
+    dim: Rule
+    topk: Rule
+    field: str = ""
+    """A config field with an entry for every layer, of which those that are `shared` use an earlier layer's choice."""
+    shared: str = "shared"
+
+
 class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Linear attention: gated delta nets, or lightning attention (`delta` false), which has no convolution either."""
+    """Layers that keep a state: gated delta nets, lightning attention, which has no convolution, or state spaces."""
+
+    kind: LinearKind = "delta"
 
     key_heads: Rule
     key_dim: Rule
     value_heads: Rule
     value_dim: Rule
     conv_kernel: Rule = 0
-    delta: bool = True
-    """The state is corrected by what it holds already, and decays by a learned gate; false: by a constant."""
-    whole_norm: bool = False
-    """The output's norm has a weight for every element of all heads, not one head's."""
+    conv_bias: Rule = False
+    bias: Rule = False
+    """Of the projections."""
+    norm: Literal["head", "whole"] = "head"
+    """The output's norm has a weight for every element of one head, or of all."""
+    norm_if: Rule = True
 
 
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -153,6 +180,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     layers: AttentionLayers | None = None
     experts: Experts | None = None
     latent: Latent | None = None
+    indexer: Sparse | None = None
     linear: Linear | None = None
     notes: list[str] = []
     path: str = ""

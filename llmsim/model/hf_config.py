@@ -9,19 +9,14 @@ from llmsim.config.errors import InputError, NotYetError
 from llmsim.model.dtypes import short_dtype
 from llmsim.model.families import Family, find_family
 from llmsim.model.fields import MAX_EXPERTS, MAX_LAYERS, Fields, Reader, shown
-from llmsim.model.hf_layers import latent, layer_kinds, linear, moe_fields
+from llmsim.model.hf_layers import latent, layer_kinds, layers_with_ffn, linear, listed_layers, moe_fields, sparse
 from llmsim.model.quantization import read_quantization
 from llmsim.model.rules import Rules
 from llmsim.model.types import ModelConfig
 
-STATE_SPACE = "state-space layers"
 UNSUPPORTED_FIELDS: Mapping[str, str] = {
-    "attn_layer_period": STATE_SPACE,
-    "ssm_state_size": STATE_SPACE,
-    "mamba_d_state": STATE_SPACE,
-    "hybrid_override_pattern": STATE_SPACE,
+    "attn_layer_period": "state-space layers of the first generation (Mamba-1)",
     "linear_attn_config": "linear attention other than gated delta nets",
-    "index_topk": "sparse attention",
     "audio_config": "audio input",
     "num_global_key_value_heads": "other head shapes in some layers",
     "is_encoder_decoder": "an encoder",
@@ -36,6 +31,10 @@ FEATURES: tuple[tuple[str, str, str], ...] = (
     ("linear_num_key_heads", "linear", "linear attention"),
     ("linear_num_value_heads", "linear", "linear attention"),
     ("full_attention_interval", "linear", "linear attention"),
+    ("index_topk", "indexer", "sparse attention"),
+    ("ssm_state_size", "linear", "state-space layers"),
+    ("mamba_d_state", "linear", "state-space layers"),
+    ("hybrid_override_pattern", "linear", "state-space layers"),
     ("num_local_experts", "experts", "a mixture of experts"),
     ("num_experts", "experts", "a mixture of experts"),
     ("n_routed_experts", "experts", "a mixture of experts"),
@@ -119,6 +118,11 @@ def _check_features(read: Reader, family: Family) -> None:
                 f'{read.source}: field "{key}" asks for {feature}, which the family "{read.text("model_type")}" does'
                 f" not have in {family.path}; describe it there or in a family.json"
             )
+    if read.fields.get("moe_latent_size") and (family.experts is None or family.experts.latent == 0):
+        raise NotYetError(
+            f'{read.source}: field "moe_latent_size" asks for experts in a latent space, which {family.path} does not'
+            " have; describe them there or in a family.json"
+        )
     shared = read.fields.get("shared_expert_intermediate_size")
     if shared and family.experts is not None and family.experts.shared_width == 0:
         raise NotYetError(
@@ -139,7 +143,7 @@ def _model(read: Reader, family: Family, name: str, source: str, notes: list[str
             f"{read.source}: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads};"
             " every KV head must serve the same number of heads"
         )
-    layers = read.count("num_hidden_layers", most=MAX_LAYERS)
+    layers = read.count("num_hidden_layers", default=listed_layers(read, family), most=MAX_LAYERS)
     dtype = _dtype(read, notes)
     positions = _context_tokens(read, family)
     quantization = read_quantization(read, dtype, layers)
@@ -165,7 +169,9 @@ def _model(read: Reader, family: Family, name: str, source: str, notes: list[str
         layer_kinds=kinds,
         window=window,
         latent=compressed,
-        linear=linear(rules, family) if "linear" in kinds else None,
+        **sparse(rules, family, layers),
+        layers_with_ffn=layers_with_ffn(family, kinds),
+        linear=linear(rules, family) if {"linear", "both"} & {*kinds} else None,
         family=family.path,
         source=source,
         notes=(*notes, *quantization.notes),

@@ -4,10 +4,14 @@ from typing import Any
 
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.model.dtypes import short_dtype
-from llmsim.model.families import Family
+from llmsim.model.families import AttentionLayers, Family
 from llmsim.model.fields import MAX_EXPERTS, Reader, shown
+from llmsim.model.mixers import Indexer, LatentAttention, LinearAttention
 from llmsim.model.rules import Rules
-from llmsim.model.types import LatentAttention, LayerKind, LinearAttention
+from llmsim.model.types import LayerKind
+
+STATE_DTYPES = ("mamba_ssm_cache_dtype", "mamba_ssm_dtype")
+"""Fields that name the type of the states; without them, or where they say "auto", it is the activations'."""
 
 
 def layer_kinds(rules: Rules, family: Family, layers: int, positions: int) -> tuple[tuple[LayerKind, ...], int]:
@@ -21,6 +25,9 @@ def layer_kinds(rules: Rules, family: Family, layers: int, positions: int) -> tu
     if not kinds:
         every, first_full = rules.optional(how.every), rules.optional(how.first_full)
         kinds = [how.kind if every and (i + 1) % every == 0 else how.rest for i in range(layers)]
+        if how.numbers:
+            numbers = read.counts(how.numbers)
+            kinds = [how.kind if i in numbers else how.rest for i in range(layers)]
         flags = read.fields.get(how.flags) if how.flags else None
         if isinstance(flags, list) and len(flags) == layers:
             kinds = [how.rest if flag else how.kind for flag in flags]
@@ -34,17 +41,42 @@ def layer_kinds(rules: Rules, family: Family, layers: int, positions: int) -> tu
 def _listed_kinds(read: Reader, family: Family, layers: int) -> list[LayerKind]:
     how = family.layers
     assert how is not None
-    listed = read.fields.get(how.field) or []
-    if not isinstance(listed, list) or (listed and len(listed) != layers):
-        raise InputError(
-            f'{read.source}: field "{how.field}" must be a list with one entry for each of {layers} layers'
-        )
+    listed = entries(read, family, layers)
     for kind in listed:
         if str(kind) not in how.names:
-            raise NotYetError(
-                f'{read.source}: field "{how.field}" holds {shown(kind)}; {family.path} knows {", ".join(how.names)}'
-            )
+            raise NotYetError(f"{read.source}: a layer is {shown(kind)}; {family.path} knows {', '.join(how.names)}")
     return [how.names[str(kind)] for kind in listed]
+
+
+def entries(read: Reader, family: Family, layers: int) -> list[str]:
+    """What the config says of every layer, letters of a string or entries of a list; empty where it says nothing."""
+    assert family.layers is not None, "the caller looked"
+    field = _field(read, family.layers)
+    listed = read.fields.get(field) or []
+    if not listed and family.layers.alone:
+        raise InputError(f'{read.source}: field "{field}" is missing; it must say what each of {layers} layers is')
+    if not isinstance(listed, list | str) or (listed and len(listed) != layers):
+        raise InputError(
+            f'{read.source}: field "{field}" must be a list (or text) with one entry for each of {layers} layers'
+        )
+    return [str(one) for one in listed]
+
+
+def listed_layers(read: Reader, family: Family) -> int | None:
+    """Layers that have an entry, where a config need not say their number."""
+    listed = read.fields.get(_field(read, family.layers)) if family.layers and family.layers.alone else None
+    return len(listed) if isinstance(listed, list | str) else None
+
+
+def _field(read: Reader, how: AttentionLayers) -> str:
+    fields = [how.field] if isinstance(how.field, str) else how.field
+    return next((one for one in fields if read.present(one)), fields[0])
+
+
+def layers_with_ffn(family: Family, kinds: tuple[LayerKind, ...]) -> tuple[bool, ...]:
+    """Which layers have an MLP or experts; empty: all."""
+    alone = family.layers is not None and family.layers.alone
+    return tuple(kind == "none" for kind in kinds) if alone else ()
 
 
 def _refuse_windows(read: Reader, family: Family, positions: int) -> None:
@@ -79,21 +111,45 @@ def latent(rules: Rules, family: Family) -> LatentAttention | None:
     )
 
 
+def sparse(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
+    """The indexer of sparse attention, and the layers that have one."""
+    how, read = family.indexer, rules.read
+    if how is None:
+        return {}
+    if not rules.optional(family.latent.q_rank if family.latent is not None else 0):
+        raise NotYetError(f"{read.source}: the indexer of sparse attention reads the queries' latent, which it has not")
+    listed = read.fields.get(how.field) or []
+    if not isinstance(listed, list) or (listed and (len(listed) != layers or listed[0] == how.shared)):
+        raise InputError(
+            f'{read.source}: field "{how.field}" must be a list with one entry for each of {layers} layers, and the'
+            f' first must not be "{how.shared}"'
+        )
+    own = tuple(one != how.shared for one in listed)
+    indexer = Indexer(rules.count(how.heads), rules.count(how.dim), rules.count(how.topk))
+    return {"indexer": indexer, "indexer_layers": () if all(own) else own}
+
+
+def _state_dtype(read: Reader) -> str:
+    named = next((read.text(field) for field in STATE_DTYPES if read.present(field)), "auto")
+    return "" if named == "auto" else short_dtype(named)
+
+
 def linear(rules: Rules, family: Family) -> LinearAttention:
-    """Shape of the layers of linear attention."""
+    """Shape of the layers that keep a state."""
     how = family.linear
     if how is None:
         raise InputError(f'{family.path}: layers may be "linear", but "linear" does not say their shape')
-    stated = rules.read.fields.get("mamba_ssm_dtype")
     shape = LinearAttention(
         key_heads=rules.count(how.key_heads),
         key_dim=rules.count(how.key_dim),
         value_heads=rules.count(how.value_heads),
         value_dim=rules.count(how.value_dim),
         conv_kernel=rules.optional(how.conv_kernel),
-        delta=how.delta,
-        whole_norm=how.whole_norm,
-        state_dtype=short_dtype(stated) if isinstance(stated, str) else "",
+        kind=how.kind,
+        norm=how.norm if rules.flag(how.norm_if) else "none",
+        conv_bias=rules.flag(how.conv_bias),
+        bias=rules.flag(how.bias),
+        state_dtype=_state_dtype(rules.read),
     )
     if shape.value_heads % shape.key_heads:
         raise InputError(
@@ -106,7 +162,7 @@ def linear(rules: Rules, family: Family) -> LinearAttention:
 def moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
     """The experts, and which layers have them."""
     how, read = family.experts, rules.read
-    if how is None:
+    if how is None or rules.zero(how.experts):
         return {"moe_layers": (False,) * layers}
     experts = rules.count(how.experts, most=MAX_EXPERTS)
     topk = rules.count(how.topk)
@@ -125,6 +181,8 @@ def moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
     if how.listed and read.present(how.listed):
         listed = set(read.counts(how.listed))
         sparse = tuple(i in listed for i in range(layers))
+    if how.entries:
+        sparse = tuple(one in how.entries for one in entries(read, family, layers))
     shared = rules.optional(how.shared_width) if how.shared_width else 0
     count = rules.optional(how.shared_count) if shared else 0
     return {
@@ -134,6 +192,7 @@ def moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
         "expert_groups": groups if any(sparse) else 1,
         "groups_per_token": chosen if any(sparse) else 1,
         "moe_intermediate_size": rules.count(how.width),
+        "expert_latent_size": rules.optional(how.latent) if any(sparse) else 0,
         "shared_expert_intermediate_size": shared * count if any(sparse) else 0,
         "shared_expert_gate": how.shared_gate and shared * count > 0 and any(sparse),
         "router_bias": rules.flag(how.router_bias),

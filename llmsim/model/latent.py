@@ -8,10 +8,13 @@ outputs, which for one token is as many flops, and the same weights, as kv_b_pro
 from llmsim.model.builder import Builder
 from llmsim.model.rank import Operator
 
+INDEX_BYTES = 4
+"""Of a chosen token."""
+
 
 def latent_projections(make: Builder) -> list[Operator]:
     """Everything before the attention kernel."""
-    model, shape, repeat = make.model, make.shape, make.model.num_layers
+    model, shape, repeat = make.model, make.shape, make.model.softmax_layers
     latent = model.latent
     assert latent is not None, "the caller checks"
     hidden, query = model.hidden_size, shape.heads * model.head_dim
@@ -32,4 +35,46 @@ def latent_projections(make: Builder) -> list[Operator]:
     rotated = (shape.heads + 1) * latent.rope_dim
     reads = rotated + latent.rope_dim
     program.append(make.elementwise("rotary_emb", repeat, reads=reads, writes=rotated, flops=3 * rotated))
-    return program
+    return program + _indexer(make) if make.model.indexer is not None else program
+
+
+def _indexer(make: Builder) -> list[Operator]:
+    """Sparse attention's choice of tokens, whole on every rank (DeepSeek-V3.2, arXiv 2512.02556, equation 1; shapes:
+    vLLM's Indexer, deepseek_v2.py): queries from the queries' latent, one key and the heads' weights from the hidden
+    state in one GEMM that is never quantised; a LayerNorm of the key, rotation, both in fp8. Then every head scores
+    every token before: 2 heads dim flops in fp8 for a pair, which reads the token's key.
+    """
+    model = make.model
+    indexer, latent, repeat = model.indexer, model.latent, model.num_indexer_layers
+    assert indexer is not None and latent is not None, "the caller checks"
+    if not repeat:
+        return []
+    width, cached = indexer.heads * indexer.dim, indexer.cached_bytes
+    both = width + indexer.dim
+    scores = Operator(
+        name="indexer",
+        kind="attention",
+        feature="attention",
+        part="layer",
+        repeat=repeat,
+        power_class="compute",
+        hidden=model.hidden_size,
+        heads=indexer.heads,
+        kv_heads=1,
+        head_dim=indexer.dim,
+        weight_dtype="fp8",
+        read_bytes_per_token=both,
+        write_bytes_per_token=cached + indexer.topk * INDEX_BYTES,
+        kv_bytes_per_context_token=cached,
+        flops_per_context_token=2 * width,
+        decode_flops_per_context_token=2 * width,
+    )
+    return [
+        make.gemm("indexer_q_proj", width, latent.q_rank, part="attention", repeat=repeat),
+        make.gemm("indexer_k_proj", indexer.dim + indexer.heads, model.hidden_size, part="wide", repeat=repeat),
+        make.elementwise(
+            "indexer_norm", repeat, reads=both, writes=-(-both // make.wide_size), flops=8 * both,
+            weights=2 * indexer.dim,
+        ),
+        scores,
+    ]  # fmt: skip

@@ -76,12 +76,11 @@ def layout_problem(model: ModelConfig, layout: Layout) -> str:
         (kv_fits or model.latent is not None, f"tp must divide num_key_value_heads {kv_heads} or be a multiple of it"),
         (padded_vocab_size(model) % tp == 0, f"tp must divide the padded vocabulary {padded_vocab_size(model)}"),
     ]
-    if model.num_moe_layers < model.num_layers:
+    if model.num_dense_layers:
         width, cut = model.intermediate_size, "tp x dp" if layout.shared_ffn else "tp"
         rules.append((width % layout.ffn_ranks == 0, f"{cut} must divide intermediate_size {width}"))
     if model.linear is not None:
-        heads = model.linear.key_heads
-        rules.append((heads % tp == 0, f"tp must divide the {heads} key heads of its linear-attention layers"))
+        rules.append(model.linear.rule(tp))
     if model.num_experts == 0:
         rules.append((ep == 1, "the model has no experts, so ep must be 1"))
     else:
@@ -127,7 +126,7 @@ def _block_problem(model: ModelConfig, layout: Layout) -> str:
         widths.append(("heads", model.num_attention_heads * model.head_dim // layout.tp))
     if model.num_moe_layers:
         widths.append(("experts' intermediate size", model.moe_intermediate_size * layout.ep // layout.expert_ranks))
-    if model.num_moe_layers < model.num_layers:
+    if model.num_dense_layers:
         widths.append(("intermediate size", model.intermediate_size // layout.ffn_ranks))
     for what, width in widths:
         if width % rows or width % columns:

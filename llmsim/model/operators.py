@@ -41,30 +41,33 @@ def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Opera
     number of layers. Formulas: module docstring. Raises InputError if the layout does not split the model.
     """
     make = Builder(model, layout, dtypes)
-    layers, hidden = model.num_layers, model.hidden_size
-    program = [make.embedding(), *make.all_reduce(1, prologue=True), make.norm("layernorm", "layer", layers)]
+    mixers, ffns, hidden = model.mixer_layers, model.ffn_layers, model.hidden_size
+    program = [make.embedding(), *make.all_reduce(1, prologue=True), *make.norms(mixers)]
     if model.softmax_layers:
         program += _projections(make) if model.latent is None else latent_projections(make)
         program += [*make.attention("full"), *make.attention("sliding"), *make.attention("chunked")]
         program += _attention_output(make)
     program += linear_layer(make)
+    if beside := model.layer_kinds.count("both"):  # attention and state space side by side, each summed over ranks
+        sides = make.elementwise("branch_add", beside, reads=2 * hidden, writes=hidden, flops=hidden)
+        program += [*make.all_reduce(beside), sides]
     if not model.one_sum:
-        program += make.all_reduce(layers)
-    program += _post_norm(make)
+        program += make.all_reduce(mixers)
+    program += _post_norm(make, mixers)
     if model.norms_per_layer > 1:
-        program.append(make.norm("layernorm", "layer", layers))
-    if layers > model.num_moe_layers:
-        part = _mlp(make, ("up_proj", "act_fn", "down_proj"), make.shape.intermediate, layers - model.num_moe_layers)
-        program += [*part, *_branch_add(make, model.one_sum), *make.all_reduce(layers - model.num_moe_layers)]
+        program += make.norms(ffns)
+    if dense := model.num_dense_layers:
+        part = _mlp(make, ("up_proj", "act_fn", "down_proj"), make.shape.intermediate, dense)
+        program += [*part, *_branch_add(make, model.one_sum), *make.all_reduce(dense)]
     if model.num_moe_layers:
         bias = model.num_experts * model.router_bias
         program += [
             make.gemm("moe_gate", model.num_experts, hidden, part="wide", repeat=model.num_moe_layers, bias=bias),
-            make.experts(),
+            *_experts(make),
             *_shared_expert(make),
             *make.all_reduce(model.num_moe_layers),
         ]
-    program += [*_branch_add(make, not model.one_sum), *_post_norm(make)]
+    program += [*_branch_add(make, not model.one_sum), *_post_norm(make, ffns)]
     program.append(make.norm("final_layernorm", "head", 1))
     program += [make.lm_head(), *make.logits_gather(), make.sampler()]
     return tuple(program)
@@ -98,11 +101,11 @@ def _attention_output(make: Builder) -> list[Operator]:
     return program
 
 
-def _post_norm(make: Builder) -> list[Operator]:
+def _post_norm(make: Builder, layers: int) -> list[Operator]:
     hidden = make.model.hidden_size
-    if make.model.norms_per_layer < 4:
+    if make.model.norms_per_layer < 4 or not layers:
         return []
-    flops, layers = 4 * hidden, make.model.num_layers
+    flops = 4 * hidden
     return [make.elementwise("post_norm", layers, reads=hidden, writes=hidden, flops=flops, weights=hidden)]
 
 
@@ -126,6 +129,15 @@ def _mlp(make: Builder, names: tuple[str, str, str], width: int, repeat: int, pa
         make.elementwise(act, repeat, reads=ways * width, writes=width, flops=(5 if model.mlp_gated else 4) * width),
         make.gemm(down, hidden, width, part=part, repeat=repeat, bias=hidden * biased),
     ]
+
+
+def _experts(make: Builder) -> list[Operator]:
+    """The experts, between the projections into and out of their latent space (whole on each rank) if they have one."""
+    latent, hidden, repeat = make.model.expert_latent_size, make.model.hidden_size, make.model.num_moe_layers
+    if not latent:
+        return [make.experts()]
+    into = make.gemm("moe_latent_in", latent, hidden, part="shared", repeat=repeat)
+    return [into, make.experts(), make.gemm("moe_latent_out", hidden, latent, part="shared", repeat=repeat)]
 
 
 def _shared_expert(make: Builder) -> list[Operator]:

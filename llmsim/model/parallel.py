@@ -5,9 +5,7 @@ stage's ranks gather the shares.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import wraps
-from typing import Any
+from functools import lru_cache, wraps
 
 from llmsim.model.context import with_context
 from llmsim.model.dtypes import dtype_bytes
@@ -30,23 +28,19 @@ def split_layers(num_layers: int, stages: int) -> tuple[int, ...]:
     return tuple(layers)
 
 
+@lru_cache(maxsize=64)  # asked for each line of a stage's ledger
 def stage_model(model: ModelConfig, layout: Layout) -> ModelConfig:
     """The model with the layers of the layout's stage alone."""
     if layout.pp == 1:
         return model
     first = sum(layout.stage_layers[: layout.stage])
-    last = first + layout.stage_layers[layout.stage]
-    per_layer: dict[str, Any] = {
-        name: value[first:last]
-        for name, value in vars(model).items()
-        if isinstance(value, tuple) and len(value) == model.num_layers and name not in ("notes", "architectures")
-    }
-    return replace(model, num_layers=last - first, **per_layer)
+    return model.layers_between(first, first + layout.stage_layers[layout.stage])
 
 
 def laid_out(whole: Operators) -> Operators:
     """Makes a function that lists the operators of a replica in one stage list those of one rank of any layout."""
 
+    @lru_cache(maxsize=256)  # the ledger of memory, the costs and the program of one group all ask
     @wraps(whole)
     def operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[Operator, ...]:
         program = whole(stage_model(model, layout), layout, dtypes)

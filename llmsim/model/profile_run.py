@@ -51,6 +51,8 @@ class ProfileRun:
     def _rotary(self) -> Lines:
         """vLLM's cos_sin_cache: one for all layers, for every position that the model knows."""
         latent, positions = self.model.latent, self.model.max_position_embeddings
+        if not self.model.rotary:
+            return ()
         row = (latent.rope_dim if latent is not None else self.model.head_dim) * self._activation_bytes
         return ((f"rotary tables, {positions} positions x {row} B", positions * row),)
 
@@ -73,7 +75,7 @@ class ProfileRun:
         """Of one token between a layer's hidden states: the MLP's projections and its activation, or q, k, v and the
         attention's output, whichever is more."""
         model, tp = self.model, self.layout.tp
-        mlp = 0 if all(model.moe_layers) else (3 if model.mlp_gated else 2) * model.intermediate_size // tp
+        mlp = 0 if not model.num_dense_layers else (3 if model.mlp_gated else 2) * model.intermediate_size // tp
         if model.num_experts:
             wide = model.moe_intermediate_size // (tp if self.layout.ep == 1 else 1)
             # The fused kernel keeps one buffer for both projections' outputs and one for the activation.

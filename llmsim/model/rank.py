@@ -171,6 +171,7 @@ _NAMES = (
     ("all_reduce", "reduce_scatter", "all_gather", "logits_gather", "stage_gather", "hidden_gather", "tokens_gather"),
     ("dispatch", "combine", "context_dispatch", "context_combine", "ffn_gather", "ffn_scatter"),
     ("kv_gather", "query_gather", "lse_gather", "output_scatter", "context_lse", "context_reduce"),
+    ("norm_sum",),
 )
 COLLECTIVES = frozenset(name for names in _NAMES for name in names)
 """Names of the collectives, what a pipeline stage sends aside: their costs carry no kind, only a name."""

@@ -1,8 +1,9 @@
 """Rules of a family's description: how a shape or a switch is found in a config.json.
 
 A rule is a constant, the name of a config field, a multiple of one ("4 * hidden_size"), or `{"field": rule}`, which
-holds where that field is true; or a list of these, of which the first counts whose field is there, with a constant last
-as the default: `["intermediate_size", "ffn_dim"]`, `["attention_bias", false]`.
+holds where that field is true (`{"field=word": rule}`: is that word); or a list of these, of which the first counts
+whose field is there, with a constant last as the default: `["intermediate_size", "ffn_dim"]`,
+`["attention_bias", false]`.
 """
 
 from typing import NamedTuple
@@ -44,6 +45,11 @@ class Rules:
         read = self._alike(found.field)
         return found.factor * read.count(found.field) if read.fields.get(found.field) else 0
 
+    def zero(self, rule: Rule) -> bool:
+        """Whether the config or the rule's constant says 0: none of what the rule counts."""
+        found = self._find(rule)
+        return (found.constant if found.field is None else self.read.fields.get(found.field)) == 0
+
     def flag(self, rule: Rule) -> bool:
         """A boolean."""
         found = self._find(rule)
@@ -67,7 +73,7 @@ class Rules:
         for choice in choices:
             if isinstance(choice, dict):
                 for flag, then in choice.items():
-                    if self.read.flag(flag, False):
+                    if self._holds(flag):
                         return self._find(list(then) if isinstance(then, list) else then)
             elif isinstance(choice, str):
                 factor, _, field = choice.rpartition(" * ")
@@ -78,6 +84,10 @@ class Rules:
             else:
                 return Found(None, constant=choice)
         return missing or Found(None, constant=0)
+
+    def _holds(self, condition: str) -> bool:
+        field, _, wanted = condition.partition("=")
+        return self.read.fields.get(field) == wanted if wanted else self.read.flag(field, False)
 
     def _alike(self, field: str) -> Reader:
         """The config with one number for a list that has the same for every layer; NotYetError where it has others."""

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import kv_heads_per_rank, rank_shape
-from llmsim.model.linear_attention import rank_linear
+from llmsim.model.mixers import LinearAttention
 from llmsim.model.operators import operators
 from llmsim.model.parallel import stage_model
 from llmsim.model.rank import Layout
-from llmsim.model.types import Dtypes, LayerKind, LinearAttention, ModelConfig
+from llmsim.model.types import Dtypes, LayerKind, ModelConfig
 
 
 def parameter_count(model: ModelConfig) -> int:
@@ -20,13 +20,16 @@ def parameter_count(model: ModelConfig) -> int:
     norm = hidden * (2 if model.norm_bias else 1)
     width, ways = model.intermediate_size, 2 if model.mlp_gated else 1
     dense = (ways + 1) * hidden * width + (ways * width + hidden) * model.mlp_bias
-    expert = 3 * hidden * model.moe_intermediate_size
-    expert += (2 * model.moe_intermediate_size + hidden) * model.expert_bias
+    expert = (ways + 1) * model.expert_hidden * model.moe_intermediate_size
+    expert += (ways * model.moe_intermediate_size + model.expert_hidden) * model.expert_bias
     experts = model.num_experts * (hidden + model.router_bias + expert)
-    experts += 3 * hidden * model.shared_expert_intermediate_size + hidden * model.shared_expert_gate
+    experts += 2 * hidden * model.expert_latent_size
+    experts += (ways + 1) * hidden * model.shared_expert_intermediate_size + hidden * model.shared_expert_gate
     layers = model.softmax_layers * _attention_parameters(model) + model.layers_of("linear") * _linear_parameters(model)
-    layers += model.num_layers * model.norms_per_layer * norm
-    layers += (model.num_layers - model.num_moe_layers) * dense + model.num_moe_layers * experts
+    before_mlp = model.norms_per_layer // 2
+    layers += model.num_indexer_layers * _indexer_parameters(model)
+    layers += (model.mixer_layers * (model.norms_per_layer - before_mlp) + model.ffn_layers * before_mlp) * norm
+    layers += model.num_dense_layers * dense + model.num_moe_layers * experts
     head = model.vocab_size * (model.lm_head_bias if model.tie_word_embeddings else hidden + model.lm_head_bias)
     return (model.vocab_size + model.position_rows) * hidden + layers + norm + head
 
@@ -47,15 +50,23 @@ def _attention_parameters(model: ModelConfig) -> int:
     return total
 
 
+def _indexer_parameters(model: ModelConfig) -> int:
+    indexer, latent = model.indexer, model.latent
+    if indexer is None or latent is None:
+        return 0
+    keys = (indexer.dim + indexer.heads) * model.hidden_size + 2 * indexer.dim  # and the LayerNorm of a key
+    return indexer.heads * indexer.dim * latent.q_rank + keys
+
+
 def _linear_parameters(model: ModelConfig) -> int:
     linear, hidden = model.linear, model.hidden_size
     if linear is None:
         return 0
     keys, values = linear.key_heads * linear.key_dim, linear.value_heads * linear.value_dim
-    gates = 2 * linear.value_heads * linear.delta  # of the state's correction and decay
-    projections = hidden * (2 * keys + 2 * values + gates) + hidden * values
-    norm = values if linear.whole_norm else linear.value_dim
-    return projections + (2 * keys + values) * linear.conv_kernel + gates + norm
+    into = 2 * keys + 2 * values + linear.gates * linear.value_heads
+    projections = hidden * into + hidden * values + (into + hidden) * linear.bias
+    conv = (2 * keys + values) * (linear.conv_kernel + linear.conv_bias)
+    return projections + conv + linear.head_weights * linear.value_heads + linear.norm_weights
 
 
 def weight_bytes(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
@@ -87,27 +98,27 @@ class KvGroup:
 def kv_groups(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> tuple[KvGroup, ...]:
     """The groups of layers that cache keys and values, "full" first; layers of linear attention are in none."""
     model, per_layer = stage_model(model, layout), kv_bytes_per_layer(model, layout, dtypes)
+    keys = model.num_indexer_layers * model.indexer.cached_bytes if model.indexer is not None else 0
     kinds: tuple[LayerKind, ...] = ("full", "sliding", "chunked")
     return tuple(
-        KvGroup(kind, model.layers_of(kind), model.layers_of(kind) * per_layer, 0 if kind == "full" else model.window)
+        KvGroup(kind, layers, layers * per_layer + keys * (kind == "full"), 0 if kind == "full" else model.window)
         for kind in kinds
-        if model.layers_of(kind)
+        if (layers := model.layers_of(kind))
     )
 
 
 def kv_bytes_per_layer(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
-    """Bytes that one rank stores for a token in one layer of softmax attention."""
-    size = int(dtype_bytes(dtypes.kv))
+    """Bytes that one rank stores for a token in one layer of softmax attention; keys of an indexer aside."""
     if model.latent is not None:
-        return model.latent.cached_width * size  # every rank holds it whole
-    return 2 * kv_heads_per_rank(model, layout) * model.head_dim * size
+        return model.latent_row_bytes(dtypes.kv)  # every rank holds it whole
+    return 2 * kv_heads_per_rank(model, layout) * model.head_dim * int(dtype_bytes(dtypes.kv))
 
 
 def kv_bytes_per_token(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
     """Bytes that one rank stores for a token that every layer still sees.
 
     2 x layers x KV heads per rank x head_dim x element size; latent attention: layers x (kv_rank + rope_dim) x element
-    size, on every rank.
+    size, on every rank, and the keys of the indexer where it is sparse.
     """
     return sum(group.bytes_per_token for group in kv_groups(model, layout, dtypes))
 
@@ -122,5 +133,4 @@ def state_bytes_per_sequence(model: ModelConfig, layout: Layout, dtypes: Dtypes)
 
 def state_bytes_per_layer(linear: LinearAttention, tp: int, dtypes: Dtypes) -> int:
     """Bytes of state that one of `tp` ranks holds for a sequence in one layer of linear attention."""
-    size = int(dtype_bytes(linear.state_dtype or dtypes.activation))
-    return rank_linear(linear, tp).state_bytes(size, int(dtype_bytes(dtypes.activation)))
+    return linear.on_rank(tp).state_bytes(dtypes.activation)

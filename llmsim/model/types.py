@@ -1,60 +1,20 @@
 """The nouns of a model and its device: what the weights look like, how they are split, what runs, on which silicon."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from llmsim.model.dtypes import short_dtype
+from llmsim.model.dtypes import dtype_bytes, short_dtype
+from llmsim.model.mixers import SCALE_BYTES, SCALED, Indexer, LatentAttention, LinearAttention
 
-LayerKind = Literal["full", "sliding", "chunked", "linear"]
-"""What a layer attends to: everything before, the last `window` tokens, its own `window`-aligned chunk, or a state."""
+LayerKind = Literal["full", "sliding", "chunked", "linear", "both", "none"]
+"""What a layer attends to: everything before, the last `window` tokens, its own `window`-aligned chunk, a state, both
+everything and a state side by side, or nothing (an FFN alone)."""
 
-
-@dataclass(frozen=True)
-class LatentAttention:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): widths in elements."""
-
-    q_rank: int
-    """Rank of the compressed query; 0: queries come straight from the hidden state."""
-    kv_rank: int
-    nope_dim: int
-    """Of one query or key head, without the rotated part."""
-    rope_dim: int
-    """Of one query head, and of the one key part that all heads share."""
-    v_dim: int
-
-    @property
-    def cached_width(self) -> int:
-        """Elements that one token leaves in the cache of one layer, for all heads together."""
-        return self.kv_rank + self.rope_dim
-
-
-@dataclass(frozen=True)
-class LinearAttention:
-    """Heads and their sizes of a gated delta net (arXiv 2412.06464) as Qwen3-Next has it, with the causal convolution,
-    or (`delta` false) of lightning attention (arXiv 2501.08313), whose state decays by a constant of each head."""
-
-    key_heads: int
-    key_dim: int
-    value_heads: int
-    value_dim: int
-    conv_kernel: int
-    """0: none."""
-    delta: bool = True
-    whole_norm: bool = False
-    """The output's norm has a weight for every element of all heads, not one head's."""
-    state_dtype: str = ""
-    """Of the states that engines keep (`mamba_ssm_dtype` of the config.json); empty: that of activations."""
-
-    @property
-    def conv_channels(self) -> int:
-        """Queries, keys and values pass through the convolution."""
-        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
-
-    def state_bytes(self, state_size: int, conv_size: int) -> int:
-        """Of one sequence in one layer: a key x value matrix per value head, and the convolution's last inputs."""
-        matrix = self.value_heads * self.key_dim * self.value_dim * state_size
-        return matrix + max(0, self.conv_kernel - 1) * self.conv_channels * conv_size
+PER_LAYER = ("moe_layers", "layer_kinds", "layers_with_ffn", "indexer_layers")
+"""Fields of a ModelConfig with one entry for each layer, or none."""
+BESIDE_EACH_OTHER = ("full", "linear")
+"""Kinds that a layer with "both" has."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +50,8 @@ class ModelConfig:
     """Groups of experts, of which a token chooses `groups_per_token` before its experts (DeepSeek-V2 and V3)."""
     groups_per_token: int = 1
     moe_intermediate_size: int = 0
+    expert_latent_size: int = 0
+    """Width that tokens are projected to before the experts and from behind them; 0: experts see hidden states."""
     shared_expert_intermediate_size: int = 0
     o_proj_bias: bool = False
     mlp_bias: bool = False
@@ -106,9 +68,15 @@ class ModelConfig:
     """Of "attention", "mlp", "shared" and "experts": what a quantised checkpoint leaves in `dtype`."""
     layer_kinds: tuple[LayerKind, ...] = ()
     """What each layer attends to; empty: everything, in all of them."""
+    layers_with_ffn: tuple[bool, ...] = ()
+    """One entry per layer: False where it has neither MLP nor experts; empty: all have."""
     window: int = 0
     """Tokens that "sliding" and "chunked" layers see; 0 where there are none."""
     latent: LatentAttention | None = None
+    indexer: Indexer | None = None
+    """Latent attention is sparse."""
+    indexer_layers: tuple[bool, ...] = ()
+    """One entry per layer: False where it sees what an earlier one chose; empty: every layer chooses."""
     linear: LinearAttention | None = None
     """Shape of the "linear" layers."""
     attention_gate: bool = False
@@ -144,14 +112,58 @@ class ModelConfig:
         """Layers whose MLP is a mixture of experts."""
         return sum(self.moe_layers)
 
+    @property
+    def num_indexer_layers(self) -> int:
+        """Layers that choose which tokens they attend to."""
+        if self.indexer is None:
+            return 0
+        return sum(self.indexer_layers) if self.indexer_layers else self.num_layers
+
+    def latent_row_bytes(self, kv: str) -> int:
+        """Bytes that a token leaves in the latent cache of one layer with elements of type `kv`; keys of the indexer
+        aside. vLLM's sparse kernels keep a cache in fp8 with scales and the rotated part in 16 bits (fp8_ds_mla)."""
+        assert self.latent is not None, "the caller looked"
+        size = int(dtype_bytes(kv))
+        if self.indexer is None or size > 1:
+            return self.latent.cached_width * size
+        rank = self.latent.kv_rank
+        return rank + -(-rank // SCALED) * SCALE_BYTES + 2 * self.latent.rope_dim
+
+    @property
+    def expert_hidden(self) -> int:
+        """Width of what the experts read and write."""
+        return self.expert_latent_size or self.hidden_size
+
+    @property
+    def ffn_layers(self) -> int:
+        """Layers with an MLP or experts."""
+        return sum(self.layers_with_ffn) if self.layers_with_ffn else self.num_layers
+
+    @property
+    def num_dense_layers(self) -> int:
+        """Layers with an MLP that is no mixture of experts."""
+        return self.ffn_layers - self.num_moe_layers
+
     def layers_of(self, kind: LayerKind) -> int:
-        """Layers that attend in this way."""
-        return self.layer_kinds.count(kind) if self.layer_kinds else self.num_layers * (kind == "full")
+        """Layers that attend in this way, alone or beside another."""
+        if not self.layer_kinds:
+            return self.num_layers * (kind == "full")
+        return self.layer_kinds.count(kind) + (kind in BESIDE_EACH_OTHER and self.layer_kinds.count("both"))
 
     @property
     def softmax_layers(self) -> int:
         """Layers that keep keys and values of single tokens."""
-        return self.num_layers - self.layers_of("linear")
+        return self.num_layers - self.layer_kinds.count("linear") - self.layer_kinds.count("none")
+
+    @property
+    def mixer_layers(self) -> int:
+        """Layers with attention of any kind."""
+        return self.num_layers - self.layer_kinds.count("none")
+
+    def layers_between(self, first: int, last: int) -> "ModelConfig":
+        """The model with its layers first, ..., last - 1 alone."""
+        cut = {name: getattr(self, name)[first:last] for name in PER_LAYER}
+        return replace(self, num_layers=last - first, **cut)
 
 
 @dataclass(frozen=True)

@@ -112,12 +112,14 @@ void bind_operators(nb::module_& m) {
       .def(
           "__init__",
           [](Drawn* drawn, const In<std::int64_t>& tokens, std::int32_t layers, std::int32_t draws,
-             const In<std::int64_t>& ps, std::uint64_t seed, std::uint8_t provenance, std::int32_t first_layer) {
-            Drawn made(Axis(to_vector(tokens)), layers, draws, to_vector(ps), seed, provenance, first_layer);
+             const In<std::int64_t>& ps, std::uint64_t seed, std::uint8_t provenance, std::int32_t first_layer,
+             bool in_order) {
+            Drawn made(Axis(to_vector(tokens)), layers, draws, to_vector(ps), seed, provenance, first_layer, in_order);
             if (!made.valid() || provenance >= kNumProvenances) throw std::invalid_argument("a ragged table of draws");
             new (drawn) Drawn(std::move(made));
           },
-          "tokens"_a, "layers"_a, "draws"_a, "ps"_a, "seed"_a, "provenance"_a, "first_layer"_a = 0);
+          "tokens"_a, "layers"_a, "draws"_a, "ps"_a, "seed"_a, "provenance"_a, "first_layer"_a = 0,
+          "in_order"_a = false);
 
   nb::class_<Operator>(m, "Operator")
       .def(

@@ -140,8 +140,13 @@ def _prefix_cache(results: Results) -> dict[str, Any]:
 
 
 def _utilisation(results: Results, info: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Model flops and memory bandwidth utilisation of each group whose operators are known, over the makespan."""
-    span_ps = makespan_ps(results) or 0
+    """Model flops and memory bandwidth utilisation of each group whose operators are known, over the makespan.
+
+    Data-parallel ranks in lock-step go on for some rounds after the last answer, until they have agreed that nothing is
+    left to do: they are busy to the end.
+    """
+    busy_ps = (group_usage(results, group.index).busy_ps for group in results.groups if results.table_rows)
+    span_ps = max([makespan_ps(results) or 0, *busy_ps])
     rows = []
     for group, about in zip(results.groups, info.get("groups", ()), strict=False):
         if "operators" not in about or not results.table_rows:

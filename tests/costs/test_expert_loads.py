@@ -18,6 +18,7 @@ from llmsim.costs.expert_loads import (
     inclusion_probability,
     place,
     rank_loads,
+    recorded_counts,
     token_axis,
 )
 from llmsim.costs.expert_routing import ExpertRouting, parse_expert_routing
@@ -163,6 +164,36 @@ def test_a_trace_is_read(tmp_path: Path) -> None:
         parse_expert_routing(f"TRACE:{tmp_path / 't.npy'}").popularity(3, EXPERTS)
 
 
+def test_a_recording_is_read_line_by_line(tmp_path: Path) -> None:
+    steps = np.arange(1, 3 * 2 * EXPERTS + 1).reshape(3, 2, EXPERTS)
+    (tmp_path / "t.jsonl").write_text("\n".join(str(step.tolist()) for step in steps))
+    routing = parse_expert_routing(f"REPLAY:{tmp_path / 't.jsonl'}")
+    assert routing.in_order and not routing.balanced
+    assert np.allclose(routing.popularity(2, EXPERTS), steps / steps.sum(axis=2, keepdims=True))
+    assert repr(routing) != repr(parse_expert_routing(f"TRACE:{tmp_path / 't.jsonl'}"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 6), st.integers(0, 99))
+def test_recorded_loads_are_those_of_the_recording(steps: int, topk: int, seed: int) -> None:
+    """Shares of a step that really happened come out as they were, at its tokens; at others nothing is lost."""
+    rng, tokens, experts = np.random.default_rng(seed), 24, 12
+    chosen = rng.random((steps, tokens, experts)).argsort(axis=2)[..., :topk]
+    counts = np.stack([np.bincount(one.ravel(), minlength=experts) for one in chosen])
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    found = recorded_counts(shares, topk, [1, 7, tokens, 10 * tokens])
+    assert (found[:, 2] == counts).all() and (found[:, 3] == 10 * counts).all()
+    assert (found.sum(axis=2) == topk * np.array([1, 7, tokens, 10 * tokens])).all()
+    assert (found[:, 0] <= 1).all() and (found >= 0).all()
+
+
+def test_no_expert_gets_more_rows_than_tokens() -> None:
+    shares = np.array([[0.9, 0.05, 0.03, 0.02], [1.0, 0.0, 0.0, 0.0]])
+    found = recorded_counts(shares, 2, [100])
+    assert found[0, 0].tolist() == [100, 50, 30, 20]
+    assert found[1, 0].tolist() == [100, 0, 0, 0]  # nobody else was ever chosen
+
+
 class OneHot:
     """The first expert is twice as popular."""
 
@@ -191,7 +222,7 @@ def test_a_class_is_asked_once() -> None:
         ("RR:s=1", "RR has no options"),
         ("CUSTOM", "name the class"),
         ("TRACE:absent.npy", "cannot be read"),
-        ("TRACE:absent.txt", "must be .npy, .json or .csv"),
+        ("TRACE:absent.txt", "must be .npy, .json, .jsonl or .csv"),
         ("no_such_module:Class", "there is no module no_such_module"),
         (f"{__name__}:price:skew=1", "expert router"),
     ],

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from llmsim.config import EngineOverrides, parse_cluster, resolve
+from llmsim.config import Deployment, EngineOverrides, parse_cluster, resolve
 from llmsim.core import Results
 from llmsim.costs.expert_routing import parse_expert_routing
 from llmsim.lowering import LoweredDeployment, LoweringOptions, lower
@@ -27,26 +27,52 @@ def model(
     latent: bool = False,
     shared: int = 0,
     width: int = 1024,
+    heads: int = 8,
+    window: int = 0,
+    linear: bool = False,
+    pattern: str = "",
+    chosen: int = 0,
 ) -> str:
-    """A config.json of a few layers with eight heads; the path of it."""
+    """A config.json of a few layers; the path of it."""
     shape: dict[str, Any] = {
-        "model_type": "llama", "hidden_size": 512, "num_hidden_layers": layers, "num_attention_heads": 8,
-        "num_key_value_heads": kv_heads, "intermediate_size": width, "vocab_size": 1024,
+        "model_type": "llama", "hidden_size": 64 * heads, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads, "intermediate_size": width, "vocab_size": 128 * heads,
         "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
     }  # fmt: skip
+    if window:
+        shape |= {"model_type": "gemma3_text", "head_dim": 64, "sliding_window": window, "sliding_window_pattern": 2}
     if experts:
         shape |= {
             "model_type": "qwen3_moe", "num_experts": experts, "num_experts_per_tok": 2, "moe_intermediate_size": 256,
             "head_dim": 64, "decoder_sparse_step": 1, "mlp_only_layers": list(range(dense_first)),
         }  # fmt: skip
-    if latent or shared:
+    if latent or (shared and not linear and not pattern):
         shape |= {
             "model_type": "deepseek_v2", "q_lora_rank": None, "kv_lora_rank": 128, "qk_nope_head_dim": 64,
             "qk_rope_head_dim": 32, "v_head_dim": 64, "n_routed_experts": experts or None, "n_shared_experts": shared,
             "num_experts_per_tok": 2, "moe_intermediate_size": 256, "first_k_dense_replace": dense_first,
         }  # fmt: skip
+    if chosen:
+        shape |= {
+            "model_type": "deepseek_v32", "q_lora_rank": 96, "index_n_heads": 4, "index_head_dim": 32,
+            "index_topk": chosen, "indexer_types": (["full", "shared"] * layers)[:layers],
+        }  # fmt: skip
+    if linear:
+        shape |= {
+            "model_type": "qwen3_next", "full_attention_interval": 2, "linear_num_key_heads": 8,
+            "linear_key_head_dim": 32, "linear_num_value_heads": 16, "linear_value_head_dim": 32,
+            "shared_expert_intermediate_size": 256 * shared,
+        }  # fmt: skip
+    if pattern:
+        shape |= {
+            "model_type": "nemotron_h", "num_hidden_layers": len(pattern), "hybrid_override_pattern": pattern,
+            "n_groups": 1, "ssm_state_size": 32, "mamba_num_heads": 16, "mamba_head_dim": 64, "head_dim": 64,
+            "n_routed_experts": experts, "moe_shared_expert_intermediate_size": 256, "n_shared_experts": shared,
+            "moe_latent_size": 128,
+        }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"config-{experts}-{layers}-{dense_first}-{kv_heads}-{latent}-{shared}-{width}.json"
+    values = (experts, layers, dense_first, kv_heads, latent, shared, width, heads, window, linear, pattern, chosen)
+    path = folder / f"config-{'-'.join(map(str, values)).replace('*', 'A')}.json"
     path.write_text(json.dumps(shape), encoding="utf-8")
     return str(path)
 
@@ -62,8 +88,12 @@ def cluster(model_path: str, *, members: int = 1, nodes: int = 1, links: Any = 5
     return {"link_bw": links, "link_latency": latency, "nodes": [node] * nodes}
 
 
+def deployed(document: dict[str, Any]) -> Deployment:
+    return resolve(parse_cluster(json.dumps(document)), EngineOverrides())
+
+
 def lowered(document: dict[str, Any], *, exact: bool = False, experts: str = "BALANCED") -> LoweredDeployment:
-    deployment = resolve(parse_cluster(json.dumps(document)), EngineOverrides())
+    deployment = deployed(document)
     routing = parse_expert_routing(experts)
     return lower(deployment, LoweringOptions(cost_source="roofline", exact=exact, expert_routing=routing))
 

@@ -1,57 +1,32 @@
 """Every legal layout of up to 16 devices: ranks share the work and bytes of one; random ones fold as they expand."""
 
-from collections.abc import Iterator
-from itertools import product
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from llmsim.config.errors import LlmsimError
 from llmsim.lowering.layouts import stages_of
-from llmsim.model import Dtypes, Layout, ModelConfig, kv_bytes_per_token, layout_problem, load_model, operators
+from llmsim.model import Dtypes, Layout, ModelConfig, kv_bytes_per_token, load_model, operators
 from llmsim.model.exchange import BACKENDS
-from llmsim.model.parallel import split_layers
 
 from .clusters import check_folded_is_expanded, cluster, model
+from .legal import DEVICES, SHAPES, check_layout, legal, representatives
 
-DEVICES = 16
-POWERS = (1, 2, 4, 8, 16)
-SHAPES: dict[str, dict[str, Any]] = {
-    "dense": {"kv_heads": 8, "layers": 6},
-    "grouped": {"kv_heads": 2, "layers": 5},
-    "experts": {"experts": 16, "kv_heads": 8, "layers": 4, "dense_first": 1},
-    "latent": {"experts": 16, "latent": True, "shared": 1, "dense_first": 1, "layers": 4},
-}
-ON_EVERY_RANK = {"moe_gate", "shared_expert_gate", "qkv_a_proj", "kv_a_proj"}
+ON_EVERY_RANK = {"moe_gate", "shared_expert_gate", "qkv_a_proj", "kv_a_proj", "moe_latent_in", "moe_latent_out"}
+ON_EVERY_RANK |= {"indexer_q_proj", "indexer_k_proj"}
 """Projections that no layout cuts; the router sees 1/tp of the tokens where they are shared out."""
-TOKENS = 2 * 16 * 9 * 5 * 7
+REPEATED: dict[str, Callable[[ModelConfig, Layout], int]] = {
+    "qkv_proj": lambda config, layout: layout.tp // config.num_key_value_heads,
+    "linear_in_proj": lambda _, layout: layout.tp,
+}
+"""Projections of which ranks share a part: heads of keys and values, the one group of state spaces; how often."""
+TOKENS = 16 * 9 * 5 * 7 * 11 * 13
 """Of each replica; whole shares of it for all layouts."""
-FFN = {"gate_up_proj", "down_proj", "shared_expert_up_proj", "shared_expert_down_proj"}
-
-
-def legal(config: ModelConfig) -> Iterator[Layout]:
-    """Every layout of at most DEVICES devices that the rules allow."""
-    sizes = [one for one in product(POWERS, repeat=4) if np.prod(one) <= DEVICES]
-    for tp, pp, dp, pcp in sizes:
-        if pp > config.num_layers or (pcp > 1 and dp > 1):
-            continue
-        stages = split_layers(config.num_layers, pp) if pp > 1 else ()
-        choices = product(POWERS, (1, 2, 4), (False, True), (False, True), BACKENDS if dp > 1 else BACKENDS[:1])
-        for ep, dcp, sequence, shared, exchange in choices:
-            if shared and (dp == 1 or ep > 1):
-                continue
-            if dp > 1 and not (config.num_experts or shared):
-                continue  # replicas of their own
-            layout = Layout(
-                tp, ep, dp, stages, sequence_parallel=sequence, prefill_context=pcp, decode_context=dcp,
-                exchange=exchange, shared_ffn=shared,
-            )  # fmt: skip
-            if not layout_problem(config, layout):
-                yield layout
+FFN = {"gate_up_proj", "up_proj", "down_proj", "shared_expert_up_proj", "shared_expert_down_proj"}
 
 
 def work(config: ModelConfig, layout: Layout, what: str) -> dict[str, int]:
@@ -91,21 +66,34 @@ def test_ranks_share_work_and_bytes(tmp_path: Path, shape: str) -> None:
         for name, total in work(config, layout, "flops").items():
             once = flops[name] * layout.dp
             if name in ON_EVERY_RANK:
-                assert once <= total <= once * layout.tp * layout.prefill_context, (layout, name)
-            elif name == "qkv_proj" and copies > 1:
-                assert once < total < once * copies, (layout, name)
+                most = layout.tp * layout.prefill_context * (layout.dp if layout.shared_ffn else 1)
+                assert once <= total <= once * most, (layout, name)
+            elif name in REPEATED and REPEATED[name](config, layout) > 1:
+                assert once < total < once * REPEATED[name](config, layout), (layout, name)
             else:
                 assert total == once, (layout, name)
         for name, total in work(config, layout, "weights").items():
             once = weights[name] * times_held(name, layout)
-            if name == "qkv_proj" and copies > 1:
-                assert once < total < once * copies, (layout, name)
+            if name in REPEATED and REPEATED[name](config, layout) > 1:
+                assert once < total < once * REPEATED[name](config, layout), (layout, name)
             else:
                 assert total == once, (layout, name)
         held = [kv_bytes_per_token(config, stage, Dtypes()) for stage in stages_of(layout)]
         heads = layout.tp if config.latent is not None else copies
         assert sum(held) * layout.tp == kv * heads
     assert checked > 30
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "twelve"])
+def test_every_structure_folds_as_it_expands(tmp_path: Path, shape: str) -> None:
+    """One layout of each structure, with every all-to-all backend for two models; `evaluation/layouts.py` runs all."""
+    path = model(tmp_path, **SHAPES[shape])
+    config = load_model(path)
+    backends = BACKENDS if shape in ("experts", "latent") else BACKENDS[:1]
+    found = [layout for layout in representatives(config) if layout.exchange in backends]
+    for number, layout in enumerate(found):
+        check_layout(path, config, layout, number)
+    assert len(found) > 15
 
 
 @st.composite

@@ -1,5 +1,6 @@
 """Exchanges of tokens between data-parallel ranks: each backend's messages, bytes that follow the routing, memory."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -219,3 +220,16 @@ def test_far_ranks_are_felt(tmp_path: Path) -> None:
 def test_illegal_exchanges_name_the_rule(tmp_path: Path, instance: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         lowered(cluster(model(tmp_path, experts=8), members=2, dp_group="a", **instance))
+
+
+def test_a_recording_is_replayed_step_by_step(tmp_path: Path) -> None:
+    """Steps take the recorded loads in turn: every second one has all rows on the first of four ranks."""
+    even, first = [1] * 8, [1, 1, 0, 0, 0, 0, 0, 0]
+    path = tmp_path / "steps.jsonl"
+    path.write_text("\n".join(json.dumps([loads] * 3) for loads in (even, first)), encoding="utf-8")
+    where = cluster(model(tmp_path, experts=8, layers=3), num_npus=4, tp_size=4, ep_size=4)
+    alone = "synthetic:n=1,rate=1,input=fixed:8,output=fixed:33"
+    results = check_folded_is_expanded(where, trace=alone, experts=f"REPLAY:{path}")
+    took = (results.steps["end_ps"] - results.steps["start_ps"])[1:33]  # decodes of one sequence
+    a, b = took[0::2], took[1::2]
+    assert (max(a) < min(b)) or (max(b) < min(a))

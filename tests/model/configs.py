@@ -14,7 +14,83 @@ def shape(layers: int, hidden: int, width: int, heads: int, kv_heads: int, vocab
     }  # fmt: skip
 
 
+def mamba(heads: int, head_dim: int, groups: int, state: int) -> Config:
+    return {"mamba_n_heads": heads, "mamba_d_head": head_dim, "mamba_n_groups": groups, "mamba_d_state": state}
+
+
+def nemotron(pattern: str, heads: int, head_dim: int, state: int) -> Config:
+    return {
+        "model_type": "nemotron_h", "hybrid_override_pattern": pattern, "mamba_num_heads": heads, "head_dim": 128,
+        "mamba_head_dim": head_dim, "n_groups": 8, "ssm_state_size": state,
+    }  # fmt: skip
+
+
+NANO = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
+SUPER = "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME"
+NANO_9B = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-"
+GRANITE_4 = (["mamba"] * 5 + ["attention"] + ["mamba"] * 4) * 4
+
+SPARSE: Config = {
+    "num_hidden_layers": 61, "num_attention_heads": 128, "hidden_size": 7168, "intermediate_size": 18432,
+    "vocab_size": 129280, "max_position_embeddings": 163840, "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+    "model_type": "deepseek_v32", "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256, "n_shared_experts": 1,
+    "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "first_k_dense_replace": 3, "n_group": 8, "topk_group": 4,
+    "index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048,
+}  # fmt: skip
+"""DeepSeek-V3.2."""
+
 PUBLISHED: dict[str, tuple[float, str, Config]] = {
+    "GLM-5": (
+        744e9, "model card",
+        SPARSE | {
+            "model_type": "glm_moe_dsa", "num_hidden_layers": 78, "num_attention_heads": 64, "hidden_size": 6144,
+            "intermediate_size": 12288, "vocab_size": 154880, "max_position_embeddings": 202752, "q_lora_rank": 2048,
+            "qk_nope_head_dim": 192, "v_head_dim": 256, "index_n_heads": 32, "n_group": 1, "topk_group": 1,
+        },
+    ),
+    "Nemotron-3-Nano-30B-A3B": (
+        31_577_940_288, HF,
+        shape(52, 2688, 1856, 32, 2, 131072, **nemotron(NANO, 64, 64, 128), n_routed_experts=128,
+              num_experts_per_tok=6, moe_intermediate_size=1856, n_shared_experts=1,
+              moe_shared_expert_intermediate_size=3712, moe_latent_size=None),
+    ),
+    "Nemotron-3-Super-120B-A12B": (
+        120.6e9, "Nemotron 3 Super technical report: 120.6B",
+        shape(88, 4096, 2688, 32, 2, 131072, **nemotron(SUPER, 128, 64, 128), n_routed_experts=512,
+              num_experts_per_tok=22, moe_intermediate_size=2688, n_shared_experts=1,
+              moe_shared_expert_intermediate_size=5376, moe_latent_size=1024),
+    ),
+    "Nemotron-Nano-9B-v2": (
+        8.89e9, "model card", shape(56, 4480, 15680, 40, 8, 131072, **nemotron(NANO_9B, 128, 80, 128)),
+    ),
+    "Bamba-9B": (
+        9.78e9, "model card",
+        shape(32, 4096, 14336, 32, 8, 128256, model_type="bamba", attn_layer_indices=[9, 18, 27],
+              **mamba(128, 64, 1, 128)),
+    ),
+    "granite-4.0-h-small": (
+        32.2e9, "model card",
+        shape(40, 4096, 768, 32, 8, 100352, model_type="granitemoehybrid", layer_types=GRANITE_4,
+              num_local_experts=72, num_experts_per_tok=10, shared_intermediate_size=1536,
+              position_embedding_type="nope", tie_word_embeddings=True, **mamba(128, 64, 1, 128)),
+    ),
+    "granite-4.0-h-micro": (
+        3.19e9, "model card",
+        shape(40, 2048, 8192, 32, 8, 100352, model_type="granitemoehybrid", layer_types=GRANITE_4,
+              num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=8192,
+              position_embedding_type="nope", tie_word_embeddings=True, **mamba(64, 64, 1, 128)),
+    ),
+    "Falcon-H1-7B": (
+        7.59e9, "model card",
+        shape(44, 3072, 12288, 12, 2, 130048, model_type="falcon_h1", head_dim=128, mamba_rms_norm=False,
+              **mamba(24, 128, 1, 256)),
+    ),
+    "Falcon-H1-0.5B": (
+        521_411_104, HF,
+        shape(36, 1024, 2048, 8, 2, 32784, model_type="falcon_h1", head_dim=64, mamba_rms_norm=False,
+              **mamba(24, 64, 1, 128)),
+    ),
     "GLM-4-9B-0414": (9_400_279_040, HF, shape(40, 4096, 13696, 32, 2, 151552, model_type="glm4", head_dim=128)),
     "granite-3.1-8b": (
         8_170_848_256, HF,

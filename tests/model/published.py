@@ -69,6 +69,14 @@ PARAMETERS: dict[str, tuple[float, str]] = {
     "allenai/OLMo-2-1124-7B": (7_298_617_344, HF),
     "ibm-granite/granite-3.1-8b-instruct": (8_170_848_256, HF),
     "MiniMaxAI/MiniMax-M2.5": (229e9, "model card"),
+    "deepseek-ai/DeepSeek-V3.2": (
+        671.9e9,
+        "safetensors metadata less one layer: test_sparse.py",
+    ),
+    "zai-org/GLM-5": (744e9, "model card"),
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": (31_577_940_288, HF),
+    "ibm-granite/granite-4.0-h-small": (32.2e9, "model card"),
+    "tiiuae/Falcon-H1-7B-Base": (7.59e9, "model card"),
 }
 
 WHOLE_WITH_VISION: dict[str, tuple[float, str]] = {

@@ -43,6 +43,15 @@ LINEAR = {
     "linear_num_key_heads": 4, "linear_key_head_dim": 32, "linear_num_value_heads": 8, "linear_value_head_dim": 64,
     "full_attention_interval": 4,
 }  # fmt: skip
+STATE_SPACE: dict[str, Any] = {
+    "mamba_n_groups": 4, "mamba_d_state": 32, "mamba_n_heads": 8, "mamba_d_head": 64, "attn_layer_indices": [3, 7],
+    "n_groups": 4, "ssm_state_size": 32, "mamba_num_heads": 8, "mamba_head_dim": 64,
+}  # fmt: skip
+SPARSE = {"index_n_heads": 4, "index_head_dim": 32, "index_topk": 64}
+LAYERS: dict[str, Any] = {
+    "nemotron_h": {"hybrid_override_pattern": "M*-EM-*E"},
+    "granitemoehybrid": {"layer_types": ["mamba", "mamba", "attention", "mamba"] * 2, "shared_intermediate_size": 128},
+}
 
 
 def of_type(model_type: str, **changes: Any) -> ModelConfig:
@@ -55,7 +64,10 @@ def of_type(model_type: str, **changes: Any) -> ModelConfig:
         shared = family.experts.shared_width != 0
         fields.update({k: v for k, v in EXPERTS.items() if shared or "shared" not in k})
     fields.update(LATENT if family.latent is not None else {})
-    fields.update(LINEAR if family.linear is not None else {})
+    if family.linear is not None:
+        fields.update(STATE_SPACE if family.linear.kind == "state_space" else LINEAR)
+    fields.update(SPARSE if family.indexer is not None else {})
+    fields.update(LAYERS.get(model_type, {}))
     return parse_config({**fields, **changes}, name="m", source="config.json")
 
 
@@ -76,6 +88,7 @@ def test_ranks_share_the_linear_work(model_type: str) -> None:
     # Flops of the sharded operators add up over the ranks; what every rank repeats is named.
     model = of_type(model_type)
     repeated = {"moe_gate", "shared_expert_gate", "qkv_a_proj", "kv_a_proj"}
+    repeated |= {"indexer_q_proj", "indexer_k_proj", "moe_latent_in", "moe_latent_out"}
 
     def flops(tp: int) -> int:
         program = [op for op in operators(model, Layout(tp), Dtypes()) if op.name not in repeated]

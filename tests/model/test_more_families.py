@@ -74,8 +74,9 @@ def test_layouts_hold_the_whole_model(tmp_path: Path, name: str) -> None:
             shape(2, 512, 512, 8, 8, 1024, model_type="hunyuan_v1_moe", num_experts=4, moe_topk=[1, 2]),
             "layers of different shapes",
         ),
-        (shape(61, 7168, 18432, 128, 128, 129280, model_type="deepseek_v32", index_topk=2048), "sparse attention"),
-        (shape(56, 4480, 15680, 40, 8, 131072, model_type="nemotron_h", ssm_state_size=128), "state-space"),
+        (shape(61, 7168, 18432, 128, 128, 129280, model_type="llama", index_topk=2048), "sparse attention"),
+        (shape(56, 4480, 15680, 40, 8, 131072, model_type="llama", ssm_state_size=128), "state-space"),
+        (shape(56, 4480, 15680, 40, 8, 131072, model_type="nemotron_h"), "what each of 56 layers is"),
         (shape(32, 4096, 14336, 32, 8, 65536, model_type="jamba", attn_layer_period=8), "state-space"),
     ],
 )

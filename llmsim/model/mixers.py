@@ -1,0 +1,107 @@
+"""Shapes of what a layer has in place of plain attention: latent attention, its indexer, states."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from llmsim.model.dtypes import dtype_bytes
+
+SCALED, SCALE_BYTES = 128, 4
+"""fp8 elements that share a scale in the caches of sparse attention."""
+
+LinearKind = Literal["delta", "lightning", "state_space"]
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): widths in elements."""
+
+    q_rank: int
+    """Rank of the compressed query; 0: queries come straight from the hidden state."""
+    kv_rank: int
+    nope_dim: int
+    """Of one query or key head, without the rotated part."""
+    rope_dim: int
+    """Of one query head, and of the one key part that all heads share."""
+    v_dim: int
+
+    @property
+    def cached_width(self) -> int:
+        """Elements that one token leaves in the cache of one layer, for all heads together."""
+        return self.kv_rank + self.rope_dim
+
+
+@dataclass(frozen=True)
+class Indexer:
+    """What chooses the tokens that a query of sparse latent attention sees (DeepSeek-V3.2, arXiv 2512.02556, section
+    2.1): small heads score every token before it, and the `topk` best are attended to."""
+
+    heads: int
+    dim: int
+    topk: int
+
+    @property
+    def cached_bytes(self) -> int:
+        """That one token leaves in one layer: a key in fp8 with an fp32 scale for 128 elements (vLLM)."""
+        return self.dim + -(-self.dim // SCALED) * SCALE_BYTES
+
+
+@dataclass(frozen=True)
+class LinearAttention:
+    """Heads and their sizes of a layer that keeps a state: a gated delta net (arXiv 2412.06464) as Qwen3-Next has it,
+    lightning attention (arXiv 2501.08313), whose state decays by a constant of each head, or a state space (Mamba-2,
+    arXiv 2405.21060), whose keys and queries are B and C of each group of heads and whose values are the inputs."""
+
+    key_heads: int
+    """Of a state space: groups."""
+    key_dim: int
+    """Of a state space: the size of the state for one element of the input."""
+    value_heads: int
+    value_dim: int
+    conv_kernel: int
+    """0: none."""
+    kind: LinearKind = "delta"
+    norm: Literal["head", "whole", "none"] = "head"
+    """The output's norm has a weight for every element of one head, of all heads, or is left out."""
+    conv_bias: bool = False
+    bias: bool = False
+    """Of the projections into and out of the layer."""
+    state_dtype: str = ""
+    """Of the matrices, where the config.json names it; empty: as the activations, like the convolution's inputs."""
+
+    @property
+    def gates(self) -> int:
+        """Numbers of each value head that a token brings: decay and correction of the state, its step, or none."""
+        return {"delta": 2, "lightning": 0, "state_space": 1}[self.kind]
+
+    @property
+    def head_weights(self) -> int:
+        """Learned numbers of each value head: A and the step's bias, and D of a state space."""
+        return {"delta": 2, "lightning": 0, "state_space": 3}[self.kind]
+
+    @property
+    def conv_channels(self) -> int:
+        """Queries, keys and values pass through the convolution."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+    @property
+    def norm_weights(self) -> int:
+        """Elements of the output norm's weight."""
+        return {"whole": self.value_heads * self.value_dim, "head": self.value_dim, "none": 0}[self.norm]
+
+    def on_rank(self, tp: int) -> "LinearAttention":
+        """Its share on one of `tp` ranks: whole heads; a single group of a state space is on every rank."""
+        return replace(self, key_heads=-(-self.key_heads // tp), value_heads=self.value_heads // tp)
+
+    def rule(self, tp: int) -> tuple[bool, str]:
+        """Whether so many ranks can share the layer, and the rule (of state spaces: vLLM's MambaMixer2)."""
+        groups, heads = self.key_heads, self.value_heads
+        if self.kind != "state_space":
+            return groups % tp == 0, f"tp must divide the {groups} key heads of its linear-attention layers"
+        fits = heads % tp == 0 and (groups % tp == 0 or groups == 1)
+        return fits, f"tp must divide the {heads} heads and, unless it is one, the {groups} groups of its state spaces"
+
+    def state_bytes(self, activation: str) -> int:
+        """Of one sequence in one layer: a key x value matrix per value head, and the convolution's last inputs."""
+        conv_size = int(dtype_bytes(activation))
+        matrix = self.value_heads * self.key_dim * self.value_dim * int(dtype_bytes(self.state_dtype or activation))
+        return matrix + max(0, self.conv_kernel - 1) * self.conv_channels * conv_size
