@@ -34,6 +34,8 @@ def layer_kinds(rules: Rules, family: Family, layers: int, positions: int) -> tu
         kinds = ["full" if i < first_full else kind for i, kind in enumerate(kinds)]
     local = window if 0 < window < positions else 0
     seen = tuple(kind if local or kind not in ("sliding", "chunked") else "full" for kind in kinds)
+    if local == 1 and "sliding" in seen:
+        raise InputError(f"{read.source}: layers see a window of 1 token (their own); it must be at least 2")
     used = local if any(kind in ("sliding", "chunked") for kind in seen) else 0
     return (() if all(kind == "full" for kind in seen) else seen), used
 

@@ -199,6 +199,13 @@ def test_windows_that_change_nothing_are_accepted() -> None:
     assert parse(model_type="qwen3", layer_types=["full_attention"] * 32)
 
 
+def test_a_window_of_one_token_is_refused_where_layers_see_it() -> None:
+    with pytest.raises(InputError, match="layers see a window of 1 token"):
+        parse(model_type="gemma2", head_dim=128, sliding_window=1)
+    assert parse(model_type="gemma2", head_dim=128, sliding_window=2).window == 2
+    assert parse(model_type="qwen2", sliding_window=1, use_sliding_window=False)
+
+
 def test_heads_must_be_shared_evenly() -> None:
     with pytest.raises(InputError, match="num_key_value_heads 5"):
         parse(num_key_value_heads=5)
