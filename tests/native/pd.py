@@ -116,6 +116,9 @@ def run(
     keys: list[list[int]] | None = None,
     priority: list[int] | None = None,
     timeouts: list[int] | None = None,
+    cancel_tokens: list[int] | None = None,
+    clients: int = 0,
+    horizon_ps: int = 0,
 ) -> Any:
     """Runs (arrival in us, input, output) rows, in order of arrival, to the end; `timeouts` are ps, -1: never."""
     n = len(requests)
@@ -159,7 +162,11 @@ def run(
             sim.set_python_router(cluster.decode_route, None, ["model"], decode_side=True)
         sim.set_handovers(handovers(cluster, places))
     if timeouts is not None:
-        sim.set_patience(np.array(timeouts, np.int64), np.empty(0, np.int32))
+        sim.set_patience(np.array(timeouts, np.int64), np.array(cancel_tokens or [], np.int32))
+    if clients:
+        sim.set_closed_loop(clients, np.zeros(n, np.int64))
+    if horizon_ps:
+        sim.set_horizon(horizon_ps)
     sim.check_every_step()
     for _ in range(200):
         if sim.run(10_000):

@@ -58,7 +58,7 @@ def clusters(draw: Any, requests: list[tuple[int, int, int]]) -> Cluster:
         latency_ps=draw(st.sampled_from([0, 10**6])),
         layers=draw(st.integers(1, 5)),
         api_ps=draw(st.sampled_from([0, 10**9])),
-        router=draw(st.sampled_from(["LOAD", "RR", "LOR", "PREFIX"])),
+        router=draw(st.sampled_from([kind.name for kind in _native.router_kinds()])),
         waves=draw(st.booleans()),
         gathered_bytes=draw(st.sampled_from([0, 1000, 100_000])),
         tail_blocks=draw(st.sampled_from([0, 0, 1, 2, 5])),
@@ -152,6 +152,31 @@ SCARCE = [
     (1752, 111, 3), (1878, 132, 10), (2499, 89, 19), (3873, 51, 24), (6439, 32, 4), (26197, 47, 1), (48442, 37, 5),
     (65535, 197, 9), (94650, 69, 27), (110756, 146, 26), (112654, 73, 16), (161818, 97, 14),
 ]  # fmt: skip
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), requests_strategy)
+def test_what_ended_before_a_horizon_ended_as_without_it(
+    data: st.DataObject, requests: list[tuple[int, int, int]]
+) -> None:
+    """With clients that take turns and give up, by time or by tokens."""
+    cluster = data.draw(clusters(requests))
+    if len(cluster.decode) != 2 or not cluster.waves:
+        cluster.gathered_bytes = 0
+    n = len(requests)
+    clients = data.draw(st.sampled_from([0, 1, 3]))
+    timeouts = [data.draw(st.sampled_from([-1, 1, 10**9, 10**10])) for _ in range(n)]
+    cancel_tokens = [data.draw(st.sampled_from([0, 0, 1, 5])) for _ in range(n)]
+    options: dict[str, Any] = {"timeouts": timeouts, "cancel_tokens": cancel_tokens, "clients": clients}
+    sim = run(requests, cluster, **options)
+    r, c = sim.requests(), sim.counters()
+    assert np.isin(r["status"], (3, 4, 5)).all() and not c["running"].any() and not c["parked"].any()
+    assert c["pool_consistent"].all() and (c["free_blocks"] == c["total_blocks"] - 1).all()
+    horizon = data.draw(st.integers(1, max(1, sim.now_ps)))
+    cut = run(requests, cluster, **options, horizon_ps=horizon)
+    columns, ended = cut.requests(), (r["finish_ps"] >= 0) & (r["finish_ps"] <= horizon)
+    assert np.array_equal(columns["finish_ps"], np.where(ended, r["finish_ps"], -1))
+    assert all((part >= 0).all() for part in cut.blame().values())
 
 
 @pytest.mark.parametrize("blocks", [93, 95])
