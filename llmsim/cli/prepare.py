@@ -45,7 +45,6 @@ def prepare(options: RunOptions) -> Prepared:
     from llmsim.cli.unused_fields import unused_fields
     from llmsim.config import EngineOverrides, load_cluster, resolve
     from llmsim.lowering import lower
-    from llmsim.lowering.meeting import unmet_notes
     from llmsim.lowering.network import idle_pool_notes
     from llmsim.scheduling.policies import PolicySpecs
     from llmsim.simulate import SimulationOptions
@@ -66,7 +65,7 @@ def prepare(options: RunOptions) -> Prepared:
         assert lowered.network is not None
         tiers = lower_tiers(deployment, lowered.groups, options.tiers, lowered.network)
     media = options.tiers.media if options.tiers is not None else ()
-    pool = (*idle_pool_notes(deployment, media), *unmet_notes(deployment, lowered.groups, media))
+    pool = idle_pool_notes(deployment, media)
     unused = (*unused_notes(options, deployment, lowered), *unused_fields(cluster, deployment, lowered, media))
     lowered = replace(lowered, notes=(*lowered.notes, *pool, *unused))
     workload, clients = _workload(options, lowered)

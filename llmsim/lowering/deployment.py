@@ -94,6 +94,8 @@ def _meeting(
         return None, None
     network = cluster_network(deployment, "fifo" if fifo else "fair", routes)
     memories = place_memories(deployment, groups, network)
+    if len(memories.pools) > 1:
+        network = replace(network, stripes=tuple(memories.pools.values()))
     met_by_others(deployment, groups, meeting, network, memories)
     handovers = None
     if deployment.disaggregation is not None:

@@ -134,6 +134,8 @@ def lower_tiers(
                 "attends; there is no tier below that, so leave --prefix-storage out"
             )
     config = _native.KvTiersConfig(WRITE[options.write], RECALL[options.recall])
+    if network.stripes:
+        config.stripe(_placed(network.pool), list(network.stripes))
     pools: dict[tuple[Medium, int], int] = {}
     models = tuple(dict.fromkeys(group.model_name for group in deployment.groups))
     for group in deployment.groups:

@@ -4,12 +4,13 @@ A group whose copies nobody can meet is folded: its ranks copy at once, each wit
 others move their bytes over the fabric, where only those that are active share (docs/memory.md).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llmsim import _native
 from llmsim.config import Deployment, Group
+from llmsim.config.deployment import PoolSpec
 from llmsim.config.errors import InfeasibleError
 from llmsim.lowering.layouts import members_of
 from llmsim.lowering.network import BETWEEN_NODES, EVERY_NODE, ClusterNetwork
@@ -105,38 +106,30 @@ class Memories:
 
 
 def place_memories(deployment: Deployment, groups: Sequence["LoweredGroup"], network: ClusterNetwork) -> Memories:
-    """Adds the pool's devices that weights are on (one device is the pool itself, with all KV that is there), and the
-    channels of each rank that attends in memory."""
+    """Adds the pool's devices where weights are on some of them (one device is the pool itself, with all KV that is
+    there), and the channels of each rank that attends in memory."""
+    plans = {group.index: plan for group, one in zip(deployment.groups, groups, strict=True) if (plan := one.offload)}
     pools: dict[str, int] = {}
-    alone = network.pool if deployment.pool is not None and deployment.pool.devices == 1 else None
-    channels: dict[int, tuple[int, ...]] = {}
-    for group, lowered in zip(deployment.groups, groups, strict=True):
-        plan = lowered.offload
-        if plan is None:
-            continue
-        for place in plan.copies.places:
-            if place == HOST or place in pools:
-                continue
-            if alone is not None:
-                pools[place] = alone
-                continue
-            memory = memory_at(deployment, group.node, place)
-            link = network.config.add_link(memory.bandwidth_bytes_per_s, memory.latency_ps)
-            pools[place] = network.config.add_place(EVERY_NODE, (link, link), (-1, -1))
-        if plan.pim is not None:
-            channels[group.index] = tuple(_channels(deployment, group, plan, network) for _ in range(group.num_devices))
+    if deployment.pool is not None and any(place != HOST for plan in plans.values() for place in plan.copies.places):
+        pools = _pool_devices(deployment.pool, network)
+    channels = {
+        index: tuple(_channels(deployment, group, plan, network) for _ in range(group.num_devices))
+        for index, plan in plans.items()
+        if plan.pim is not None and (group := deployment.groups[index])
+    }
     return Memories(pools, channels)
 
 
-def unmet_notes(deployment: Deployment, groups: Sequence["LoweredGroup"], media: Collection[str]) -> tuple[str, ...]:
-    """Says that KV spread over the devices of a pool and weights on some of them have times of their own."""
-    places = {place for one in groups if one.offload is not None for place in one.offload.copies.places}
-    if "CXL" not in media or places <= {HOST} or deployment.pool is None or deployment.pool.devices == 1:
-        return ()
-    return (
-        f"KV is spread over the pool's {deployment.pool.devices} devices; weights on one of them and KV do not slow "
-        "each other in the pool, only on the devices' ports",
-    )
+def _pool_devices(pool: PoolSpec, network: ClusterNetwork) -> dict[str, int]:
+    """Their places, by name."""
+    if pool.devices == 1:
+        assert network.pool is not None, "the file declares it"
+        return {"cxl:0": network.pool}
+    found = {}
+    for number in range(pool.devices):
+        link = network.config.add_link(pool.device.bandwidth_bytes_per_s, pool.device.latency_ps)
+        found[f"cxl:{number}"] = network.config.add_place(EVERY_NODE, (link, link), (-1, -1))
+    return found
 
 
 def _channels(deployment: Deployment, group: Group, plan: OffloadPlan, network: ClusterNetwork) -> int:

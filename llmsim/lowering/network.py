@@ -35,6 +35,8 @@ class ClusterNetwork:
     """By node, its storage."""
     storage: int | None = None
     """The cluster's storage, behind the network cards."""
+    stripes: tuple[int, ...] = ()
+    """The pool's devices, where something is on single ones of them: then KV in the pool is spread over these."""
 
 
 def cluster_network(deployment: Deployment, contention: str = "fair", routes: Routes | None = None) -> ClusterNetwork:

@@ -38,6 +38,13 @@ void bind_kv_tiers(nb::module_& m) {
           "name"_a, "capacity_bytes"_a, "eviction"_a, "place"_a, "queue_depth"_a = 0, "read_latency_ps"_a = 0,
           "write_latency_ps"_a = 0, "Returns the pool's number. queue_depth 0: a memory.")
       .def(
+          "stripe",
+          [](KvTiersConfig& config, PlaceId place, std::vector<PlaceId> stripes) {
+            config.striped = place;
+            config.stripes = std::move(stripes);
+          },
+          "place"_a, "stripes"_a, "A place of pools that is several memories, over which KV is spread: their places.")
+      .def(
           "add_group",
           [](KvTiersConfig& config, const std::vector<std::int32_t>& pools, const std::vector<PlaceId>& ranks,
              std::int32_t chunk_tokens, const std::vector<std::int64_t>& bytes_per_token,

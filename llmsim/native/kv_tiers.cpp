@@ -157,7 +157,25 @@ void KvTiers::operate(std::int32_t pool, const Operation& operation, Ps now) {
 void KvTiers::begin(std::int32_t pool, const Operation& operation, Ps now) {
   const TierPoolConfig& config = pools_[static_cast<std::size_t>(pool)].config();
   const Ps at = now + (operation.read ? config.read_latency : config.write_latency);
-  fabric_.transfer_at(operation.from, operation.to, operation.bytes, at, now, *this, operation.job, Purpose::kKvTier);
+  move(operation, config.queue_depth > 0, at, now);
+}
+
+void KvTiers::move(const Operation& operation, bool queued, Ps at, Ps now) {
+  const bool from = operation.from == config_.striped, to = operation.to == config_.striped;
+  if (config_.stripes.empty() || (!from && !to)) {
+    fabric_.transfer_at(operation.from, operation.to, operation.bytes, at, now, *this, operation.job, Purpose::kKvTier);
+    return;
+  }
+  const auto count = static_cast<std::int64_t>(config_.stripes.size());
+  Job& job = jobs_[operation.job];
+  job.transfers += static_cast<std::int32_t>(count) - 1;
+  job.pieces = queued;  // what one pool hands on to the next is one operation
+  for (std::int64_t i = 0; i < count; ++i) {
+    const PlaceId stripe = config_.stripes[static_cast<std::size_t>(i)];
+    const std::int64_t bytes = operation.bytes / count + (i < operation.bytes % count);
+    fabric_.transfer_at(from ? stripe : operation.from, to ? stripe : operation.to, bytes, at, now, *this,
+                        operation.job, Purpose::kKvTier);
+  }
 }
 
 void KvTiers::ended(std::int32_t pool, Ps now) {
@@ -189,7 +207,7 @@ void KvTiers::sample(Ps now) {
 }
 
 void KvTiers::landed(TransferId, std::uint64_t token, Ps now) {
-  ended(jobs_[token].pool, now);
+  if (!jobs_[token].pieces || jobs_[token].transfers == 1) ended(jobs_[token].pool, now);
   if (--jobs_[token].transfers > 0) return;
   const Job job = std::move(jobs_[token]);
   jobs_[token] = {};

@@ -47,6 +47,9 @@ struct KvTiersConfig {
   std::vector<GroupTiersConfig> groups;  // by index; no pools: the group has no tiers
   TierWrite write = TierWrite::kThrough;
   bool parks = false;  // who recalls is parked alone; needs a scheduler that knows such requests
+  // A place of pools that is several memories, over which all KV there is spread evenly: their places; empty: none is.
+  PlaceId striped = -1;
+  std::vector<PlaceId> stripes;
 };
 
 // Gauges and counters per interval and pool, as columns.
@@ -151,6 +154,7 @@ class KvTiers final : public TransferOwner {
     bool recall = false, gate = false;
     std::int64_t load = -1;  // for which it is done; -1: for a batch, or for nobody
     std::vector<Key> keys;
+    bool pieces = false;  // its transfers are one operation of a storage device
   };
   // A read or write of a storage device, or any other transfer.
   struct Operation {
@@ -176,6 +180,7 @@ class KvTiers final : public TransferOwner {
   void job_of_load_ended(std::int64_t load, Ps now);
   void operate(std::int32_t pool, const Operation& operation, Ps now);
   void begin(std::int32_t pool, const Operation& operation, Ps now);
+  void move(const Operation& operation, bool queued, Ps at, Ps now);
   void ended(std::int32_t pool, Ps now);
 
   KvTiersConfig config_;

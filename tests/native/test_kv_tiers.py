@@ -39,10 +39,12 @@ def run(
     scheduler: str = "vllm_v1",
     budget: int = 256,
     pool_bytes_per_s: int = 10**9,
+    stripes: int = 0,
 ) -> Any:
     """Rows of (arrival in ps, prompt, output); every group has the pools of `capacity_chunks`, in order of lookup.
 
-    `storage`: queue depth, read and write latency of every pool; 0 operations at once is a memory.
+    `storage`: queue depth, read and write latency of every pool; 0 operations at once is a memory. With `stripes` the
+    first level is one memory of so many devices, each with `pool_bytes_per_s`, over which KV is spread.
     """
     n = len(requests)
     columns = np.array(requests, np.int64).reshape(n, 3)
@@ -59,11 +61,16 @@ def run(
         [fabric.add_place(0, (fabric.add_link(10**9, 0),) * 2, (-1, -1)) for _ in range(ranks)] for _ in range(groups)
     ]
     lists: list[list[int]] = [[] for _ in range(groups)]
+    pool_place = [fabric.add_place(0, (fabric.add_link(pool_bytes_per_s, 0),) * 2, (-1, -1)) for _ in range(stripes)]
+    if stripes:
+        config.stripe(len(pool_place) + groups * ranks, pool_place)  # the next place
     for level, chunks in enumerate(capacity_chunks):
         for owner in range(1 if shared else groups):
-            place = fabric.add_place(0, (fabric.add_link(pool_bytes_per_s, 0),) * 2, (-1, -1))
-            size = chunks * CHUNK * BYTES * ranks
-            pool = config.add_pool(f"{level}.{owner}", size, getattr(_native.TierEviction, eviction), place, *storage)
+            striped = stripes and level == 0
+            if not striped or owner == 0:
+                place = fabric.add_place(0, (fabric.add_link(pool_bytes_per_s, 0),) * 2, (-1, -1))
+            size, how = chunks * CHUNK * BYTES * ranks, (0, 0, 0) if striped else storage
+            pool = config.add_pool(f"{level}.{owner}", size, getattr(_native.TierEviction, eviction), place, *how)
             for group in range(groups) if shared else (owner,):
                 lists[group].append(pool)
     for index in range(groups):
@@ -115,6 +122,17 @@ def test_ranks_move_their_shares_at_once_but_share_the_pools_link() -> None:
     sim = run([(0, 20, 1), (LATER, 20, 1)], keys=[SAME, SAME], groups=2, ranks=2)
     assert sim.requests()["finish_ps"][1] == LATER + 2 * 16 * BYTES * PS_PER_BYTE + step(4)
     assert sim.kv_tiers()[0]["recalled_bytes"] == 2 * 16 * BYTES
+
+
+def test_a_pool_of_several_devices_is_as_fast_as_all_of_them() -> None:
+    """A device's link carries 1 GB/s; each of the pool's devices a quarter of that, then an eighth."""
+    rows, keys = [(0, 20, 1), (LATER, 20, 1)], [SAME, SAME]
+    one = run(rows, keys=keys, groups=2).requests()["finish_ps"]
+    moved = 16 * BYTES * PS_PER_BYTE
+    for rate, slower in ((10**9 // 4, 1), (10**9 // 8, 2)):
+        found = run(rows, keys=keys, groups=2, stripes=4, pool_bytes_per_s=rate)
+        assert found.requests()["finish_ps"][1] == one[1] + (slower - 1) * moved
+        assert found.kv_tiers()[0]["recalled_bytes"] == 16 * BYTES
 
 
 def test_what_the_device_has_is_not_recalled_and_private_pools_do_not_meet() -> None:
@@ -262,6 +280,7 @@ requests_strategy = st.lists(
     parks=st.booleans(),
     storage=st.sampled_from([(0, 0, 0), (1, 10**7, 10**6), (4, 10**9, 10**8)]),
     budget=st.sampled_from([16, 256]),
+    stripes=st.sampled_from([0, 3]),
 )
 def test_nothing_is_lost(
     requests: list[tuple[int, int, int, int]],
@@ -276,6 +295,7 @@ def test_nothing_is_lost(
     parks: bool,
     storage: tuple[int, int, int],
     budget: int,
+    stripes: int,
 ) -> None:
     rows = [(ms * 10**9, tokens, output) for ms, tokens, output, _ in requests]
     keys = [[100 * kind + i for i in range(1, 1 + tokens // BLOCK)] if kind else [] for _, tokens, _, kind in requests]
@@ -284,7 +304,7 @@ def test_nothing_is_lost(
     def simulate() -> Any:
         return run(
             rows, keys=keys, write=write, eviction=eviction, capacity_chunks=capacity, blocks=blocks, groups=groups,
-            shared=shared, depth=depth, timeouts=timeouts, parks=parks, storage=storage, budget=budget,
+            shared=shared, depth=depth, timeouts=timeouts, parks=parks, storage=storage, budget=budget, stripes=stripes,
         )  # fmt: skip
 
     sim = simulate()
