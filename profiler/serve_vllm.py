@@ -109,7 +109,8 @@ async def _one(engine: Any, job: Job, prompt_ids: list[int], due: float) -> Stam
     )  # fmt: skip
     await asyncio.sleep(max(0.0, due - time.monotonic()))
     stamps = Stamps(job.request_id, job.input_tokens, job.output_tokens, arrival=time.monotonic())
-    to_monotonic_s = time.monotonic() - time.time()
+    # The largest of several: whoever interrupts between the two readings makes their difference smaller.
+    to_monotonic_s = max(time.monotonic() - time.time() for _ in range(5))
     metrics = None
     async for output in engine.generate(prompt, parameters, job.request_id):
         now = time.monotonic()
