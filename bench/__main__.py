@@ -100,6 +100,11 @@ def main() -> None:
     if arguments.names[:1] == ["engine"]:
         engine.run(arguments.names[1:])
         return
+    known = sorted({benchmark.name for benchmark in BENCHMARKS})
+    if unknown := [name for name in arguments.names if name not in known]:
+        parser.error(f"no benchmark {unknown[0]}; there are engine, {', '.join(known)}")
+    if arguments.repeat < 1:
+        parser.error(f"--repeat is {arguments.repeat}; it must be at least 1")
     print(
         f"{'benchmark':14}{'CPU s':>8}{'budget':>8}{'wall s':>8}{'peak MB':>9}{'budget':>8}{'steps':>10}{'us/step':>9}"
     )

@@ -1,6 +1,6 @@
 """Writes the bundled traces again, byte for byte: python dataset/regenerate.py [FOLDER]."""
 
-import sys
+import argparse
 from pathlib import Path
 
 from llmsim.export.jsonl import write_jsonl
@@ -34,4 +34,6 @@ def regenerate(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    regenerate(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent)
+    regenerate(parser.parse_args().folder)

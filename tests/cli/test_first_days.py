@@ -157,3 +157,17 @@ def test_the_page_for_its_users_names_options_that_exist() -> None:
     options = typer.main.get_command(run_app).params
     assert named >= {word for word in PEERS if word.startswith("--") and not word.startswith("--no-")}
     assert named <= {name for option in options for name in option.opts}
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        (["-m", "bench", "nope"], 2, "no benchmark nope; there are engine, 100k_10rps"),
+        (["-m", "bench", "--repeat", "0", "chat_300"], 2, "--repeat is 0"),
+        (["dataset/regenerate.py", "--help"], 0, "folder"),
+    ],
+)
+def test_tools_say_what_they_take(command: list[str], code: int, words: str) -> None:
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == code
+    assert words in done.stdout + done.stderr and "Traceback" not in done.stderr
