@@ -78,6 +78,8 @@ class EngineArgs:
     max_num_queued_tokens: int | None
     pipeline_extra_batches: int
     """Batches in flight beyond one for each pipeline stage."""
+    ignore_eos: bool
+    """Answers end by their length; false: with a stop token, behind which asynchronous scheduling computes another."""
     use_v2_model_runner: bool | None
     """How asynchronous pipeline stages get their tokens; None: the model decides, or it makes no difference."""
     enable_sequence_parallelism: bool

@@ -174,6 +174,10 @@ class EngineOptions(Section):
     pipeline_extra_batches: Annotated[int, Field(ge=0, le=64)] | None = Field(
         default=None, description="Batches in flight beyond one for each pipeline stage."
     )
+    ignore_eos: bool | None = Field(
+        default=None,
+        description="Whether answers end by their length, which async scheduling foresees; false: with a stop token.",
+    )
     use_v2_model_runner: bool | None = Field(
         default=None,
         description="Whether asynchronous pipeline stages run by vLLM's Model Runner V2; the model decides.",
@@ -243,6 +247,7 @@ class EngineOverrides:
     num_redundant_experts: int | None = None
     expert_placement_strategy: str | None = None
     pipeline_extra_batches: int | None = None
+    ignore_eos: bool | None = None
     use_v2_model_runner: bool | None = None
     enable_sequence_parallelism: bool | None = None
     decode_context_parallel_size: int | None = None

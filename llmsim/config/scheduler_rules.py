@@ -26,6 +26,7 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "lockstep_dense_dp": False,
     "dp_sync_interval": 32,
     "pipeline_extra_batches": 0,
+    "ignore_eos": True,
     "use_v2_model_runner": None,
     "enable_eplb": False,
     "num_redundant_experts": 0,

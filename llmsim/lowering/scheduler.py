@@ -42,6 +42,7 @@ def scheduler_config(
         scheduler.chunked_prefill = engine.enable_chunked_prefill
         scheduler.reserve_full_isl = engine.reserve_full_isl
         scheduler.async_scheduling = engine.async_scheduling
+        scheduler.ends_foreseen = engine.ignore_eos or pd_type == "prefill"
         scheduler.prefill_first = engine.prioritize_prefill
         scheduler.limits = _limits(engine)
         if engine.speculation is not None:

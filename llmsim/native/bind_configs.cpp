@@ -119,6 +119,7 @@ void bind_scheduler_configs(nb::module_& m) {
       .def_rw("chunked_prefill", &VllmV1Config::chunked_prefill)
       .def_rw("reserve_full_isl", &VllmV1Config::reserve_full_isl)
       .def_rw("async_scheduling", &VllmV1Config::async_scheduling)
+      .def_rw("ends_foreseen", &VllmV1Config::ends_foreseen)
       .def_rw("watermark_blocks", &VllmV1Config::watermark_blocks)
       .def_prop_rw(
           "order", [](const VllmV1Config& c) { return c.queue.order; },

@@ -195,8 +195,11 @@ bool Group::build_batch(Ps now) {
     slot.scheduled = now;
     if (handovers_ != nullptr) report_reserved(now);
     if (!slot.batch.empty()) return true;
-    if (num_in_flight_ == 0 && !slot.batch.preempted.empty()) continue;  // its own victim: admit it again
-    if (num_in_flight_ == 0 && builder_->asks_again()) continue;
+    // Its own victim, to be admitted again, or a turn that nobody takes; vLLM hears of transfers in such a step, too.
+    if (num_in_flight_ == 0 && (!slot.batch.preempted.empty() || builder_->asks_again())) {
+      hear_of_moved(now);
+      continue;
+    }
     nothing_to_build_ = num_in_flight_ > 0;
     break;
   }

@@ -12,6 +12,7 @@ def random_case(seed: int, num_requests: int) -> Case:
     rng = np.random.Generator(np.random.PCG64(seed))
     config = _options(rng)
     longest = config["max_model_len"]
+    _leave_room_for_drafts(config)
     if rng.random() < 0.3:
         _pipeline(rng, config)
     requests = _requests(rng, num_requests, longest, by_priority=config.get("policy") == "priority")
@@ -29,6 +30,8 @@ def random_case(seed: int, num_requests: int) -> Case:
         _give_up(rng, requests)
     if rng.random() < 0.3:
         _windows(rng, config, min(most, longest) + 8 + drafts)
+    if rng.random() < 0.3:
+        config["ends_with_stop_token"] = True
     return case
 
 
@@ -47,6 +50,16 @@ def _windows(rng: np.random.Generator, config: dict[str, Any], slots: int) -> No
     need = sum(held.get(window, whole if window == 0 else 1) for window in tables)
     config["kv_windows"] = tables
     config["num_gpu_blocks"] = int(config["num_gpu_blocks"] * (need + 2) / (whole + 2)) + 2
+
+
+def _leave_room_for_drafts(config: dict[str, Any]) -> None:
+    """A draft model's slots come off the budget for every sequence; vLLM refuses to start where nothing is left."""
+    drafts = config.get("speculative", {})
+    if drafts.get("method") != "draft_model":
+        return
+    slots = drafts["num_speculative_tokens"] if drafts.get("parallel_drafting") else 1
+    if slots * config["max_num_seqs"] >= config["max_num_batched_tokens"]:
+        config["max_num_seqs"] = max(1, config["max_num_batched_tokens"] // slots // 2)
 
 
 def _pipeline(rng: np.random.Generator, config: dict[str, Any]) -> None:

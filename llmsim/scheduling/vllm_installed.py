@@ -5,6 +5,7 @@ version. Prompts are made of token ids that are equal where the workload's conte
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,7 @@ def installed_scheduler(engine: EngineArgs, config: Any, workload: Workload) -> 
     if installed_version() is None:
         raise InputError("the scheduler vllm is the installed vLLM's own, but there is none; install llmsim[vllm]")
     vllm_config, scheduler = resolve({"config": _options(engine, config)})
-    requests = [_request(workload, row) for row in range(len(workload))]
+    requests = [replace(_request(workload, row), stops=not engine.ignore_eos) for row in range(len(workload))]
     interval = engine.limits.prefill_schedule_interval
     return VllmScheduler(requests, vllm_config, scheduler, config.speculation, interval)
 

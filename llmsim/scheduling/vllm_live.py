@@ -140,6 +140,8 @@ class LiveRequest:
     priority: int
     prompt: Callable[[], list[int]]
     output: Callable[[int], int]
+    stops: bool = False
+    """The answer ends with its last token, as with the end of a text, and not because no more was asked for."""
 
 
 class VllmScheduler:
@@ -158,6 +160,8 @@ class VllmScheduler:
         self._hasher = _block_hasher(vllm_config)
         self._computed = [0] * len(self._requests)  # as a model runner counts: accepted tokens only
         self._sampled = [0] * len(self._requests)
+        self._known = [one.input_tokens for one in self._requests]  # tokens that the model runner holds of each
+        self._async = vllm_config.scheduler_config.async_scheduling
         self._in_flight: deque[tuple[Any, Any]] = deque()
 
     def add(self, request: int) -> None:
@@ -169,13 +173,18 @@ class VllmScheduler:
             Request(
                 request_id=one.name,
                 prompt_token_ids=one.prompt(),
-                sampling_params=SamplingParams(max_tokens=one.output_tokens, ignore_eos=True),
+                sampling_params=SamplingParams(ignore_eos=True, **self._end(one)),
                 pooling_params=None,
                 arrival_time=one.arrival_s,
                 priority=one.priority,
                 block_hasher=self._hasher,
             )
         )
+
+    def _end(self, one: LiveRequest) -> dict[str, Any]:
+        if not one.stops:
+            return {"max_tokens": one.output_tokens}
+        return {"max_tokens": self._scheduler.max_model_len, "stop_token_ids": [one.output(one.output_tokens - 1)]}
 
     def build(self, now_ps: int) -> tuple[list[ScheduledItem], list[int]]:
         from vllm.v1.outputs import ModelRunnerOutput
@@ -187,6 +196,8 @@ class VllmScheduler:
         before |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         for name in [*(new.req_id for new in output.scheduled_new_reqs), *cached.resumed_req_ids]:
             self._computed[self._row[name]] = before[name]
+            if not self._async:  # what it samples for a batch in flight comes after what it is told now
+                self._known[self._row[name]] = self._scheduler.requests[name].num_tokens
         names = list(output.num_scheduled_tokens)
         items, tokens = [], []
         for name in names:
@@ -212,11 +223,11 @@ class VllmScheduler:
         one = self._requests[row]
         accepted = self._speculation.acceptance.accepted(row, self._sampled[row], drafts)
         self._computed[row] += scheduled - (drafts - accepted)
-        known = one.input_tokens + self._sampled[row]
-        if self._computed[row] < known:
+        if self._computed[row] < self._known[row]:
             return []
         first = self._sampled[row]
         self._sampled[row] += 1 + accepted
+        self._known[row] += 1 + accepted
         return [one.output(first + k) for k in range(1 + accepted)]
 
     def abort(self, request: int) -> None:
@@ -280,4 +291,5 @@ def _live_request(case: Case, index: int) -> LiveRequest:
         priority=data.get("priority", 0),
         prompt=partial(prompt_tokens, data),
         output=partial(output_token, index),
+        stops=case["config"].get("ends_with_stop_token", False),
     )

@@ -91,6 +91,7 @@ def full() -> Json:
         "dp_sync_interval": 16,
         "lockstep_dense_dp": False,
         "pipeline_extra_batches": 0,
+        "ignore_eos": False,
         "use_v2_model_runner": True,
         "enable_eplb": True,
         "num_redundant_experts": 2,

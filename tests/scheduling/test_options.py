@@ -15,6 +15,7 @@ from llmsim.config.errors import InputError
 from llmsim.config.scheduler_rules import POLICIES
 from llmsim.config.scheduler_rules import SCHEDULERS as NAMES
 from llmsim.lowering.scheduler import ORDERS
+from llmsim.scheduling.cases import run_case
 from llmsim.workload import load_trace
 
 CLUSTER = Path(__file__).resolve().parents[2] / "cluster_config" / "h100_llama31_8b.json"
@@ -143,3 +144,24 @@ def test_a_bad_priority_is_named(bad: object, tmp_path: Path) -> None:
     session = {"arrival_time_ns": 1, "sub_requests": [{"input_toks": 5, "output_toks": 2, "priority": bad}]}
     with pytest.raises(InputError, match=r'"sub_requests\[0\]\.priority" is'):
         load(lines(tmp_path / "u.jsonl", session))
+
+
+def test_behind_a_stop_token_asynchronous_scheduling_computes_one_token_more() -> None:
+    """Three tokens of one request: a step each; and where their end is not foreseen, one that nobody receives."""
+    requests = [{"id": "0", "arrival": 0.0, "segments": [[1, 8]], "output_len": 3}]
+    config = {
+        "max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 200, "num_gpu_blocks": 50,
+        "async_scheduling": True,
+    }  # fmt: skip
+    resolved = {
+        "max_num_scheduled_tokens": 16, "max_concurrent_batches": 2, "reserve_full_isl": True, "watermark": 0.0,
+        "num_spec_tokens": 0, "num_lookahead_tokens": 0,
+    }  # fmt: skip
+
+    def tokens(**more: Any) -> list[int]:
+        steps = run_case({"config": config | more, "requests": requests, "resolved": resolved})
+        return [sum(tokens for _, tokens, _ in step["scheduled"]) for step in steps]
+
+    assert tokens() == [8, 1, 1]
+    assert tokens(ends_with_stop_token=True) == [8, 1, 1, 1]
+    assert tokens(ends_with_stop_token=True, async_scheduling=False)[:3] == [8, 1, 1]

@@ -79,7 +79,8 @@ void VllmV1::build_prefill_first(Ps now, Batch& batch, StepBudget& budget) {
 
 inline std::int32_t VllmV1::tokens_wanted(RequestId request, const Sequence& s, std::int32_t budget) const {
   // A step in flight already samples the last token: with async scheduling a stop by length is foreseen.
-  if (s.num_in_flight > 0 && s.num_computed + 2 - s.num_in_flight >= s.prompt_tokens + sequences_.max_tokens(request))
+  if (config_.ends_foreseen && s.num_in_flight > 0 &&
+      s.num_computed + 2 - s.num_in_flight >= s.prompt_tokens + sequences_.max_tokens(request))
     return 0;
   std::int32_t wanted = s.num_tokens + s.num_drafts + s.num_in_flight - s.num_computed;
   if (prompt_cap_ > 0) wanted = std::min(wanted, prompt_cap_);

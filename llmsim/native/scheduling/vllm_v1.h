@@ -23,6 +23,7 @@ struct VllmV1Config {
   // Calls of the scheduler from one decode of a sequence to its next, with async scheduling: the pipeline stages of
   // vLLM's Model Runner V2, whose workers pass sampled tokens on in so many turns.
   std::int32_t decode_interval = 1;
+  bool ends_foreseen = true;  // answers end with their last token asked for, and not with one that only the model knows
   std::int32_t watermark_blocks = 0;
   bool prefill_first = false;       // not vLLM: a step is all prompts while there are any
   bool decode_only = false;         // not vLLM: requests arrive with the KV of their prompts
