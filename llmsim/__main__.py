@@ -2,7 +2,9 @@
 
 import contextlib
 import gc
+import importlib
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -16,6 +18,7 @@ def start(command: str) -> int:
     """Calls a function of `llmsim.cli`; returns the exit code."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's would spin beside a run that multiplies no matrices
     try:
+        _import_core()
         from llmsim import cli
 
         code: int = getattr(cli, command)()
@@ -24,6 +27,15 @@ def start(command: str) -> int:
         print("llmsim: error: interrupted before anything was computed", file=sys.stderr)
         code = 130
     return code if code != 130 else _interrupted()
+
+
+def _import_core() -> None:
+    """Holds an interrupt back until the native core is there: in the midst of it Python would abort."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        importlib.import_module("llmsim._native")
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def _interrupted() -> NoReturn:

@@ -124,6 +124,23 @@ sys.exit({function}())
     assert (done.returncode, done.stderr) == (130, "llmsim: error: interrupted before anything was computed\n")
 
 
+def test_an_interrupt_while_the_core_is_imported_is_one_sentence() -> None:
+    """Its enumerations are made by Python, whose interrupt C++ cannot hand on from there."""
+    program = """
+import enum, os, signal, sys
+make = enum.EnumMeta.__call__
+def interrupted(*given, **named):
+    if str(named.get("module")).startswith("llmsim._native"):
+        os.kill(os.getpid(), signal.SIGINT)
+    return make(*given, **named)
+from llmsim.__main__ import main
+enum.EnumMeta.__call__ = interrupted
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANGS_S)
+    assert (done.returncode, done.stderr) == (130, "llmsim: error: interrupted before anything was computed\n")
+
+
 def test_outputs_that_a_command_does_not_write_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--cluster-config", str(CLUSTER), "--dataset", str(TRACE), *ROOFLINE]
     graph = ["graph", "step", "--graph", str(tmp_path / "g.dot"), *arguments]
