@@ -1,9 +1,8 @@
 """Runs a workload on a lowered deployment: from arrivals to results."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,15 +16,8 @@ from llmsim.results.processing import with_output_processing
 from llmsim.routing import RouterSpec
 from llmsim.scheduling.policies import PolicySpecs
 
-if TYPE_CHECKING:
-    from llmsim.export.step_graph import Round
-    from llmsim.export.step_rows import Item
-
 EVENTS_PER_CALL = 100_000
 """Events between two looks at the keyboard and the progress bar: some tens of milliseconds."""
-
-EVENTS_PER_BATCH = 2_000
-"""The same while one iteration is looked for."""
 
 Progress = Callable[["_native.Simulation"], None]
 
@@ -62,10 +54,10 @@ def simulate(
     Raises InvariantError when the simulation stalls, which is a defect of the simulator, InputError when a router, a
     policy or a scheduler written in Python fails, and InfeasibleError when simulated times leave the clock's range.
     """
-    simulation = _native_simulation(deployment, workload, options)
+    simulation = native_simulation(deployment, workload, options)
     interrupted = False
     try:
-        with _errors_named(simulation, deployment, workload, options):
+        with errors_named(simulation, deployment, workload, options):
             while not simulation.run(EVENTS_PER_CALL):
                 if progress is not None:
                     progress(simulation)
@@ -77,7 +69,7 @@ def simulate(
 
 
 @contextmanager
-def _errors_named(
+def errors_named(
     simulation: "_native.Simulation", deployment: LoweredDeployment, workload: Workload, options: SimulationOptions
 ) -> Iterator[None]:
     """What ends the core's loop as an error of ours: who is to blame, and what was done by then."""
@@ -105,44 +97,7 @@ def _errors_named(
         raise InputError(f"router {name} {error}") from None
 
 
-def round_of(
-    deployment: LoweredDeployment, workload: Workload, options: SimulationOptions, group: int, iteration: int
-) -> "Round":
-    """The batches of one iteration of a group, and of those that run it in lock-step; steps without work not counted.
-
-    Runs until that iteration. Raises InputError when the run ends before it, and what `simulate` raises.
-    """
-    from llmsim.export.step_graph import Round
-
-    members = next((wave.groups for wave in deployment.waves if group in wave.groups), (group,))
-    simulation = _native_simulation(deployment, workload, replace(options, record_steps=True), recorded=members)
-    done, count = False, 0
-    while not done:
-        with _errors_named(simulation, deployment, workload, options):
-            done = simulation.run(EVENTS_PER_BATCH)
-        steps = simulation.steps()
-        worked = {member: steps["tokens"][steps["group"] == member] > 0 for member in members}
-        own = np.flatnonzero(worked[group])
-        count = len(own)
-        if 0 <= iteration < count and all(len(rows) > own[iteration] for rows in worked.values()):
-            step = int(own[iteration])
-            items = tuple(_items(simulation.schedule(member), worked[member], step) for member in members)
-            return Round(iteration, step + 1, members, items)
-    raise InputError(f"group {group} ran {count} iterations; there is no iteration {iteration}")
-
-
-def _items(schedule: Mapping[str, Any], worked: "np.ndarray[Any, np.dtype[np.bool_]]", step: int) -> "tuple[Item, ...]":
-    """The batch of a step; the schedule lists what was built, which dummies are not."""
-    if not worked[step]:
-        return ()
-    offsets = schedule["item_offsets"]
-    built = int(np.flatnonzero(np.diff(offsets))[np.count_nonzero(worked[:step])])
-    first, last = int(offsets[built]), int(offsets[built + 1])
-    columns = schedule["item_tokens"][first:last], schedule["item_computed"][first:last]
-    return tuple((int(tokens), int(before)) for tokens, before in zip(*columns, strict=True))
-
-
-def _native_simulation(
+def native_simulation(
     deployment: LoweredDeployment, workload: Workload, options: SimulationOptions, recorded: tuple[int, ...] = ()
 ) -> "_native.Simulation":
     simulation = _native.Simulation(

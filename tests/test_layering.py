@@ -7,6 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     {"cli"},
+    {"rounds"},
     {"simulate"},
     {"validation"},
     {"lowering", "scheduling", "routing", "results", "report", "export"},

@@ -33,7 +33,7 @@ def command(
     from llmsim.export.step_chakra import write_chakra
     from llmsim.export.step_formats import as_dot, as_graphml, as_json
     from llmsim.export.step_graph import iteration_graph
-    from llmsim.simulate import round_of
+    from llmsim.rounds import round_of
 
     form = FORMATS.get(output.suffix, "et")
     if form == "et" and output.suffix not in ("", ".et"):

@@ -19,7 +19,8 @@ from llmsim.export.parquet import write_requests
 from llmsim.export.step_graph import iteration_graph
 from llmsim.model import load_model
 from llmsim.results.summary import summary
-from llmsim.simulate import round_of, simulate
+from llmsim.rounds import round_of
+from llmsim.simulate import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = "synthetic:n=60,rate=20,input=lognormal:300,output=lognormal:40,seed=3"

@@ -13,7 +13,8 @@ from llmsim.cli import main
 from llmsim.cli.prepare import checked_options, prepare
 from llmsim.export.step_formats import as_dot, as_graphml, as_json
 from llmsim.export.step_graph import IterationGraph, iteration_graph
-from llmsim.simulate import round_of, simulate
+from llmsim.rounds import round_of
+from llmsim.simulate import simulate
 from tests.offload.test_combinations import COMBINATIONS, with_node
 from tests.offload.test_placement import HEAD_BYTES, LAYER_BYTES, cluster
 

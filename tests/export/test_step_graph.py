@@ -17,8 +17,9 @@ from llmsim.export.step_formats import as_dot, to_networkx
 from llmsim.export.step_graph import IterationGraph, iteration_graph
 from llmsim.export.step_nodes import GraphNode
 from llmsim.lowering import LoweredDeployment, LoweredGroup
+from llmsim.rounds import round_of
 from llmsim.routing import parse_router
-from llmsim.simulate import SimulationOptions, round_of, simulate
+from llmsim.simulate import SimulationOptions, simulate
 from llmsim.workload import load_dataset
 from tests.engine.command import build_command, run_case
 from tests.lowering.clusters import cluster, lowered, model

@@ -7,8 +7,9 @@ import pytest
 
 from llmsim.export.step_chakra import rounded_ends_ps, write_chakra
 from llmsim.export.step_graph import IterationGraph, iteration_graph
+from llmsim.rounds import round_of
 from llmsim.routing import parse_router
-from llmsim.simulate import SimulationOptions, round_of
+from llmsim.simulate import SimulationOptions
 from llmsim.workload import load_dataset
 from tests.engine.command import build_command, run_case
 from tests.lowering.clusters import cluster, lowered, model

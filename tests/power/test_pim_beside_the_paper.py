@@ -5,20 +5,12 @@ from typing import Any
 
 import pytest
 
+from evaluation.figures.clusters import A6000_POWER
 from llmsim.cli import run_main
 from tests.shared_data import shared
 
 TRACE = "synthetic:n=256,rate=10,input=fixed:128,output=fixed:512,seed=10"
 PAPER_SPEEDUP, PAPER_ENERGY_PERCENT = 1.43, -14.8
-POWER = {
-    "base_node_power": 60,
-    "npu": {"A6000": {"idle_power": 25, "standby_power": 115, "active_power": 300, "standby_duration": 18}},
-    "cpu": {"idle_power": 10, "active_power": 200, "util": 0.15},
-    "dram": {"dimm_size": 32, "idle_power": 2.0, "energy_per_bit": 6.0},
-    "link": {"num_links": 1, "idle_power": 5, "energy_per_bit": 4.0},
-    "nic": {"num_nics": 1, "idle_power": 20},
-    "storage": {"num_devices": 2, "idle_power": 5},
-}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +23,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "npu_mem": {"mem_size": 40, "mem_bw": 768, "mem_latency": 0},
     }  # fmt: skip
     memory = {"mem_size": 256, "mem_bw": 256, "pim_config": "HBM2_1GB_2000_pim"}
-    node = {"cpu_mem": memory, "instances": [instance], "power": POWER}
+    node = {"cpu_mem": memory, "instances": [instance], "power": A6000_POWER}
     (folder / "c.json").write_text(json.dumps({"link_bw": 112, "link_latency": 0, "nodes": [node]}), encoding="utf-8")
     given = ["--cluster-config", str(folder / "c.json"), "--dataset", TRACE, "--profile-dir", str(profiles)]
     found = {}
