@@ -9,8 +9,8 @@ from pathlib import Path
 from llmsim.export.files import check_writable_folder
 from llmsim.model import Layout, Operator, load_model
 from profiler.measure import TABLES, MeasureOptions, dtypes_of
-from profiler.plan import Point, points_of
-from profiler.rank import measured_operators, refuse_unknown
+from profiler.plan import Point, points_of, seen_limits
+from profiler.rank import measured_operators, refuse_packed, refuse_unknown
 
 ROW_S = 0.5
 """Seconds of a row on a GPU, about: its samples, and making its buffers."""
@@ -26,6 +26,7 @@ def dry_run(options: MeasureOptions) -> list[str]:
     for index, tp in enumerate(options.degrees):
         ops = measured_operators(model, Layout(tp, 1), dtypes)
         refuse_unknown(model, ops)
+        refuse_packed(model, ops, options.attention)
         points = points_of(ops, options.limits, skew=options.skew, experts=index == 0)
         done = {name: _done(folder / f"tp{1 if name == 'moe' else tp}" / f"{name}.csv", name) for name in TABLES}
         new = [point for point in points if tuple(map(str, point.key)) not in done[point.table]]
@@ -44,15 +45,18 @@ def _first(points: list[Point]) -> int:
 
 
 def _cache_gb(options: MeasureOptions, ops: list[Operator], dtype: str) -> float:
-    op, size = next(op for op in ops if op.name == "attention"), 4 if dtype == "fp32" else 2
-    return options.limits.max_seqs * options.limits.max_kv * 2 * op.kv_heads * op.head_dim * size / 1e9
+    op, size = next(op for op in ops if op.kind == "attention"), 4 if dtype == "fp32" else 2
+    return (
+        options.limits.max_seqs * seen_limits(ops, options.limits).max_kv * 2 * op.kv_heads * op.head_dim * size / 1e9
+    )
 
 
 def _shape(op: Operator) -> str:
     if op.kind == "gemm":
         return f"GEMM from {op.gemm_k} to {op.gemm_n}"
-    if op.name == "attention":
-        return f"{op.heads} query heads and {op.kv_heads} KV heads of {op.head_dim}"
+    if op.kind == "attention":
+        sees = f", that see {'a chunk of' if op.chunked else 'the last'} {op.window} tokens" * (op.window > 0)
+        return f"{op.heads} query heads and {op.kv_heads} KV heads of {op.head_dim}{sees}"
     if op.kind == "moe":
         return f"{op.experts_local} experts of width {op.moe_inter} on {op.hidden}, {op.topk} for each token"
     return "without weights" if op.name == "sampler" or op.name.endswith("act_fn") else f"width {op.hidden}"

@@ -16,13 +16,18 @@ MAX_COPIES = 64
 EPSILON = 1e-6
 
 
-NAMES = ("embedding", "layernorm", "final_layernorm", "qk_norm", "rotary_emb", "act_fn", "sampler")
+NAMES = ("embedding", "layernorm", "post_norm", "final_layernorm", "qk_norm", "rotary_emb", "act_fn", "sampler")
+ATTENTION = ("attention", "attention_sliding", "attention_chunked")
+"""Softmax attention on a cache of keys and values, of layers that see everything, a window or a chunk.
+
+Rows are of layers that see everything: the bundle reader looks up in them what a batch sees through a window.
+"""
 
 
 def unknown_operators(ops: Iterable[Operator], *, latent: bool) -> list[str]:
     """Names of those that this profiler cannot run at all; `latent`: attention is on a compressed cache."""
     known = {op.name: op.kind in ("gemm", "moe") or op.name in NAMES or op.name.endswith("act_fn") for op in ops}
-    return [name for name, runs in known.items() if not runs and (name != "attention" or latent)]
+    return [name for name, runs in known.items() if not runs and (name not in ATTENTION or latent)]
 
 
 class Kernels:
@@ -48,8 +53,9 @@ class Kernels:
         if op.kind == "gemm":
             return self._linear(op, count)
         makers = {
-            "embedding": self._embedding, "layernorm": self._norm, "final_layernorm": self._norm,
-            "qk_norm": self._qk_norm, "rotary_emb": self._rotary, "act_fn": self._activation, "sampler": self._sampler,
+            "embedding": self._embedding, "layernorm": self._norm, "post_norm": self._norm,
+            "final_layernorm": self._norm, "qk_norm": self._qk_norm, "rotary_emb": self._rotary,
+            "act_fn": self._activation, "sampler": self._sampler,
         }  # fmt: skip
         return makers["act_fn" if op.name.endswith("act_fn") else op.name](op, count)
 
@@ -136,10 +142,12 @@ class Kernels:
         return lambda: [x * cos + turned(x) * sin for x in heads]
 
     def _activation(self, op: Operator, count: int) -> Work:
-        width = op.read_bytes_per_token // 2 // self._size()
+        width, functional = op.write_bytes_per_token // self._size(), self._torch.nn.functional
+        if not self._model.mlp_gated:
+            x = self.random(count, width)
+            return lambda: functional.gelu(x, approximate="tanh")
         gate, up = self.random(count, 2 * width).chunk(2, dim=-1)
-        silu = self._torch.nn.functional.silu
-        return lambda: silu(gate) * up
+        return lambda: functional.silu(gate) * up
 
     def _sampler(self, op: Operator, count: int) -> Work:
         logits = self.random(count, self._model.vocab_size)

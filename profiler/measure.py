@@ -16,7 +16,7 @@ from profiler.kernels import Style
 from profiler.meta import Meta
 from profiler.plan import Limits, Point, points_of
 from profiler.power import PowerMeter
-from profiler.rank import Rank
+from profiler.rank import Rank, refuse_packed
 from profiler.tables import GrowingTable
 from profiler.timing import Clock, Stopwatch, Timing
 from profiler.yardstick import yardstick_us
@@ -78,6 +78,7 @@ def measure(options: MeasureOptions) -> Path:
         Rank(torch, device, model, Layout(tp, 1), dtypes, meta.info, options.style, options.attention)
         for tp in options.degrees
     ]
+    refuse_packed(model, ranks[0].measured, options.attention)
     meta.write(ranks, "running")
     session = _Session(torch, device, options, folder, ranks)
     state = "interrupted"
@@ -94,7 +95,7 @@ def dtypes_of(model: ModelConfig, options: MeasureOptions) -> Dtypes:
     if dtypes.weight != dtypes.activation:
         raise InputError(
             f"{model.name}: weights of {dtypes.weight} are not measured by this version (it has no quantised kernels); "
-            "say --dtype bf16, or take the times from another source"
+            "give a config.json without its quantization_config, or take the times from another source"
         )
     return dtypes
 

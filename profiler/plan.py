@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmsim.model import Operator
 
@@ -110,13 +110,20 @@ def layers_of(ops: Iterable[Operator], feature: str) -> list[str]:
     return list(dict.fromkeys(op.name for op in ops if op.feature == feature and op.kind not in ("moe", "attention")))
 
 
+def seen_limits(ops: Iterable[Operator], limits: Limits) -> Limits:
+    """`limits` with contexts no longer than the widest window, where every layer has one: none sees further."""
+    windows = [op.window for op in ops if op.kind == "attention"]
+    return replace(limits, max_kv=min(limits.max_kv, max(windows))) if windows and all(windows) else limits
+
+
 def points_of(ops: Sequence[Operator], limits: Limits, *, skew: bool, experts: bool) -> list[Point]:
     """The rows of one degree; `experts`: those of moe.csv too, which are measured once for all degrees."""
     found = [*layer_points("dense", layers_of(ops, "tokens"), limits.max_tokens)]
     found += layer_points("per_sequence", layers_of(ops, "sequences"), limits.max_seqs)
-    found += attention_points(limits)
+    seen = seen_limits(ops, limits)
+    found += attention_points(seen)
     if skew:
-        found += skew_points(limits)
+        found += skew_points(seen)
     op = next((op for op in ops if op.name == "moe"), None)
     if experts and op is not None:  # whole experts, whatever the degree: the readers divide
         found += expert_points(limits.max_tokens, op.experts_local, op.topk)

@@ -34,6 +34,15 @@ def refuse_unknown(model: ModelConfig, ops: Sequence[Operator]) -> None:
         )
 
 
+def refuse_packed(model: ModelConfig, ops: Sequence[Operator], attention: str) -> None:
+    """Raises InputError where the packed kernel is asked for and layers have a window: its mask is dense."""
+    if attention == "packed" and any(op.window for op in ops):
+        raise InputError(
+            f'{model.name}: --attention is "packed", whose dense mask costs as much with a window as without, so its '
+            "rows do not price layers with a window; take auto, flash, triton or sdpa"
+        )
+
+
 class Rank:
     """Sharded shapes with dummy weights; makes one row's work at a time, so that memory stays small."""
 
@@ -54,13 +63,14 @@ class Rank:
             model_bytes=bytes_of_model,
         )  # fmt: skip
         refuse_unknown(model, self._order)
-        op = self._ops["attention"]
-        self._heads = HeadShape(op.heads, op.kv_heads, op.head_dim)
+        kinds = [op for op in self._order if op.kind == "attention"]
+        self._heads = HeadShape(kinds[0].heads, kinds[0].kv_heads, kinds[0].head_dim)  # windows have the same heads
+        self._attention_layers = sum(op.repeat for op in kinds)
         self.reasons: dict[str, str] = {}
         self.attention_kernel = self._choose(attention)
         self._attention = Attention(
-            torch, device, self._dtype, self._heads, self.attention_kernel, layers=op.repeat,
-            cache_bytes=info.cache_bytes, layer_share=op.repeat,
+            torch, device, self._dtype, self._heads, self.attention_kernel, layers=self._attention_layers,
+            cache_bytes=info.cache_bytes, layer_share=self._attention_layers,
         )  # fmt: skip
         self.expert_op = self._ops.get("moe")
         self.expert_kernel = ""
@@ -92,8 +102,9 @@ class Rank:
         works = {name: self._kernels.work(self._ops[name], tokens) for name in self.layers("tokens")}
         attention, _, repeat = self.attention_work([(1, 63)] * min(tokens, 8))
         layer: list[tuple[str, Work]] = []
+        first = next(op for op in self._order if op.kind == "attention")  # one layer is of one kind
         for op in self._order:
-            if op.name == "attention":
+            if op is first:
                 layer.append(("", attention))
             elif op.part == "layer" and op.name in works:
                 layer.append((op.name, works[op.name]))
@@ -129,7 +140,7 @@ class Rank:
     def attention_work(self, batch: Sequence[tuple[int, int]]) -> Parts:
         """One attention call over (new, cached) tokens of each sequence."""
         work, once = self._attention.work(batch)
-        return work, once, self._ops["attention"].repeat
+        return work, once, self._attention_layers
 
     def memory(self, tokens: int, sequences: int) -> dict[str, object]:
         """Peak of a dummy run of the largest step: one layer and the head."""

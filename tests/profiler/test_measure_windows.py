@@ -1,0 +1,151 @@
+"""Models whose layers see a window or a chunk, with norms behind their blocks: measured on the CPU, then simulated."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmsim.cli import run_main
+from llmsim.config.errors import InputError
+from llmsim.model import Dtypes, Layout, load_model, operators
+from profiler.dry_run import dry_run
+from profiler.kernels import unknown_operators
+from profiler.measure import MeasureOptions, measure
+from profiler.plan import Limits, attention_points, points_of, seen_limits
+
+WINDOW = 32
+TINY = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 256, "max_position_embeddings": 512,
+    "torch_dtype": "float32", "rms_norm_eps": 1e-6, "tie_word_embeddings": True,
+}  # fmt: skip
+GEMMA = {**TINY, "model_type": "gemma3_text", "sliding_window": WINDOW, "sliding_window_pattern": 3}
+MISTRAL = {**TINY, "model_type": "mistral", "sliding_window": WINDOW}
+LLAMA4 = {
+    **TINY, "model_type": "llama4_text", "attention_chunk_size": WINDOW, "num_local_experts": 2,
+    "num_experts_per_tok": 1, "intermediate_size_mlp": 96, "interleave_moe_layer_step": 1, "num_hidden_layers": 4,
+    "no_rope_layers": [1, 1, 1, 0],
+}  # fmt: skip
+LIMITS = Limits(max_tokens=16, max_seqs=2, max_kv=64, chunk_factor=4.0, kv_factor=4.0)
+FP32 = Dtypes("fp32", "fp32", "fp32")
+
+
+def written(folder: Path, fields: dict[str, Any]) -> Path:
+    path = folder / "models" / f"tiny-{fields['model_type']}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(fields))
+    return path
+
+
+def measured(path: Path, **changes: Any) -> Path:
+    """A bundle of the model below `perf` beside it, of processor time on one thread."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
+    torch.set_grad_enabled(False)
+    options = {
+        "limits": LIMITS,
+        "dtype": "fp32",
+        "device": "cpu",
+        "threads": 1,
+        "clock": "cpu",
+        "skew": False,
+        **changes,
+    }
+    return measure(MeasureOptions(str(path), "cpu", path.parent.parent / "perf", (1,), **options))
+
+
+def column(path: Path, name: str) -> list[str]:
+    return [row[name] for row in csv.DictReader(path.open())]
+
+
+def simulated(model: Path, lengths: list[tuple[int, int]]) -> list[dict[str, str]]:
+    """Requests one after the other, priced by the bundle alone."""
+    folder = model.parent.parent
+    instance = {
+        "model_name": str(model), "hardware": "cpu", "npu_mem": {"mem_size": 64, "mem_bw": 100, "mem_latency": 0},
+        "num_npus": 1, "tp_size": 1, "pd_type": None, "max_num_batched_tokens": 16, "max_num_seqs": 2,
+        "enable_prefix_caching": False, "dtype": "float32",
+    }  # fmt: skip
+    node = {"num_instances": 1, "cpu_mem": {"mem_size": 8, "mem_bw": 9, "mem_latency": 0}, "instances": [instance]}
+    cluster = {"num_nodes": 1, "link_bw": 16, "link_latency": 0, "nodes": [node]}
+    (folder / "cluster.json").write_text(json.dumps(cluster))
+    trace = [
+        {"input_toks": prompt, "output_toks": answer, "arrival_time_ns": 10**12 * index}
+        for index, (prompt, answer) in enumerate(lengths)
+    ]
+    (folder / "trace.jsonl").write_text("\n".join(map(json.dumps, trace)) + "\n")
+    files = {"cluster-config": "cluster.json", "dataset": "trace.jsonl", "profile-dir": "perf", "output": "out.csv"}
+    given = [part for name, file in files.items() for part in (f"--{name}", str(folder / file))]
+    assert run_main([*given, "--cost-source", "bundle"]) == 0
+    return list(csv.DictReader((folder / "out.csv").open()))
+
+
+@pytest.mark.parametrize("fields", [GEMMA, MISTRAL, LLAMA4], ids=lambda fields: str(fields["model_type"]))
+def test_a_model_with_windows_is_measured_and_simulated(fields: dict[str, Any], tmp_path: Path) -> None:
+    path = written(tmp_path, fields)
+    folder = measured(path) / "tp1"
+    layers = set(column(folder / "dense.csv", "layer"))
+    assert ("post_norm" in layers) == (fields is GEMMA) and not any(name.startswith("attention") for name in layers)
+    longest = max(int(kv) for kv in column(folder / "attention.csv", "kv_decode"))
+    assert longest == (WINDOW if fields is MISTRAL else LIMITS.max_kv), "further than any layer sees is not measured"
+    lengths = [(20, 8), (WINDOW, 60), (200, 60)]
+    found = simulated(path, lengths)
+    assert [(int(row["input"]), int(row["output"])) for row in found] == lengths
+    assert all(0 < int(row["TTFT"]) < int(row["end_time"]) - int(row["arrival"]) for row in found)
+    _, short, long = (json.loads(row["ITL"]) for row in found)
+    if fields is MISTRAL:
+        assert set(short) == set(long), "a decode behind the window costs the same, however long its context"
+    else:
+        assert len(set(long)) > 1, "layers that see everything still read more with every token"
+
+
+def test_post_norms_and_activations_are_those_of_the_model(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
+    from profiler.device import describe
+    from profiler.rank import Rank
+
+    cpu = torch.device("cpu")
+    model = load_model(str(written(tmp_path, GEMMA)))
+    rank = Rank(torch, cpu, model, Layout(2, 1), FP32, describe(torch, cpu), "fused", "sdpa")
+    normed = rank.work("dense", ("post_norm", 5))[0]()
+    assert normed.shape == (5, 64)  # type: ignore[attr-defined]
+    names = [name for name, _ in rank.program(4)]
+    assert names.count("post_norm") == 2 * 3 and names.count("") == 3, "one attention and two post norms in each layer"
+    assert rank.attention_work([(1, 4)])[2] == 3, "what happens once a step is shared by layers of both kinds"
+    plain = {**TINY, "model_type": "starcoder2", "sliding_window": WINDOW, "use_bias": True, "hidden_act": "gelu"}
+    model = load_model(str(written(tmp_path, {**plain, "norm_epsilon": 1e-5})))
+    rank = Rank(torch, cpu, model, Layout(2, 1), FP32, describe(torch, cpu), "fused", "sdpa")
+    assert not model.mlp_gated
+    assert rank.work("dense", ("act_fn", 5))[0]().shape == (5, 48)  # type: ignore[attr-defined]
+
+
+def test_a_dense_mask_does_not_price_windows(tmp_path: Path) -> None:
+    path = written(tmp_path, MISTRAL)
+    options = MeasureOptions(str(path), "cpu", tmp_path / "perf", (1,), LIMITS, dtype="fp32")
+    assert "the last 32 tokens" in "\n".join(dry_run(options))
+    with pytest.raises(InputError, match=r'--attention is "packed", whose dense mask'):
+        dry_run(replace(options, attention="packed"))
+
+
+def test_no_context_beyond_every_window_is_planned(tmp_path: Path) -> None:
+    def ops(fields: dict[str, Any]) -> Any:
+        return operators(load_model(str(written(tmp_path, fields))), Layout(1, 1), FP32)
+
+    assert seen_limits(ops(MISTRAL), LIMITS).max_kv == WINDOW and seen_limits(ops(GEMMA), LIMITS) == LIMITS
+    attention = [
+        point for point in points_of(ops(GEMMA), LIMITS, skew=False, experts=False) if point.table == "attention"
+    ]
+    assert attention == list(attention_points(LIMITS))
+
+
+def test_every_preset_with_a_window_is_measurable() -> None:
+    presets = (
+        "google/gemma-2-2b", "google/gemma-3-27b-it", "bigcode/starcoder2-7b", "microsoft/Phi-3-mini-4k-instruct",
+        "mistralai/Mistral-7B-v0.1", "meta-llama/Llama-4-Scout-17B-16E-Instruct", "openai/gpt-oss-20b",
+    )  # fmt: skip
+    for name in presets:
+        model = load_model(name)
+        ops = [op for op in operators(model, Layout(1, 1), Dtypes()) if op.kind != "collective"]
+        assert any(op.window for op in ops) and unknown_operators(ops, latent=False) == []
