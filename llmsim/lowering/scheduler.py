@@ -9,6 +9,8 @@ from llmsim.model.kv_tables import SEES_ALL, KvTables
 
 FREE_ORDER = {"vllm-0.19": _native.FreeOrder.APPEND}
 """Engines that append every freed block; later ones put blocks that nothing can hit in front (recorded from 0.24)."""
+FREES_AT_ONCE = ("vllm-0.19",)
+"""Engines that free what a request loses even while a batch in flight writes it and a connector may fill it."""
 ORDERS = {
     "fcfs": _native.QueueOrder.FCFS,
     "priority": _native.QueueOrder.PRIORITY,
@@ -48,6 +50,8 @@ def scheduler_config(
         if engine.speculation is not None:
             scheduler.speculation = speculation_config(engine.speculation)
         scheduler.all_but_last = all_but_last
+        several = engine.async_scheduling or stages > 1  # batches in flight
+        scheduler.frees_late = several and engine.engine_profile not in FREES_AT_ONCE
         scheduler.decode_interval = stages if engine.async_scheduling and engine.use_v2_model_runner else 1
     else:
         scheduler = _native.BatchingConfig()

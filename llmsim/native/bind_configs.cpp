@@ -131,6 +131,7 @@ void bind_scheduler_configs(nb::module_& m) {
       .def_rw("takes_over", &VllmV1Config::takes_over)
       .def_rw("all_but_last", &VllmV1Config::all_but_last)
       .def_rw("decode_interval", &VllmV1Config::decode_interval)
+      .def_rw("frees_late", &VllmV1Config::frees_late)
       .def_rw("every_step_in_full", &VllmV1Config::every_step_in_full)
       .def_rw("speculation", &VllmV1Config::speculation)
       .def_rw("kv", &VllmV1Config::kv)

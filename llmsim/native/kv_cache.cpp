@@ -174,4 +174,26 @@ void KvCache::release(RequestId request, bool preempted) {
   sequence.num_keyed_blocks = 0;
 }
 
+std::vector<BlockId> KvCache::take(RequestId request, bool preempted) {
+  Sequence& sequence = sequences_[request];
+  std::vector<BlockId> blocks;
+  if (tables_) {
+    blocks = tables_->take(request, sequence);
+  } else {
+    if (preempted) {
+      for (std::int32_t i = 0; i < sequence.num_keyed_blocks; ++i) pool_.make_findable(sequence.blocks[i]);
+    }
+    blocks.assign(sequence.blocks.begin(), sequence.blocks.end());
+    sequence.blocks.clear();
+    if (!preempted) sequence.blocks.shrink_to_fit();
+  }
+  sequence.num_keyed_blocks = 0;
+  return blocks;
+}
+
+void KvCache::give_back(const std::vector<BlockId>& blocks) {
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) pool_.release(*block);
+  pool_.tell();
+}
+
 }  // namespace llmsim

@@ -77,6 +77,9 @@ class KvCache {
   }
   // Returns all blocks, last first. A preempted sequence may ask for its own blocks again, so they become findable.
   void release(RequestId request, bool preempted);
+  // The same in two parts: they are no longer the request's; and, later, they are free.
+  std::vector<BlockId> take(RequestId request, bool preempted);
+  void give_back(const std::vector<BlockId>& blocks);
   void log_keys(KeyLog* log) { pool_.log_keys(log); }
 
   // Pools below the device's; null: none. Throws std::invalid_argument where their chunks are not whole blocks.

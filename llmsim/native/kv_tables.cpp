@@ -1,6 +1,7 @@
 #include "kv_tables.h"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -191,6 +192,18 @@ void KvTables::release(BlockPool& pool, RequestId request, Sequence& sequence) {
     Blocks().swap(blocks);
   }
   others_.erase(request);
+}
+
+std::vector<BlockId> KvTables::take(RequestId request, Sequence& sequence) {
+  std::vector<BlockId> taken;
+  if (sequence.blocks.empty()) return taken;
+  for (std::size_t i = 0; i < windows_.size(); ++i) {
+    Blocks& blocks = table(request, sequence, i);
+    std::copy_if(blocks.begin(), blocks.end(), std::back_inserter(taken), [](BlockId block) { return block != 0; });
+    Blocks().swap(blocks);
+  }
+  others_.erase(request);
+  return taken;
 }
 
 std::int64_t KvTables::most_blocks(std::int64_t slots, std::int32_t ahead) const {

@@ -50,6 +50,8 @@ class KvTables {
   void set_keys(BlockPool& pool, RequestId request, const Sequence& sequence, std::int32_t first,
                 const std::vector<Key>& keys);
   void release(BlockPool& pool, RequestId request, Sequence& sequence);
+  // All that it holds, table by table; they are no longer the sequence's, but not free either.
+  std::vector<BlockId> take(RequestId request, Sequence& sequence);
 
   // Most blocks that a sequence holds at once on its way to `slots` slots, `ahead` of them for drafts.
   std::int64_t most_blocks(std::int64_t slots, std::int32_t ahead) const;

@@ -9,6 +9,7 @@ those who are parked; the comparison ends there, and sees to it that this is wha
 """
 
 import random
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,11 +85,24 @@ def random_case(seed: int) -> Case:
         cluster.caching = False
     shared = rng.randint(0, 5)
     keys = [list(range(1, 1 + min(shared, row[1] // size))) if rng.random() < 0.6 else [] for row in requests]
-    return Case(requests, keys, [rng.randint(-2, 2) for _ in requests], cluster)
+    priority = [rng.randint(-2, 2) for _ in requests]
+    cluster.depth = rng.choice([1, 2])
+    return Case(requests, keys, priority, cluster)
+
+
+@dataclass
+class Launched:
+    """A step in flight; `tokens` are those that it samples."""
+
+    output: Any
+    names: list[str]
+    tokens: list[list[int]]
+    launched: int
+    end: int
 
 
 class Replay:
-    """One synchronous decode group; `run` returns the first difference, or None."""
+    """One decode group, synchronous or asynchronous; `run` returns the first difference, or None."""
 
     stood_still = False
     """Whether vLLM came to stand still, after which nothing was compared."""
@@ -103,12 +117,13 @@ class Replay:
             "block_size": cluster.block_size,
             "enable_prefix_caching": cluster.caching,
             "enable_chunked_prefill": True,
-            "async_scheduling": False,
+            "async_scheduling": cluster.depth > 1,
             "policy": "priority" if cluster.order == "PRIORITY" else "fcfs",
             "num_gpu_blocks": cluster.decode[0],
         }
         resolved, self._scheduler = vllm_live.resolve({"config": config})
         self._scheduler.connector = self._remote = RemoteKv(all_but_last=cluster.state_bytes > 0)
+        self._scheduler.defer_block_free = resolved.max_concurrent_batches > 1  # as for a connector that consumes
         self._scheduler.kv_cache_manager.watermark_blocks = cluster.watermark
         self._hasher = vllm_live._block_hasher(resolved)
         self._requests, self._keys, self._priority, self._cluster = requests, keys, priority, cluster
@@ -119,19 +134,30 @@ class Replay:
         self._landings = sorted((at, i) for i, at in enumerate(handovers["kv_landed_ps"].tolist()))
         self._sampled = [0] * len(requests)
         self._now = self._step = self._finished = 0
+        self._in_flight: deque[Launched] = deque()
+        self._nothing_to_build = False
 
     def run(self) -> str | None:
         while self._finished < len(self._requests):
             self._add_arrived()
+            if len(self._in_flight) == self._cluster.depth or self._nothing_to_build:
+                self._end_oldest()
+                continue
             output = self._scheduler.schedule()
             names = list(output.num_scheduled_tokens)
             if (names or output.preempted_req_ids) and (difference := self._compare(output, names)):
                 return difference
-            if not names and not output.preempted_req_ids and self._stands_still():
+            if names:
+                self._launch(output, names)
+                continue
+            if self._in_flight:
+                self._nothing_to_build = True
+                continue
+            if not output.preempted_req_ids and self._stands_still():
                 self.stood_still = True
                 return self._compare_rescue()
-            heard = self._answer(output, names)
-            if not names and not heard and not output.preempted_req_ids and not self._skip_idle_time():
+            heard = self._answer(Launched(output, [], [], self._now, self._now))
+            if not heard and not output.preempted_req_ids and not self._skip_idle_time():
                 return f"vLLM waits for nothing at {self._now} ps, after {self._step} steps"
         return None if self._step == len(self._steps) else f"vLLM needs {self._step} steps, we {len(self._steps)}"
 
@@ -183,23 +209,30 @@ class Replay:
         theirs = self._now, (first, 1, self._requests[first][1] - 1)
         return None if ours == theirs else f"vLLM stands still at {theirs}; ours goes on with {ours}"
 
-    def _answer(self, output: Any, names: list[str]) -> bool:
+    def _launch(self, output: Any, names: list[str]) -> None:
+        tokens = []
+        for name in names:
+            emits = not self._scheduler.requests[name].is_prefill_chunk
+            tokens.append([77 + self._sampled[int(name)]] if emits else [])
+            self._sampled[int(name)] += emits
+        end = int(self._columns["end_ps"][self._step - 1])
+        self._in_flight.append(Launched(output, names, tokens, self._now, end))
+
+    def _end_oldest(self) -> None:
+        step = self._in_flight.popleft()
+        self._now, self._nothing_to_build = step.end, False
+        self._answer(step)
+
+    def _answer(self, step: Launched) -> bool:
         """What the worker says of the step: tokens, and the transfers that had ended when it was launched."""
         from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
-        launched, tokens = self._now, []
-        for name in names:
-            request = self._scheduler.requests[name]
-            emits = request.num_computed_tokens >= request.num_tokens  # advanced by schedule()
-            tokens.append([77 + self._sampled[int(name)]] if emits else [])
-            self._sampled[int(name)] += emits
-        if names:
-            self._now = int(self._columns["end_ps"][self._step - 1])
         heard = set()
-        while self._landings and self._landings[0][0] <= launched:
+        while self._landings and self._landings[0][0] <= step.launched:
             heard.add(str(self._landings.pop(0)[1]))
+        names, output = step.names, step.output
         answer = ModelRunnerOutput(
-            req_ids=names, req_id_to_index={name: i for i, name in enumerate(names)}, sampled_token_ids=tokens
+            req_ids=names, req_id_to_index={name: i for i, name in enumerate(names)}, sampled_token_ids=step.tokens
         )
         answer.kv_connector_output = KVConnectorOutput(finished_recving=heard) if heard else None
         for client in self._scheduler.update_from_output(output, answer).values():

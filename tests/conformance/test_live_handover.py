@@ -7,7 +7,7 @@ from llmsim.scheduling.vllm_live import installed_version
 
 
 @pytest.mark.skipif(installed_version() is None, reason="vLLM is not installed (extra llmsim[vllm])")
-@pytest.mark.parametrize("seed", [*range(12), 5038])
+@pytest.mark.parametrize("seed", [*range(12), 100, 101, 102, 5038])
 def test_decode_side_is_identical(seed: int) -> None:
     """Scheduled tokens, times, preemptions and free blocks of every step, under pressure, by both orders."""
     case = random_case(seed)

@@ -25,6 +25,8 @@ class Cluster:
     max_seqs: int = 8
     budget: int = 64
     depth: int = 1
+    frees_late: bool = True
+    """With depth 2, as vLLM 0.24: blocks that a batch in flight writes are not free before it has ended."""
     caching: bool = False
     order: str = "FCFS"
     watermark: int = 0
@@ -194,6 +196,7 @@ def scheduler(cluster: Cluster, role: str, blocks: int) -> Any:
     if cluster.scheduler == "vllm_v1":
         config = _native.VllmV1Config()
         config.async_scheduling = cluster.depth == 2
+        config.frees_late = cluster.depth == 2 and cluster.frees_late
         config.all_but_last = cluster.state_bytes > 0
         config.speculation = speculation(cluster.drafts)
     else:

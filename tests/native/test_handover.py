@@ -287,6 +287,32 @@ def test_a_preempted_request_is_computed_again_where_it_decodes() -> None:
     assert (sim.blame()["preemption_ps"] > 0).any()
 
 
+@pytest.mark.parametrize(("late", "victims"), [(True, [1, 0]), (False, [1])])
+def test_a_victim_in_flight_makes_no_room_before_its_step_has_ended(late: bool, victims: list[int]) -> None:
+    """Of 6 blocks both hold 3 when the first needs a fourth: what the second gives up is not there yet."""
+    sim = run([(0, 30, 40), (1, 30, 40)], Cluster([100], [7], depth=2, frees_late=late))
+    columns = sim.schedule(1)
+    assert columns["preempted_request"].tolist() == victims
+    step = columns["preempted_step"].tolist()[0]
+    assert columns["preempted_step"].tolist() == [step] * len(victims)
+    assert columns["free_blocks"][step] == (0 if late else 2)
+    assert len(schedule(sim, 1)[step]) == (0 if late else 1)
+    assert sim.requests()["status"].tolist() == [3, 3]
+
+
+def test_an_aborted_request_in_flight_keeps_its_blocks_until_its_steps_have_ended() -> None:
+    """Its client gives up while two of its steps are under way; it is heard when the first ends."""
+    free = []
+    for late in (True, False):
+        cluster = Cluster([100], [9], depth=2, frees_late=late)
+        sim = run([(0, 30, 20), (1, 30, 20)], cluster, timeouts=[-1, 60 * MS])
+        columns, row = sim.schedule(1), schedule(sim, 1)
+        step = next(i for i, at in enumerate(columns["time_ps"]) if at >= sim.requests()["cancelled_ps"][1])
+        assert [len(items) for items in row[step - 2 : step + 1]] == [2, 2, 1]
+        free.append(columns["free_blocks"][step - 1 : step + 2].tolist())
+    assert free == [[2, 2, 5], [2, 5, 5]]
+
+
 def test_what_fits_no_decode_group_is_refused_before_it_is_prefilled() -> None:
     sim = run([(0, 64, 100), (0, 64, 2)], Cluster([50], [7, 6]))
     assert sim.requests()["status"].tolist() == [4, 3]

@@ -116,8 +116,8 @@ void BatchBuilder::take_reserved(std::vector<Reserved>& out) {
 void BatchBuilder::transferred(RequestId request) {
   if (sequences_[request].status == static_cast<std::uint8_t>(Status::kParked)) {
     parked_.arrived(request);
-  } else {
-    leaving_.transferred(request, kv_);
+  } else if (leaving_.transferred(request)) {
+    kv_.release(request, /*preempted=*/false);
   }
 }
 
@@ -128,7 +128,8 @@ void BatchBuilder::abort(RequestId request) {
     running_.erase(place);
     leave(request);
   } else if (s.status == static_cast<std::uint8_t>(Status::kParked)) {
-    leaving_.leave(request, parked_.remove(request), kv_);  // what is on its way into the blocks has to arrive first
+    // What is on its way into the blocks has to arrive first.
+    if (leaving_.leave(request, parked_.remove(request))) kv_.release(request, /*preempted=*/false);
   } else {
     leave_queue(request);
   }
@@ -160,11 +161,7 @@ void BatchBuilder::receive(const Item& item, std::vector<RequestId>& finished) {
   const bool stops = s.emitted() >= sequences_.max_tokens(item.request) || s.num_tokens >= config_.kv.max_model_len;
   if (!item.emits || !stops) return served(item);
   s.status = static_cast<std::uint8_t>(Status::kFinished);
-  if (config_.hands_over) {
-    leaving_.leave(item.request, 1, kv_);
-  } else {
-    leave(item.request);
-  }
+  if (leaving_.leave(item.request, config_.hands_over ? 1 : 0)) leave(item.request);
   ++counters_.finished;
   log_.finished(item.request);
   finished.push_back(item.request);

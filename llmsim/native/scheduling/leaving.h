@@ -5,28 +5,25 @@
 #include <cstdint>
 #include <vector>
 
-#include "kv_cache.h"
+#include "types.h"
 
 namespace llmsim {
 
 class LeavingRequests {
  public:
   std::int32_t size() const { return static_cast<std::int32_t>(leaving_.size()); }
-  // Its blocks are free once so many transfers have ended: at once where there are none.
-  void leave(RequestId request, std::int32_t transfers, KvCache& kv) {
-    if (transfers > 0) {
-      leaving_.push_back({request, transfers});
-    } else {
-      kv.release(request, /*preempted=*/false);
-    }
+  // Its blocks are to be given back once so many transfers have ended: now (true) where there are none.
+  [[nodiscard]] bool leave(RequestId request, std::int32_t transfers) {
+    if (transfers > 0) leaving_.push_back({request, transfers});
+    return transfers == 0;
   }
-  // One of them has ended.
-  void transferred(RequestId request, KvCache& kv) {
+  // One of them has ended; whether it was the last one.
+  [[nodiscard]] bool transferred(RequestId request) {
     const auto left = std::find_if(leaving_.begin(), leaving_.end(),
                                    [request](const Leaving& one) { return one.request == request; });
-    if (--left->transfers > 0) return;
+    if (--left->transfers > 0) return false;
     leaving_.erase(left);
-    kv.release(request, /*preempted=*/false);
+    return true;
   }
 
  private:

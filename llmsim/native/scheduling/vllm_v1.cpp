@@ -55,6 +55,7 @@ void VllmV1::build(Ps now, Batch& batch) {
       if (item.emits) sequences_[item.request].next_decode_call = calls_ + config_.decode_interval;
   }
   if (config_.speculation.on()) leave_drafts(batch);
+  if (frees_late()) late_.begun(batch);
   const std::int32_t used = kv_.usable_blocks() - kv_.pool().num_free();
   counters_.peak_blocks_used = std::max(counters_.peak_blocks_used, used);
 }
@@ -151,24 +152,26 @@ void VllmV1::leave_drafts(Batch& batch) {
     if (item.emits) sequences_[item.request].num_drafts = batch.drafts_after;
 }
 
-// vLLM's finish_requests with FINISHED_ABORTED: blocks are free at once, even while a batch in flight writes them, but
-// not while a transfer does.
+// vLLM's finish_requests with FINISHED_ABORTED: blocks are free at once, even while a batch in flight writes them
+// (unless `frees_late`), but not while a transfer does.
 void VllmV1::abort(RequestId request) {
   Sequence& s = sequences_[request];
   std::erase(partly_prefilled_, request);
   if (s.status == static_cast<std::uint8_t>(Status::kWaiting)) {
     waiting_.remove(request);
   } else if (s.status == static_cast<std::uint8_t>(Status::kParked)) {
-    leaving_.leave(request, parked_.remove(request), kv_);  // what is on its way into the blocks has to arrive first
+    // What is on its way into the blocks has to arrive first.
+    if (leaving_.leave(request, parked_.remove(request))) release(request, /*preempted=*/false);
   } else {
     running_.erase(std::find(running_.begin(), running_.end(), request));
-    kv_.release(request, /*preempted=*/false);
+    release(request, /*preempted=*/false);
   }
   note_cancellation(s, counters_);
 }
 
 void VllmV1::complete(const Batch& batch, std::vector<RequestId>& finished) {
   some_running_finished_ = false;
+  if (frees_late()) late_.ended(batch, kv_);
   const std::int32_t in_flight = config_.async_scheduling ? 1 : 0;  // that a token ends
   std::int64_t calm = 0;
   for (const Item& item : batch.items) {
@@ -228,6 +231,14 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after, std::vector<Re
   }
 }
 
+void VllmV1::release(RequestId request, bool preempted) {
+  if (frees_late()) {
+    late_.release(request, preempted, kv_);
+  } else {
+    kv_.release(request, preempted);
+  }
+}
+
 bool VllmV1::stops(RequestId request, const Sequence& s) const {
   return s.emitted() >= sequences_.max_tokens(request) || s.num_tokens >= config_.kv.max_model_len;
 }
@@ -239,7 +250,7 @@ void VllmV1::finish(RequestId request, std::vector<RequestId>& finished) {
     counters_.recomputed_tokens -= s.num_tokens - 1;  // what it lost is never computed again
   } else {
     some_running_finished_ = true;
-    leaving_.leave(request, config_.hands_over ? 1 : 0, kv_);
+    if (leaving_.leave(request, config_.hands_over ? 1 : 0)) release(request, /*preempted=*/false);
   }
   s.status = static_cast<std::uint8_t>(Status::kFinished);
   ++counters_.finished;

@@ -6,6 +6,7 @@
 
 #include "builder.h"
 #include "kv_cache.h"
+#include "scheduling/late_frees.h"
 #include "scheduling/leaving.h"
 #include "scheduling/parked_queue.h"
 #include "scheduling/speculation.h"
@@ -25,11 +26,14 @@ struct VllmV1Config {
   std::int32_t decode_interval = 1;
   bool ends_foreseen = true;  // answers end with their last token asked for, and not with one that only the model knows
   std::int32_t watermark_blocks = 0;
-  bool prefill_first = false;       // not vLLM: a step is all prompts while there are any
-  bool decode_only = false;         // not vLLM: requests arrive with the KV of their prompts
-  bool hands_over = false;          // a prefill group: keeps the blocks of ended requests until their KV has been read
-  bool takes_over = false;          // a decode group: the KV of prompts comes from prefill groups
-  bool all_but_last = false;        // and of what they keep of a prompt, the last token is no part (KvTable)
+  bool prefill_first = false;  // not vLLM: a step is all prompts while there are any
+  bool decode_only = false;    // not vLLM: requests arrive with the KV of their prompts
+  bool hands_over = false;     // a prefill group: keeps the blocks of ended requests until their KV has been read
+  bool takes_over = false;     // a decode group: the KV of prompts comes from prefill groups
+  bool all_but_last = false;   // and of what they keep of a prompt, the last token is no part (KvTable)
+  // With several batches in flight and a connector, a request that leaves one of them behind gives its blocks back when
+  // they have ended; without a connector (no role, no tiers) at once.
+  bool frees_late = false;
   bool every_step_in_full = false;  // as if no sequence were ever calm: slower, and the same
   QueueConfig queue;
   SpeculationConfig speculation;
@@ -100,6 +104,10 @@ class VllmV1 final : public Builder {
   bool unschedule(RequestId request, Batch& batch, StepBudget& budget);
   std::size_t choose_victim(RequestId needy) const;
   void preempt(RequestId request);
+  void release(RequestId request, bool preempted);
+  bool frees_late() const {
+    return config_.frees_late && (config_.hands_over || config_.takes_over || kv_.has_tiers());
+  }
   void schedule(RequestId request, std::int32_t tokens, Batch& batch);
   // Whether nothing but the sequence decides what a step of one token does.
   bool may_be_calm() const {
@@ -129,6 +137,7 @@ class VllmV1 final : public Builder {
   std::vector<Reserved> reserved_;           // by the last build
   std::vector<RequestId> partly_prefilled_;  // parked or running, where requests can be parked
   LeavingRequests leaving_;
+  LateFrees late_;
   std::vector<RequestId> running_;
   std::vector<BlockId> hits_;  // scratch
   BuilderCounters counters_;

@@ -13,7 +13,7 @@ void VllmV1::schedule_waiting(Ps now, Batch& batch, StepBudget& budget) {
     const RequestId arrived = parked_.next();
     if (arrived < 0 && waiting_.empty()) return;
     // Where nothing runs and nothing more will arrive, only what is parked holds blocks.
-    const bool stands_still = arrived >= 0 && running_.empty() && parked_.all_ready();
+    const bool stands_still = arrived >= 0 && running_.empty() && parked_.all_ready() && late_.empty();
     Admission admission = Admission::kNoRoom;
     if (arrived >= 0 && (waiting_.empty() || parked_.before(arrived, waiting_.front(now)))) {
       admission = admit_arrived(now, arrived, budget.left(), batch);
@@ -142,8 +142,8 @@ void VllmV1::take_reserved(std::vector<Reserved>& out) {
 void VllmV1::transferred(RequestId request) {
   if (sequences_[request].status == static_cast<std::uint8_t>(Status::kParked)) {
     parked_.arrived(request);
-  } else {
-    leaving_.transferred(request, kv_);
+  } else if (leaving_.transferred(request)) {
+    release(request, /*preempted=*/false);
   }
 }
 

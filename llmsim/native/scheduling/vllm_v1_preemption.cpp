@@ -54,7 +54,7 @@ std::size_t VllmV1::choose_victim(RequestId needy) const {
 
 void VllmV1::preempt(RequestId request) {
   Sequence& s = sequences_[request];
-  kv_.release(request, /*preempted=*/true);
+  release(request, /*preempted=*/true);
   note_preemption(request, s, log_, counters_);
   s.num_drafts = 0;
   if (config_.hands_over) s.num_in_flight = 0;  // its token says nothing: what counts is the KV, which is lost
