@@ -33,7 +33,8 @@ format: $(STAMP) $(TOOLS)
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(filter %.cpp %.h,$(NATIVE))
 
-# The C++ tests of the engine and of the serving core under AddressSanitizer and UndefinedBehaviorSanitizer.
+# AddressSanitizer and UndefinedBehaviorSanitizer over the engine (its C++ tests, its command) and over the native module
+# under the Python tests of what it runs; `sh tests/sanitize.sh native TESTS` runs others.
 sanitize: $(STAMP) $(TOOLS)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/sanitize.sh
 
