@@ -16,7 +16,7 @@ from typing import Any
 from llmsim.config import EngineOverrides, parse_cluster, resolve
 from llmsim.costs.expert_routing import parse_expert_routing
 from llmsim.lowering import LoweredDeployment, LoweringOptions, lower
-from llmsim.simulate import SimulationOptions, _native_simulation
+from llmsim.simulate import SimulationOptions, native_simulation
 from llmsim.workload import load_dataset
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,7 +39,7 @@ def microseconds(lowered: LoweredDeployment) -> float:
     workload = load_dataset(trace, known_models=lowered.models, granularity=lowered.granularity)
     best = float("inf")
     for _ in range(5):
-        simulation = _native_simulation(lowered, workload, SimulationOptions(series_interval_ps=0))
+        simulation = native_simulation(lowered, workload, SimulationOptions(series_interval_ps=0))
         start = time.perf_counter()
         while not simulation.run(10 * STEPS):
             pass

@@ -1,8 +1,11 @@
 """Imports point one way: walks the package's import graph, and the includes of the native code."""
 
 import ast
+import importlib.util
 import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
@@ -46,6 +49,21 @@ def test_imports_point_down() -> None:
 def test_every_part_of_the_package_has_a_layer() -> None:
     parts = {p.name.removesuffix(".py") for p in (ROOT / "llmsim").iterdir() if p.suffix == ".py" or p.is_dir()}
     assert parts - LEVEL.keys() <= {"__init__", "__main__", "__pycache__", "native", "presets"}
+
+
+@pytest.mark.parametrize("folder", ["bench", "evaluation", "profiler"])
+def test_programs_beside_the_package_import_what_it_has(folder: str) -> None:
+    """No test runs all of them, so a function that has moved would be missed by whoever runs one next."""
+    missing = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "llmsim":
+                module = importlib.import_module(str(node.module))
+                for name in (alias.name for alias in node.names):
+                    is_module = hasattr(module, "__path__") and importlib.util.find_spec(f"{node.module}.{name}")
+                    if not hasattr(module, name) and not is_module:
+                        missing.append(f"{path.relative_to(ROOT)}: {node.module}.{name}")
+    assert not missing
 
 
 def test_the_engine_knows_nothing_of_serving_and_its_executors_nothing_of_each_other() -> None:
