@@ -109,18 +109,18 @@ def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) ->
     info = groups[group].info
     place = batch.members.index(group)
     return IterationGraph(
-        info.index,
-        info.model_name,
-        info.hardware,
-        Ranks(first.layout, len(domain)).count,
-        batch.iteration,
-        batch.items[place],
-        padded[place],
-        nodes,
-        batch.members,
-        batch.items,
-        first.links.dimensions,
-        _on_topology(first.links),
+        group=info.index,
+        model=info.model_name,
+        hardware=info.hardware,
+        ranks=Ranks(first.layout, len(domain)).count,
+        iteration=batch.iteration,
+        items=batch.items[place],
+        padded_tokens=padded[place],
+        nodes=nodes,
+        members=batch.members,
+        batches=batch.items,
+        dimensions=first.links.dimensions,
+        topology=_on_topology(first.links),
     )
 
 

@@ -156,22 +156,28 @@ void KvCache::store(RequestId request, std::int32_t before, std::int32_t after) 
     tiers_->store(chunk_key(request, chunk), chunk, /*gate=*/false);
 }
 
+void KvCache::keep_findable(const Sequence& sequence) {
+  for (std::int32_t i = 0; i < sequence.num_keyed_blocks; ++i) pool_.make_findable(sequence.blocks[i]);
+}
+
+void KvCache::forget_blocks(Sequence& sequence, bool preempted) {
+  sequence.blocks.clear();
+  if (!preempted) sequence.blocks.shrink_to_fit();
+  sequence.num_keyed_blocks = 0;
+}
+
 void KvCache::release(RequestId request, bool preempted) {
   Sequence& sequence = sequences_[request];
   if (tables_) {
     tables_->release(pool_, request, sequence);
     pool_.tell();
-    sequence.num_keyed_blocks = 0;
+    forget_blocks(sequence, preempted);
     return;
   }
-  if (preempted) {
-    for (std::int32_t i = 0; i < sequence.num_keyed_blocks; ++i) pool_.make_findable(sequence.blocks[i]);
-  }
+  if (preempted) keep_findable(sequence);
   for (auto block = sequence.blocks.rbegin(); block != sequence.blocks.rend(); ++block) pool_.release(*block);
   pool_.tell();
-  sequence.blocks.clear();
-  if (!preempted) sequence.blocks.shrink_to_fit();
-  sequence.num_keyed_blocks = 0;
+  forget_blocks(sequence, preempted);
 }
 
 std::vector<BlockId> KvCache::take(RequestId request, bool preempted) {
@@ -180,14 +186,10 @@ std::vector<BlockId> KvCache::take(RequestId request, bool preempted) {
   if (tables_) {
     blocks = tables_->take(request, sequence);
   } else {
-    if (preempted) {
-      for (std::int32_t i = 0; i < sequence.num_keyed_blocks; ++i) pool_.make_findable(sequence.blocks[i]);
-    }
+    if (preempted) keep_findable(sequence);
     blocks.assign(sequence.blocks.begin(), sequence.blocks.end());
-    sequence.blocks.clear();
-    if (!preempted) sequence.blocks.shrink_to_fit();
   }
-  sequence.num_keyed_blocks = 0;
+  forget_blocks(sequence, preempted);
   return blocks;
 }
 

@@ -115,6 +115,8 @@ class KvCache {
   std::int32_t taken(const Sequence& sequence, std::int32_t tokens, const std::vector<BlockId>& hits, bool whole) const;
   bool grow_slow(RequestId request, Sequence& sequence, std::int32_t tokens);
   void register_slow(RequestId request, std::int32_t tokens);
+  void keep_findable(const Sequence& sequence);  // its keyed blocks, whatever their content
+  void forget_blocks(Sequence& sequence, bool preempted);
   Key key_of(RequestId request, std::int32_t block) const;
   bool shareable(RequestId request, std::int32_t block) const;
   Key chunk_key(RequestId request, std::int32_t chunk) const;

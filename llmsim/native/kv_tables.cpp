@@ -85,11 +85,13 @@ void KvTables::find_hits(const BlockPool& pool, const std::vector<Key>& keys, st
   hits = hits_.front();
 }
 
+// What is found up to a miss stays in hits_, behind the last block that counts: find_in cuts it off.
 bool KvTables::cached(const BlockPool& pool, const Kind& kind, Key key, std::int32_t block) {
-  for (const std::size_t table : kind.tables)
-    if (pool.find(key_in(key, table)) == 0) return false;
-  for (const std::size_t table : kind.tables)
-    hits_[table][static_cast<std::size_t>(block)] = pool.find(key_in(key, table));
+  for (const std::size_t table : kind.tables) {
+    BlockId& hit = hits_[table][static_cast<std::size_t>(block)];
+    hit = pool.find(key_in(key, table));
+    if (hit == 0) return false;
+  }
   return true;
 }
 
@@ -194,6 +196,8 @@ void KvTables::release(BlockPool& pool, RequestId request, Sequence& sequence) {
   others_.erase(request);
 }
 
+// In table order: who gives them back last first frees the last table first, where release() begins with the first one.
+// Both are vLLM's: it frees tables one by one at once, and as one list when it waits.
 std::vector<BlockId> KvTables::take(RequestId request, Sequence& sequence) {
   std::vector<BlockId> taken;
   if (sequence.blocks.empty()) return taken;

@@ -1,4 +1,7 @@
-"""Deterministic minimisation over constants that trade against each other: a simplex (Nelder and Mead, 1965)."""
+"""Deterministic minimisation over constants that trade against each other: a simplex (Nelder and Mead, 1965).
+
+Written here because the package does without scipy otherwise, which would be a large dependency for one function.
+"""
 
 from collections.abc import Callable, Sequence
 
