@@ -14,13 +14,14 @@ Ns Collectives::reduction_ns(std::int64_t bytes) const {
     return 3 * whole_ns(static_cast<double>(bytes) / costs_.memory_bytes_per_s * 1e9, "a reduction");
 }
 
-// Halving-doubling: sizes are halved on the way to the last step of the first half and doubled on the way back.
+// Halving-doubling: sizes are halved, the remainder dropped, as often as there are steps in the first half, the last
+// time only to be doubled again; on the way back each is twice the one before.
 std::int64_t Collectives::packet_bytes(const Instance& instance, std::uint32_t packet) const {
     if (instance.algorithm.algorithm != Algorithm::halving_doubling) return instance.message_bytes;
     const std::uint32_t levels = instance.levels;
     if (instance.operation == Collective::all_gather) return instance.chunk_bytes << packet;
     if (packet < levels) return instance.chunk_bytes >> (packet + 1);
-    return (instance.chunk_bytes >> levels) << (packet - levels);
+    return (instance.chunk_bytes >> (levels + 1)) << (packet - levels + 1);
 }
 
 // Halving-doubling: as a power of two.
@@ -44,8 +45,8 @@ void Collectives::begin_automaton(std::uint32_t at) {
     }
     const std::uint32_t next = member.position + 1 == instance.size ? 0 : member.position + 1;
     const std::uint32_t previous = member.position == 0 ? instance.size - 1 : member.position - 1;
-    member.to = instance.backwards ? previous : next;
-    member.from = instance.backwards ? next : previous;
+    member.to = member.backwards ? previous : next;
+    member.from = member.backwards ? next : previous;
     // The first `parallel` insertions follow each other at once and only pay the delay: one event stands for them.
     for (std::int32_t i = 0; i < instance.parallel; ++i) insert(member, instance);
     clock_.local(member.npu, instance.delay_ns, {EventKind::credit, at, static_cast<std::uint32_t>(instance.parallel)});
@@ -132,10 +133,15 @@ bool Collectives::ready(std::uint32_t at) {
     const std::uint32_t first = instance.first_member;
     const std::uint32_t base = instance.first_channel;
     switch (instance.algorithm.algorithm) {
-        case Algorithm::ring:
-            send(at, first + member.to, base + member.to, instance.message_bytes);
-            post(at, first + member.from, base + member.position);
+        case Algorithm::ring: {
+            // Two channels a member, for messages along the ring and against it: members may disagree on the direction
+            // (each has its own round robin of queues), and then they wait for ever, but for two of them it is the
+            // same.
+            const std::uint32_t against = member.backwards && instance.size > 2 ? 1 : 0;
+            send(at, first + member.to, base + 2 * member.to + against, instance.message_bytes);
+            post(at, first + member.from, base + 2 * member.position + against);
             return true;
+        }
         case Algorithm::direct: {
             const std::uint32_t n = instance.size;
             const std::uint32_t to = member.to;
@@ -145,7 +151,7 @@ bool Collectives::ready(std::uint32_t at) {
                     up ? (position + 1 == n ? 0 : position + 1) : (position == 0 ? n - 1 : position - 1);
                 return next;
             };
-            const bool up = !instance.backwards;
+            const bool up = !member.backwards;
             member.to = step(to, up);
             if (member.to == member.position) member.to = step(member.to, up);
             member.from = step(from, !up);
@@ -157,8 +163,12 @@ bool Collectives::ready(std::uint32_t at) {
         default: {
             const std::uint32_t level = packet_distance(instance, packet);
             const std::uint32_t peer = member.position ^ (1u << level);
-            send(at, first + peer, base + peer * instance.levels + level, packet_bytes(instance, packet));
-            post(at, first + peer, base + member.position * instance.levels + level);
+            const std::int64_t bytes = packet_bytes(instance, packet);
+            // The second exchange with a peer has a channel of its own where halving left another size.
+            const bool again = packet >= instance.levels && bytes != packet_bytes(instance, level);
+            const std::uint32_t channel = base + level + (again ? instance.levels : 0);
+            send(at, first + peer, channel + peer * 2 * instance.levels, bytes);
+            post(at, first + peer, channel + member.position * 2 * instance.levels);
             return true;
         }
     }

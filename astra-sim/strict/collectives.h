@@ -70,7 +70,6 @@ private:
         std::uint64_t key;
         config::Collective operation;
         config::AlgorithmChoice algorithm;
-        bool backwards;
         bool smaller_tree;  // the double tree's choice: root is the first rank
         std::int64_t chunk_bytes;
         std::int64_t message_bytes;  // ring and direct
@@ -102,6 +101,7 @@ private:
         std::uint32_t to;         // position of the next receiver and sender (ring, direct)
         std::uint32_t from;
         bool toggle;
+        bool backwards;  // against the order of the ring
     };
     struct Stream {
         std::uint32_t collective;

@@ -41,6 +41,12 @@ void CustomCollectives::issue(std::uint32_t run, std::uint32_t at) {
     const TraceNode& step = part.trace->nodes[at];
     const std::uint32_t node = kBit | (part.first + at);
     const std::vector<std::uint32_t>& members = plans_.members(part.group);
+    if (step.type != chakra::NodeType::comp && members[step.peer] == part.npu) {
+        throw model::InputError("NPU " + std::to_string(part.npu) + ": rank " + std::to_string(step.peer) +
+                                " of its custom collective is itself in the list of group " +
+                                std::to_string(part.group) +
+                                "; ranks are places by ascending number, so list its NPUs so");
+    }
     switch (step.type) {
         case chakra::NodeType::comm_send:
             messages_.send({part.npu, members[step.peer], step.tag, step.bytes}, node);

@@ -6,8 +6,9 @@ namespace {
 
 constexpr std::int64_t kControlBytes = 8192;
 
-std::uint32_t take_front(std::deque<std::uint32_t>& queue) {
-    const std::uint32_t front = queue.front();
+template <class Item>
+Item take_front(std::deque<Item>& queue) {
+    const Item front = queue.front();
     queue.pop_front();
     return front;
 }
@@ -24,7 +25,14 @@ std::size_t Messages::Hash::operator()(const Key& key) const {
 
 std::uint32_t Messages::pair(const Key& key) {
     const auto [found, added] = index_.try_emplace(key, static_cast<std::uint32_t>(pairs_.size()));
-    if (added) pairs_.push_back({key, {}, {}, 0, 0});
+    if (added) pairs_.push_back({key, rendezvous_ ? lane(key) : kNone, {}, 0});
+    return found->second;
+}
+
+std::uint32_t Messages::lane(Key key) {
+    key.bytes = kControlBytes;
+    const auto [found, added] = lane_index_.try_emplace(key, static_cast<std::uint32_t>(lanes_.size()));
+    if (added) lanes_.emplace_back();
     return found->second;
 }
 
@@ -39,10 +47,11 @@ void Messages::send(const Key& key, std::uint32_t node) {
         transmit(at, node);
         return;
     }
-    pairs_[at].senders.push_back(node);
-    if (pairs_[at].controls == 0) return;
-    --pairs_[at].controls;
-    clock_.global(0, {EventKind::plain_ready, at});
+    Lane& lane = lanes_[pairs_[at].lane];
+    lane.senders.push_back({at, node});
+    if (lane.controls == 0) return;
+    --lane.controls;
+    clock_.global(0, {EventKind::plain_ready, pairs_[at].lane});
 }
 
 void Messages::receive(const Key& key, std::uint32_t node) {
@@ -66,14 +75,18 @@ void Messages::post(std::uint32_t at, std::uint32_t receiver) {
 
 void Messages::control(std::uint32_t at, std::uint32_t receiver) {
     post(at, receiver);
-    if (pairs_[at].senders.empty()) {
-        ++pairs_[at].controls;
+    Lane& lane = lanes_[pairs_[at].lane];
+    if (lane.senders.empty()) {
+        ++lane.controls;
     } else {
-        control_ready(at);
+        control_ready(pairs_[at].lane);
     }
 }
 
-void Messages::control_ready(std::uint32_t at) { transmit(at, take_front(pairs_[at].senders)); }
+void Messages::control_ready(std::uint32_t at) {
+    const Sender sender = take_front(lanes_[at].senders);
+    transmit(sender.pair, sender.node);
+}
 
 void Messages::arrival(std::uint32_t at, std::uint32_t sender) {
     sink_.message_done(sender);

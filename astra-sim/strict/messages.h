@@ -35,7 +35,7 @@ public:
     void arrival(std::uint32_t pair, std::uint32_t sender);
     void posted(std::uint32_t receiver) { sink_.message_done(receiver); }
     void control(std::uint32_t pair, std::uint32_t receiver);
-    void control_ready(std::uint32_t pair);
+    void control_ready(std::uint32_t lane);
 
 private:
     struct Hash {
@@ -44,12 +44,21 @@ private:
     // Everything between two NPUs with one tag and size.
     struct Pair {
         Key key;
+        std::uint32_t lane;                   // rendezvous
         std::deque<std::uint32_t> receivers;  // posted, no message yet
-        std::deque<std::uint32_t> senders;    // rendezvous: waiting for the receiver
         std::uint32_t unclaimed = 0;          // messages without a receive
-        std::uint32_t controls = 0;           // rendezvous: messages of receivers without a send
+    };
+    struct Sender {
+        std::uint32_t pair;
+        std::uint32_t node;
+    };
+    // Rendezvous: everything between two NPUs with one tag, whatever its size: control messages are all alike.
+    struct Lane {
+        std::deque<Sender> senders;  // waiting for a receiver
+        std::uint32_t controls = 0;  // messages of receivers without a send
     };
     std::uint32_t pair(const Key& key);
+    std::uint32_t lane(Key key);
     void transmit(std::uint32_t pair, std::uint32_t sender);
     void post(std::uint32_t pair, std::uint32_t receiver);
 
@@ -58,7 +67,9 @@ private:
     MessageSink& sink_;
     bool rendezvous_;
     std::vector<Pair> pairs_;
+    std::vector<Lane> lanes_;
     std::unordered_map<Key, std::uint32_t, Hash> index_;
+    std::unordered_map<Key, std::uint32_t, Hash> lane_index_;
 };
 
 }  // namespace astra_sim::strict

@@ -76,7 +76,7 @@ std::uint32_t Plans::position(std::uint32_t npu, std::uint32_t group, const Plan
 
 const Plan& Plans::plan(Collective kind, std::uint32_t group, std::uint32_t dimensions) {
     const std::uint32_t scope = smaller(group) ? group : 0;
-    if (scope != 0) dimensions = 0;
+    if (group != 0) dimensions = scope != 0 ? 0 : ~0u;  // involved_dim counts without a group only
     const std::uint64_t key =
         (static_cast<std::uint64_t>(scope) << 34) | (static_cast<std::uint64_t>(kind) << 32) | dimensions;
     const auto found = plans_.find(key);

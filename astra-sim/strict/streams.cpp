@@ -138,7 +138,6 @@ Collectives::Instance Collectives::describe(std::uint32_t at) const {
     wanted.key = stream.tag * 2 + phase.visit;
     wanted.operation = phase.operation;
     wanted.algorithm = phase.algorithm;
-    wanted.backwards = choice.backwards;
     wanted.smaller_tree = choice.smaller_tree;
     wanted.chunk_bytes = stream.bytes;
     wanted.ring = plans_.ring_of(request.npu, request.group, *request.plan, phase);
@@ -200,13 +199,14 @@ std::uint32_t Collectives::join_instance(std::uint32_t at) {
     members_[member].npu = request.npu;
     members_[member].stream = at;
     members_[member].position = position;
+    members_[member].backwards = choices_[stream.choices + stream.phase].backwards;
     return member;
 }
 
 std::uint32_t Collectives::make_instance(const Instance& wanted) {
-    std::uint32_t channels = wanted.size;
+    std::uint32_t channels = wanted.size * 2;
     if (wanted.algorithm.algorithm == Algorithm::direct) channels = wanted.size * wanted.size;
-    if (wanted.algorithm.algorithm == Algorithm::halving_doubling) channels = wanted.size * wanted.levels;
+    if (wanted.algorithm.algorithm == Algorithm::halving_doubling) channels = wanted.size * wanted.levels * 2;
     if (wanted.algorithm.algorithm == Algorithm::double_binary_tree) channels = wanted.size * 3;
     const std::uint64_t shape =
         (static_cast<std::uint64_t>(wanted.size) << 2) | static_cast<std::uint64_t>(wanted.algorithm.algorithm);
@@ -260,8 +260,7 @@ void Collectives::finish_phase(std::uint32_t at) {
 
 void Collectives::check_same(const Instance& made, const Instance& wanted, std::uint32_t node) const {
     if (made.operation == wanted.operation && made.chunk_bytes == wanted.chunk_bytes &&
-        made.algorithm.algorithm == wanted.algorithm.algorithm && made.backwards == wanted.backwards &&
-        made.smaller_tree == wanted.smaller_tree) {
+        made.algorithm.algorithm == wanted.algorithm.algorithm && made.smaller_tree == wanted.smaller_tree) {
         return;
     }
     throw CollectiveMismatch{made.first_node,

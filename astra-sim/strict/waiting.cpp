@@ -31,7 +31,7 @@ std::string reason(const TraceNode& node) {
                    " to NPU " + std::to_string(node.peer);
         case NodeType::comm_coll:
             return "waits in " + collective(node) + (node.group == 0 ? "" : " of group " + std::to_string(node.group)) +
-                   " for other NPUs that never join it";
+                   " for messages of other NPUs, which never come";
         default:
             return "never ends";
     }

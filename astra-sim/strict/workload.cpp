@@ -102,7 +102,7 @@ void Workload::issue(std::uint32_t at, std::uint32_t index) {
     ++npu.running;
     node.state = NodeState::running;
     node.issued_ns = parts().clock.now();
-    if (system_.replay_only && node.type != NodeType::invalid) {
+    if (system_.replay_only) {
         parts().clock.local(at, node.duration_ns, {EventKind::node_done, index});
         return;
     }

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-METADATA, LOAD, STORE, COMP, SEND, RECV, COLL = 1, 2, 3, 4, 5, 6, 7
+INVALID, METADATA, LOAD, STORE, COMP, SEND, RECV, COLL = 0, 1, 2, 3, 4, 5, 6, 7
 ALL_REDUCE, REDUCE, ALL_GATHER, GATHER, SCATTER, BROADCAST, ALL_TO_ALL, REDUCE_SCATTER = range(8)
 REDUCE_SCATTER_BLOCK, BARRIER = 8, 9
 
@@ -48,10 +48,13 @@ def node(
     node_type: int,
     deps: Sequence[int] = (),
     micros: int = 0,
+    ctrl_deps: Sequence[int] = (),
     **attributes: Value,
 ) -> bytes:
     """The record of a node, its length in front; `deps` are data dependencies."""
     record = field(1, node_id) + field(2, f"n{node_id}".encode()) + field(3, node_type)
+    if ctrl_deps:
+        record += field(4, b"".join(varint(dep) for dep in ctrl_deps))
     if deps:
         record += field(5, b"".join(varint(dep) for dep in deps))
     if micros:

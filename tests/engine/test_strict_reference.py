@@ -1,0 +1,120 @@
+"""Strict rules against the slow executor of `slow_strict.py`: recorded cases of ASTRA-sim, and random programs."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shared_data import shared
+
+from engine import chakra_file as ck
+from engine.command import run_case
+from engine.slow_strict import Run
+from engine.strict_programs import difference
+from engine.test_conformance import BACKENDS, CORPUS, cases
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_slow_executor_gives_recorded_times(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared("astra_conformance")
+    ran = 0
+    for case in cases(edge=False):
+        recorded = case.recorded(backend)
+        nodes = CORPUS / case.name / f"nodes_{backend}.csv"
+        if recorded is None or recorded["exit"] != 0 or not nodes.exists() or case.expected["nodes"] > 40:
+            continue
+        monkeypatch.chdir(CORPUS / case.name)
+        times = Run(CORPUS / case.name, backend == "aware", tuple(case.expected["extra_flags"])).times
+        assert {f"{npu},{node},{at},{end}" for (npu, node), (at, end) in times.items()} == set(
+            nodes.read_text().split()[1:]
+        ), case.name
+        ran += 1
+    assert ran >= 80
+
+
+@pytest.mark.parametrize("decade", range(10))
+def test_random_programs(command: Path, tmp_path: Path, decade: int) -> None:
+    """Every node, on either network, to the nanosecond; also which nodes never end."""
+    said = [difference(seed, tmp_path / str(seed), command) for seed in range(decade * 10, decade * 10 + 10)]
+    assert not any(said), "\n".join(filter(None, said))
+
+
+def both(command: Path, case: Path, backend: str = "unaware", flags: tuple[str, ...] = ()) -> Any:
+    """Times of the fast executor, which are those of the slow one."""
+    fast = run_case(command, case, case, backend, flags)
+    assert fast.exit_code == 0, fast.errors
+    assert fast.times() == Run(case, backend == "aware", flags).times
+    return fast.times()
+
+
+def test_a_rendezvous_releases_the_first_send_of_the_tag_whatever_its_size(command: Path, tmp_path: Path) -> None:
+    """The control message for the receive of 5 bytes lets the send of 50,000 go, for which nobody is ready yet."""
+    sends = [
+        ck.node(1, ck.SEND, comm_size=50_000, comm_dst=1, comm_tag=3),
+        ck.node(2, ck.SEND, [1], comm_size=5, comm_dst=1, comm_tag=3),
+    ]
+    receives = [
+        ck.node(1, ck.RECV, comm_size=5, comm_src=0, comm_tag=3),
+        ck.node(2, ck.COMP, micros=900),
+        ck.node(3, ck.RECV, [2], comm_size=50_000, comm_src=0, comm_tag=3),
+    ]
+    case = ck.write_case(tmp_path / "case", [sends, receives], ck.network("FullyConnected", 2))
+    times = both(command, case, flags=("--rendezvous-protocol=true",))
+    assert times[0, 1][1] < 900_000 < times[1, 1][1]
+
+
+def test_involved_dim_counts_without_a_group_only(command: Path, tmp_path: Path) -> None:
+    ends = []
+    for more in (
+        {},
+        {"pg_name": "1"},
+        {"involved_dim": [True, False]},
+        {"pg_name": "1", "involved_dim": [True, False]},
+    ):
+        node = ck.node(1, ck.COLL, comm_type=ck.ALL_REDUCE, comm_size=4000, **more)
+        network = {"topology": ["Ring", "Switch"], "npus_count": [3, 2], "bandwidth": [50, 50], "latency": [500, 900]}
+        system = {"all-reduce-implementation": ["ring", "ring"]}
+        everyone = random.Random(1).sample(range(6), 6)
+        case = ck.write_case(tmp_path / "case", [[node]] * 6, network, system, groups={"1": everyone})
+        ends.append(both(command, case)[0, 1][1])
+    assert ends[0] == ends[1] == ends[3] > ends[2]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("algorithm", ["direct", "direct2", "halvingDoubling", "ring"])
+def test_members_that_turn_different_ways(command: Path, tmp_path: Path, algorithm: str, backend: str) -> None:
+    """With two queues every second chunk of an NPU goes backwards: two of four have had one chunk more in a group. Only
+    a ring of more than two minds."""
+    pair = ck.node(1, ck.COLL, comm_type=ck.ALL_REDUCE, comm_size=4000, pg_name="1")
+    all_of_them = [ck.node(2, ck.COLL, [1], comm_type=ck.ALL_REDUCE, comm_size=4000)]
+    traces = [[pair, *all_of_them]] * 2 + [[ck.node(1, ck.COMP), *all_of_them]] * 2
+    system = {"all-reduce-implementation": [algorithm]}
+    case = ck.write_case(tmp_path / "case", traces, ck.network("Switch", 4), system, groups={"1": [0, 1]})
+    flags = ("--num-queues-per-dim=2",)
+    if algorithm != "ring":
+        both(command, case, backend, flags)
+        return
+    result = run_case(command, case, tmp_path, backend, flags)
+    assert result.exit_code == 3
+    assert "waits in ALL_REDUCE of 4000 bytes for messages of other NPUs, which never come" in result.errors
+
+
+def test_a_replay_takes_the_duration_of_every_node(command: Path, tmp_path: Path) -> None:
+    nodes = [ck.node(1, ck.INVALID, micros=4), ck.node(2, ck.COMP, [1], 5), ck.node(3, ck.RECV, [2], comm_size=1)]
+    case = ck.write_case(tmp_path / "case", [nodes] * 2, ck.network("Ring", 2), {"replay-only": 1})
+    assert both(command, case)[1, 3] == (9000, 9001)
+
+
+def test_a_custom_rank_that_sends_to_itself_is_named(command: Path, tmp_path: Path) -> None:
+    """Ranks are places in the sorted group, peers places in the list: in a list that is not sorted they may meet."""
+    for rank in range(2):
+        there = ck.node(1, ck.SEND, comm_size=9, comm_dst=1 - rank, comm_tag=0)
+        back = ck.node(2, ck.RECV, comm_size=9, comm_src=1 - rank, comm_tag=0)
+        (tmp_path / f"own.{rank}.et").write_bytes(ck.trace([there, back]))
+    node = ck.node(1, ck.COLL, comm_type=ck.ALL_GATHER, comm_size=900, pg_name="1")
+    system = {"all-gather-implementation-custom": [f"{tmp_path}/own"]}
+    traces = [[ck.node(1, ck.COMP)], [node], [ck.node(1, ck.COMP)], [node]]
+    case = ck.write_case(tmp_path / "case", traces, ck.network("Ring", 4), system, groups={"1": [3, 1]})
+    result = run_case(command, case, tmp_path)
+    assert result.exit_code == 2
+    assert "NPU 1: rank 1 of its custom collective is itself in the list of group 1" in result.errors
