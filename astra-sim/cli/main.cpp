@@ -60,7 +60,7 @@ int run(const CommandLine& line) {
     }
     if (line.backend.starts_with(kExternal)) return run_elsewhere(line, files);
     std::vector<std::string> notes;
-    Report outcome = line.rules == "strict" ? run_strict(line, files) : run_default(line, files, notes);
+    Report outcome = line.rules == "strict" ? run_strict(line, files, notes) : run_default(line, files, notes);
     print_notes(notes);
     if (files.system.track_local_memory) {
         write_tensors(files.system.local_memory_trace, line.rules == "strict", line.workload, outcome);

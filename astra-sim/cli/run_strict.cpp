@@ -5,7 +5,26 @@
 
 namespace astra_sim::cli {
 
-Report run_strict(const CommandLine& line, const Files& files) {
+namespace {
+
+// A list that is not as long as the network has dimensions is taken as upstream takes it: collectives go where it
+// reaches.
+void note_lengths(const Files& files, std::vector<std::string>& notes) {
+    const std::size_t dimensions = files.network.dimensions.size();
+    for (std::size_t kind = 0; kind < config::kCollectives; ++kind) {
+        const auto& given = files.system.algorithms[kind];
+        if (given.empty() || given[0].flat || given.size() == dimensions) continue;
+        notes.push_back(files.system.path + ": " + config::kCollectiveKeys[kind] + "-implementation names " +
+                        std::to_string(given.size()) + " algorithm(s) for " + std::to_string(dimensions) +
+                        " dimension(s): " +
+                        (given.size() < dimensions ? "only the first take part, as upstream" : "the rest is ignored"));
+    }
+}
+
+}  // namespace
+
+Report run_strict(const CommandLine& line, const Files& files, std::vector<std::string>& notes) {
+    note_lengths(files, notes);
     strict::Options options;
     options.workload = line.workload;
     options.aware = line.backend == "congestion-aware";

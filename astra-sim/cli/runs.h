@@ -18,7 +18,7 @@ struct Files {
 };
 
 // Throw model::EngineError. `notes` are sentences for stderr.
-Report run_strict(const CommandLine& line, const Files& files);
+Report run_strict(const CommandLine& line, const Files& files, std::vector<std::string>& notes);
 Report run_default(const CommandLine& line, const Files& files, std::vector<std::string>& notes);
 
 }  // namespace astra_sim::cli

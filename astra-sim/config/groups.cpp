@@ -11,14 +11,15 @@ namespace astra_sim::config {
 namespace {
 
 using model::InputError;
+constexpr std::uint32_t kMaxId = (1u << 30) - 1;
 
 std::uint32_t group_id(const std::string& path, const std::string& key, const Json& value) {
     std::uint32_t id = 0;
     const char* end = key.data() + key.size();
     const auto result = std::from_chars(key.data(), end, id);
-    if (result.ec != std::errc() || result.ptr != end || id == 0 || id > 1'000'000) {
+    if (result.ec != std::errc() || result.ptr != end || id == 0 || id > kMaxId) {
         throw InputError(place(path, value) + ": group \"" + key +
-                         "\" has no valid id; a whole number from 1 was expected" +
+                         "\" has no valid id; a whole number from 1, below 2^30, was expected" +
                          (key == "0" ? " (0 means all NPUs)" : ""));
     }
     return id;

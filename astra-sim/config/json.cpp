@@ -266,6 +266,8 @@ std::string read_text(const std::string& path, const std::string& what) {
     const bool failed = std::ferror(file) != 0;
     std::fclose(file);
     if (failed) throw model::InputError("cannot read " + path + " (" + what + " was expected)");
+    constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // what some editors put in front of UTF-8
+    if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
     return text;
 }
 

@@ -133,6 +133,12 @@ Plan Plans::make(Collective kind, std::uint32_t group, std::uint32_t dimensions)
     for (std::uint32_t d = 0; d < std::min(given.size(), network_.dimensions.size()); ++d) {
         if (((dimensions >> d) & 1u) != 0) used.push_back(d);
     }
+    const auto flat = std::find_if(used.begin(), used.end(), [&](std::uint32_t d) { return given[d].flat; });
+    if (flat != used.end()) {
+        throw model::InputError(system_.path + ": " + config::kCollectiveKeys[static_cast<std::size_t>(kind)] +
+                                "-implementation has an algorithm over all NPUs (one...) in place " +
+                                std::to_string(*flat) + " of the list; it has to come first");
+    }
     if (used.empty()) throw model::InputError("no dimension takes part in it (involved_dim)");
     if (kind == Collective::all_gather) std::reverse(used.begin(), used.end());
     Plan plan;

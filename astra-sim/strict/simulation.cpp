@@ -40,7 +40,8 @@ public:
         workload_.connect({clock_, collectives_, custom_, messages_, memory_, plans_});
     }
 
-    void run() {
+    // Members of a collective may meet, and disagree, in any event.
+    void run() try {
         workload_.start();
         Event event;
         while (clock_.pop(event)) {
@@ -53,6 +54,8 @@ public:
             carry_out_local(event);
             for (; clock_.pop_joined(npu, event); ++events_) carry_out_local(event);
         }
+    } catch (const CollectiveMismatch& mismatch) {
+        workload_.fail(mismatch);
     }
 
     const Workload& workload() const { return workload_; }

@@ -194,12 +194,14 @@ void Workload::issue_collective(std::uint32_t npu, std::uint32_t index) {
         parts().collectives.start({npu, index, node.group, static_cast<std::uint32_t>(chunks), chunk, &plan});
     } catch (const InputError& error) {
         fail(index, error.what());
-    } catch (const CollectiveMismatch& mismatch) {
-        throw InputError(name(mismatch.second_node) + " joins a collective as " + mismatch.second_kind + " of " +
-                         std::to_string(mismatch.second_bytes) + "-byte chunks that " + name(mismatch.first_node) +
-                         " began as " + mismatch.first_kind + " of " + std::to_string(mismatch.first_bytes) +
-                         "-byte chunks; the NPUs of a group have to issue its collectives in the same order");
     }
+}
+
+void Workload::fail(const CollectiveMismatch& mismatch) const {
+    throw InputError(name(mismatch.second_node) + " joins a collective as " + mismatch.second_kind + " of " +
+                     std::to_string(mismatch.second_bytes) + "-byte chunks that " + name(mismatch.first_node) +
+                     " began as " + mismatch.first_kind + " of " + std::to_string(mismatch.first_bytes) +
+                     "-byte chunks; the NPUs of a group have to issue its collectives in the same order");
 }
 
 // Without a pass: the children wait for the next completion.

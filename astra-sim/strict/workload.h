@@ -37,6 +37,8 @@ public:
     Ns finish_ns(std::uint32_t npu) const { return npus_[npu].finish_ns; }
     // "NPU 3, node 7": for messages.
     std::string name(std::uint32_t node) const;
+    // Throws model::InputError with both nodes.
+    [[noreturn]] void fail(const CollectiveMismatch& mismatch) const;
     std::uint32_t npu_of(std::uint32_t node) const;
 
 private:

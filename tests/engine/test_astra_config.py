@@ -26,6 +26,7 @@ NETWORKS = {
     "block": "topology:\n  - Ring\n  - Switch\nnpus_count:\n- 4\n- 2\nbandwidth:\n - 50\n - 25\nlatency: [500, 1000]\n",
     "quotes": "---\ntopology: ['Ring', \"Switch\"] # shapes\n\nnpus_count : [ 4,2 ]\nbandwidth: [50.,25.]\n"
     "latency: [500,1000]",
+    "byte order": "\ufefftopology: [Ring, Switch]\nnpus_count: [4, 2]\nbandwidth: [50, 25]\nlatency: [500, 1000]\n",
     "long": "# a network\ntopology: [Ring,\n  Switch]   # two\nnpus_count: [4,\n  2]\nbandwidth: [50, 25]\n"
     "latency: [500, 1000]\n...\n",
 }

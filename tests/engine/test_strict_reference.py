@@ -118,3 +118,27 @@ def test_a_custom_rank_that_sends_to_itself_is_named(command: Path, tmp_path: Pa
     result = run_case(command, case, tmp_path)
     assert result.exit_code == 2
     assert "NPU 1: rank 1 of its custom collective is itself in the list of group 1" in result.errors
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_npus_that_disagree_on_a_later_chunk_are_named(command: Path, tmp_path: Path, late: int) -> None:
+    """A byte more makes a third chunk, which meets the other NPU's next collective; who is late finds it running."""
+    traces = []
+    for npu, size in enumerate((1_000_003, 1_000_002)):
+        wait = ck.node(1, ck.COMP, micros=5000 if npu == late else 0)
+        reduce = ck.node(2, ck.COLL, [1], comm_type=ck.ALL_REDUCE, comm_size=size)
+        traces.append([wait, reduce, ck.node(3, ck.COLL, [2], comm_type=ck.ALL_GATHER, comm_size=1_000_003)])
+    system = {"preferred-dataset-splits": 2, "active-chunks-per-dimension": 1}
+    result = run_case(command, ck.write_case(tmp_path / "case", traces, ck.network("Ring", 2), system), tmp_path)
+    assert result.exit_code == 2
+    assert "of 500001-byte chunks; the NPUs of a group have to issue its collectives in the same order" in result.errors
+
+
+def test_a_flat_algorithm_after_another_is_refused(command: Path, tmp_path: Path) -> None:
+    node = ck.node(1, ck.COLL, comm_type=ck.ALL_REDUCE, comm_size=4000)
+    network = {"topology": ["Ring", "Switch"], "npus_count": [2, 2], "bandwidth": [50, 50], "latency": [500, 900]}
+    for given, code in ((["ring", "oneRing"], 2), (["oneRing", "ring"], 0), (["oneRing"], 0)):
+        system = {"all-reduce-implementation": given}
+        result = run_case(command, ck.write_case(tmp_path / "case", [[node]] * 4, network, system), tmp_path)
+        assert result.exit_code == code
+        assert code == 0 or "an algorithm over all NPUs (one...) in place 1 of the list" in result.errors
