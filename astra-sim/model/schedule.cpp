@@ -32,29 +32,40 @@ void Schedule::set_messages(std::vector<Message> messages, std::uint32_t pieces)
     piece_parts_ = denominator_ / pieces;
 }
 
+namespace {
+
 // Most products fit 64 bits, whose division is many times faster.
-Bytes Schedule::timing_bytes(const Message& message, Bytes bytes) const {
+Bytes scaled(Bytes bytes, std::int64_t units, std::int64_t denominator, bool up) {
     std::int64_t product = 0;
-    if (!__builtin_mul_overflow(bytes, message.units, &product)) {
-        const Bytes size = product / denominator_ + (product % denominator_ != 0);
-        if (size <= kMaxBytes) return size;
+    if (!__builtin_mul_overflow(bytes, units, &product)) {
+        return product / denominator + (up && product % denominator != 0 ? 1 : 0);
     }
-    const Wide scaled = static_cast<Wide>(bytes) * static_cast<Wide>(message.units);
-    const Wide size = (scaled + static_cast<Wide>(denominator_) - 1) / static_cast<Wide>(denominator_);
+    const Wide wide = static_cast<Wide>(bytes) * static_cast<Wide>(units);
+    const Wide size = (wide + static_cast<Wide>(up ? denominator - 1 : 0)) / static_cast<Wide>(denominator);
     if (size > static_cast<Wide>(kMaxBytes)) throw OutOfRange("a message of a collective is larger than 2^60 bytes");
     return static_cast<Bytes>(size);
+}
+
+// How far a message goes past the end of its lap.
+std::int64_t beyond_lap(const Message& message) {
+    return std::max<std::int64_t>(0, message.first % message.lap + message.units - message.lap);
+}
+
+}  // namespace
+
+// What goes on at the beginning of a lap may be cut in two odd places, and have a byte more than its share.
+Bytes Schedule::timing_bytes(const Message& message, Bytes bytes) const {
+    const Bytes size = scaled(bytes, message.units, denominator_, true);
+    if (size > kMaxBytes) throw OutOfRange("a message of a collective is larger than 2^60 bytes");
+    return beyond_lap(message) == 0 ? size : std::max(size, exact_bytes(message, bytes));
 }
 
 // Part i of the vector are its bytes from floor(i * bytes / denominator) on: no message carries more than its timing
 // says.
 Bytes Schedule::exact_bytes(const Message& item, Bytes bytes) const {
     const std::int64_t begin = item.first / item.lap * item.lap;
-    const std::int64_t over = std::max<std::int64_t>(0, item.first + item.units - begin - item.lap);
-    const auto before = [&](std::int64_t part) {
-        std::int64_t product = 0;
-        if (!__builtin_mul_overflow(bytes, part, &product)) return product / denominator_;
-        return static_cast<Bytes>(static_cast<Wide>(bytes) * static_cast<Wide>(part) / static_cast<Wide>(denominator_));
-    };
+    const std::int64_t over = beyond_lap(item);
+    const auto before = [&](std::int64_t part) { return scaled(bytes, part, denominator_, false); };
     const Bytes straight = before(item.first + item.units - over) - before(item.first);
     return over == 0 ? straight : straight + before(begin + over) - before(begin);
 }

@@ -172,6 +172,26 @@ void bytes_are_exact() {
     }
 }
 
+// In plans of several dimensions, too, where what a rank passes on may lie at both ends of its line's part.
+void no_message_carries_more_than_its_timing() {
+    test::Random random(34);
+    for (int i = 0; i < 1500; ++i) {
+        const CollectiveSite where = random_plan(random);
+        const Bytes bytes = random.between(0, 2000);
+        std::shared_ptr<const model::Schedule> schedule;
+        try {
+            schedule = model::Schedule::make(where.plan(), where.group);
+        } catch (const model::InvalidTopology&) {
+            continue;
+        }
+        for (const model::Message& message : schedule->messages()) {
+            const Bytes exact = schedule->exact_bytes(message, bytes);
+            const Bytes timing = schedule->timing_bytes(message, bytes);
+            CHECK(exact <= timing && timing <= exact + 2);
+        }
+    }
+}
+
 void refusals() {
     using enum CollectiveKind;
     const auto full = TopologyKind::fully_connected;
@@ -200,6 +220,7 @@ int main() {
     random_plans(1500);
     known_durations();
     bytes_are_exact();
+    no_message_carries_more_than_its_timing();
     refusals();
     return test::finish("schedule_test");
 }
