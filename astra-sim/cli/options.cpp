@@ -15,7 +15,7 @@ namespace {
 
 using model::InputError;
 
-constexpr std::array<std::string_view, 20> kOptions = {"workload-configuration",
+constexpr std::array<std::string_view, 21> kOptions = {"workload-configuration",
                                                        "system-configuration",
                                                        "network-configuration",
                                                        "remote-memory-configuration",
@@ -29,6 +29,7 @@ constexpr std::array<std::string_view, 20> kOptions = {"workload-configuration",
                                                        "rendezvous-protocol",
                                                        "network-backend",
                                                        "rules",
+                                                       "rate-quantum",
                                                        "node-times",
                                                        "link-counters",
                                                        "timeline",
@@ -62,6 +63,22 @@ unsigned count(const std::string& name, const std::string& value) {
     return number;
 }
 
+// PERCENT, or PERCENT:MESSAGES.
+void rate_quantum(CommandLine& line, const std::string& name, const std::string& value) {
+    const char* expected = "percent of a link from 0 (exact) to 100, and perhaps :MESSAGES above which it holds,";
+    const std::size_t colon = std::min(value.find(':'), value.size());
+    char* end = nullptr;
+    const std::string percent = value.substr(0, colon);
+    const double number = std::strtod(percent.c_str(), &end);
+    if (percent.empty() || *end != '\0' || !(number >= 0 && number <= 100)) wrong(name, value, expected);
+    line.rate_quantum_ppm = static_cast<std::int64_t>(std::floor(number * 1e4 + 0.5));
+    line.rate_quantum_given = true;
+    if (colon == value.size()) return;
+    const char* last = value.data() + value.size();
+    const auto result = std::from_chars(value.data() + colon + 1, last, line.quantum_above);
+    if (result.ec != std::errc() || result.ptr != last) wrong(name, value, expected);
+}
+
 std::string* text_option(CommandLine& line, const std::string& name) {
     if (name == "workload-configuration") return &line.workload;
     if (name == "system-configuration") return &line.system;
@@ -84,6 +101,8 @@ void apply(CommandLine& line, const std::string& name, const std::string& value)
         line.queues_per_dimension = count(name, value);
     } else if (name == "injection-scale") {
         line.injection_scale = real(name, value);
+    } else if (name == "rate-quantum") {
+        rate_quantum(line, name, value);
     } else if (name == "rendezvous-protocol") {
         line.rendezvous = truth(name, value);
     } else if (name == "comm-scale" || name == "compute-scale") {
@@ -116,6 +135,9 @@ void check(const CommandLine& line) {
     }
     if (line.rules != "strict" && line.rules != "default") wrong("rules", line.rules, "strict or default");
     const bool strict = line.rules == "strict";
+    if (line.rate_quantum_given && (strict || line.backend != "fair-share")) {
+        throw InputError("--rate-quantum needs --network-backend fair-share; only there messages have rates");
+    }
     if (line.backend.starts_with(kExternal)) {
         if (line.node_times.empty() && line.timeline.empty() && line.link_counters.empty()) return;
         throw InputError(
@@ -172,6 +194,9 @@ std::string usage() {
            "  --rules=NAME                        default: sound rules of our own, in picoseconds; strict: "
            "ASTRA-sim's\n"
            "                                      results, cycle for cycle (not with fair-share)\n"
+           "  --rate-quantum=PERCENT[:MESSAGES]   fair-share: while more than MESSAGES (65536) are in motion, rates "
+           "follow\n"
+           "                                      ends that leave PERCENT (1) of a link idle; 0: exact\n"
            "  --num-queues-per-dim=N              queues of a dimension (1)\n"
            "  --injection-scale=X                 scales endpoint-delay (1.0)\n"
            "  --rendezvous-protocol=BOOL          a control message before each message (false)\n"

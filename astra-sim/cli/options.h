@@ -1,6 +1,7 @@
 // The command line: upstream's options and ours.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,9 @@ struct CommandLine {
     std::string log_folder = "log";
     double injection_scale = 1.0;
     unsigned queues_per_dimension = 1;
+    std::int64_t rate_quantum_ppm = 10'000;  // fair share: engine::RateQuantum
+    std::uint64_t quantum_above = 65'536;    // messages
+    bool rate_quantum_given = false;
     bool rendezvous = false;
     bool json = false;
     bool help = false;

@@ -94,6 +94,7 @@ std::string as_json(const Report& report, const config::SystemConfig& system) {
     }
     return "{\"rules\": \"" + report.rules + "\", \"time_unit\": \"" + report.unit() +
            "\", \"events\": " + std::to_string(report.events) +
+           (report.rate_quantum.empty() ? "" : ", \"rate_quantum\": " + report.rate_quantum) +
            ", \"unfinished_nodes\": " + std::to_string(report.unfinished_nodes) + ", \"waiting\": [" + waiting +
            "],\n \"npus\": [" + npus + "]}\n";
 }
@@ -113,10 +114,11 @@ std::string as_node_times(const Report& report) {
 }
 
 std::string as_link_table(const Report& report) {
-    std::string csv = "from,to,bytes,messages,busy_ps,queue_ps,peak_queue_ps\n";
+    std::string csv = "from,to,bytes,messages,busy_ps,queue_ps,peak_queue_ps,peak_messages\n";
     for (const LinkRecord& link : report.links) {
         csv += std::to_string(link.from) + ',' + std::to_string(link.to);
-        for (const std::int64_t value : {link.bytes, link.messages, link.busy_ps, link.queue_ps, link.peak_queue_ps}) {
+        for (const std::int64_t value :
+             {link.bytes, link.messages, link.busy_ps, link.queue_ps, link.peak_queue_ps, link.peak_messages}) {
             csv += ',' + std::to_string(value);
         }
         csv += '\n';

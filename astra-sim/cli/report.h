@@ -28,6 +28,7 @@ struct LinkRecord {
     std::int64_t busy_ps;
     std::int64_t queue_ps;
     std::int64_t peak_queue_ps;
+    std::int64_t peak_messages;  // at once (fair share)
 };
 
 struct Report {
@@ -39,6 +40,7 @@ struct Report {
     std::vector<std::string> unfinished;
     std::uint64_t unfinished_nodes = 0;
     std::uint64_t events = 0;
+    std::string rate_quantum;  // fair share: which, and how often it put rates off, as a JSON object
     std::vector<LinkRecord> links;
     std::vector<std::int64_t> peak_bytes{};  // of tensors, by NPU; empty: not tracked
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdio>
 #include <numeric>
 #include <utility>
 
@@ -34,6 +35,19 @@ engine::NetworkKind network_of(const std::string& backend) {
     return engine::NetworkKind::congestion_unaware;
 }
 
+void label_rates(const CommandLine& line, std::uint64_t deferred, Report& report, std::vector<std::string>& notes) {
+    char percent[32];
+    std::snprintf(percent, sizeof percent, "%g", static_cast<double>(line.rate_quantum_ppm) / 1e4);
+    report.rate_quantum = "{\"percent\": " + std::string(percent) +
+                          ", \"above_messages\": " + std::to_string(line.quantum_above) +
+                          ", \"deferred\": " + std::to_string(deferred) + "}";
+    if (deferred == 0) return;
+    notes.push_back("the times are approximate: " + std::to_string(deferred) + " times, with more than " +
+                    std::to_string(line.quantum_above) +
+                    " messages in motion, rates did not follow ends that left at " + "most " + percent +
+                    " % of any link idle; --rate-quantum=0 is exact, and slower");
+}
+
 }  // namespace
 
 Report run_default(const CommandLine& line, const Files& files, std::vector<std::string>& notes) {
@@ -43,6 +57,7 @@ Report run_default(const CommandLine& line, const Files& files, std::vector<std:
     options.rendezvous = line.rendezvous;
     options.queues_per_dimension = line.queues_per_dimension;
     options.injection_scale = line.injection_scale;
+    options.quantum = {line.rate_quantum_ppm, line.quantum_above};
     const traces::Inputs inputs{files.system, files.network, files.memory, files.groups};
     notes = traces::notes(options, inputs);
     traces::Outcome outcome = traces::simulate(options, inputs);
@@ -54,13 +69,14 @@ Report run_default(const CommandLine& line, const Files& files, std::vector<std:
     report.unfinished = std::move(outcome.unfinished);
     report.unfinished_nodes = outcome.unfinished_nodes;
     report.events = outcome.events;
+    if (options.network == engine::NetworkKind::fair_share) label_rates(line, outcome.deferred_rates, report, notes);
     // The links of memory tiers follow those of the network.
     for (std::size_t at = 0; at < outcome.topology->links().size(); ++at) {
         const model::LinkCounters& link = outcome.links[at];
         if (link.messages == 0) continue;
         const model::Link& ends = outcome.topology->links()[at];
-        report.links.push_back(
-            {ends.from, ends.to, link.bytes, link.messages, link.busy_ps, link.queue_ps, link.peak_queue_ps});
+        report.links.push_back({ends.from, ends.to, link.bytes, link.messages, link.busy_ps, link.queue_ps,
+                                link.peak_queue_ps, link.peak_messages});
     }
     return report;
 }

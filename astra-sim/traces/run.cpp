@@ -168,6 +168,7 @@ Outcome simulate(const Options& options, const Inputs& inputs) {
     engine_options.network = options.network;
     engine_options.endpoint_delay_ps = to_ps(
         static_cast<double>(inputs.system.endpoint_delay_ns) * options.injection_scale, 1000, "the endpoint delay");
+    engine_options.quantum = options.quantum;
     engine_options.memory = memory_of(inputs.memory, outcome.topology);
     engine::Engine engine(outcome.topology, engine_options);
     const engine::GraphId graph = engine.submit(translation.graph, 0);
@@ -175,6 +176,7 @@ Outcome simulate(const Options& options, const Inputs& inputs) {
     take_times(translation, engine.times(graph), outcome);
     outcome.events = engine.num_events();
     outcome.links = engine.link_counters();
+    outcome.deferred_rates = engine.fair_share_counters().deferred;
     return outcome;
 }
 

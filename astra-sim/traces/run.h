@@ -20,6 +20,7 @@ struct Options {
     bool rendezvous = false;
     std::uint32_t queues_per_dimension = 1;
     double injection_scale = 1.0;
+    engine::RateQuantum quantum{};
 };
 
 struct Inputs {
@@ -39,6 +40,7 @@ struct Outcome {
     std::uint64_t events = 0;
     std::shared_ptr<const model::Topology> topology;
     std::vector<model::LinkCounters> links;  // by link of the topology
+    std::uint64_t deferred_rates = 0;        // fair share: rates that the quantum put off; 0: exact
 };
 
 // What the files ask for and default rules have no use for, one sentence each.

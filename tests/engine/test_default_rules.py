@@ -317,6 +317,30 @@ def test_timeline_and_lines(command: Path, tmp_path: Path) -> None:
                     assert a["ts"] + a["dur"] <= b["ts"] + 1e-9 or b["ts"] + b["dur"] <= a["ts"] + 1e-9
 
 
+def test_a_rate_quantum_is_labelled(command: Path, tmp_path: Path) -> None:
+    """Messages of unlike sizes over one link: rates that are put off make it idle; the sum of bytes is the least."""
+    count, gb_per_s = 40, 50
+    sends = [ck.node(tag, ck.SEND, comm_size=1000 * tag, comm_dst=1, comm_tag=tag) for tag in range(1, count + 1)]
+    case = ck.write_case(tmp_path / "case", [sends, []], ck.network("Ring", 2, gb_per_s, 0), {"endpoint-delay": 0})
+    least_ps = sum(1000 * tag for tag in range(1, count + 1)) * 1000 // gb_per_s
+
+    def deferred_and_end(*flags: str) -> tuple[int, int]:
+        result = run_case(command, case, tmp_path, "fair-share", flags, rules="default")
+        assert result.report is not None, result.errors
+        return result.report["rate_quantum"]["deferred"], result.finish_ps()[0] or 0
+
+    for flags in ((), ("--rate-quantum=0",), ("--rate-quantum=20:40",)):
+        deferred, end_ps = deferred_and_end(*flags)
+        assert (deferred, end_ps) == (0, pytest.approx(least_ps, abs=count)), flags
+    deferred, end_ps = deferred_and_end("--rate-quantum=20:1")
+    assert deferred > 0
+    assert least_ps < end_ps < 1.4 * least_ps
+    for wrong in ("--rate-quantum=101", "--rate-quantum=1:x", "--rate-quantum="):
+        assert run_case(command, case, tmp_path, "fair-share", (wrong,), rules="default").exit_code == 2
+    refused = run_case(command, case, tmp_path, "aware", ("--rate-quantum=1",), rules="default")
+    assert (refused.exit_code, "needs --network-backend fair-share" in refused.errors) == (2, True)
+
+
 def random_program(rng: random.Random, npus: int) -> list[list[bytes]]:
     """One program for all NPUs: compute, collectives of all kinds, and a neighbour's message, with random parents."""
     kinds = (ck.ALL_REDUCE, ck.ALL_GATHER, ck.REDUCE_SCATTER, ck.ALL_TO_ALL)
