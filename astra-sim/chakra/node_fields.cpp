@@ -1,8 +1,10 @@
 #include "chakra/node_fields.h"
 
+#include <array>
 #include <charconv>
 #include <limits>
 #include <string_view>
+#include <utility>
 
 #include "chakra/wire.h"
 #include "model/input_error.h"
@@ -16,6 +18,13 @@ using model::InputError;
 constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 60;
 constexpr std::uint64_t kMaxMicros = std::uint64_t{1} << 50;  // 35 years; times stay far below 2^63 ns
 constexpr std::uint32_t kTagModulus = 500'000'000;
+
+// What engine_stream may name.
+constexpr std::array<std::pair<std::string_view, model::Stream>, 5> kStreams = {{{"compute", model::Stream::compute},
+                                                                                 {"copy_in", model::Stream::copy_in},
+                                                                                 {"copy_out", model::Stream::copy_out},
+                                                                                 {"pim", model::Stream::pim},
+                                                                                 {"host", model::Stream::host}}};
 
 // The attributes that matter, each the first of its name.
 struct Found {
@@ -31,6 +40,8 @@ struct Found {
     const Attribute* involved_dim = nullptr;
     const Attribute* duration_ps = nullptr;
     const Attribute* root_rank = nullptr;
+    const Attribute* memory_tier = nullptr;
+    const Attribute* engine_stream = nullptr;
 };
 
 // Names are told apart by their lengths first: there are many attributes, and few that matter.
@@ -59,9 +70,13 @@ Found find_all(const Node& node) {
             case 11:
                 keep("tensor_size", found.tensor_size);
                 keep("duration_ps", found.duration_ps);
+                keep("memory_tier", found.memory_tier);
                 break;
             case 12:
                 keep("involved_dim", found.involved_dim);
+                break;
+            case 13:
+                keep("engine_stream", found.engine_stream);
                 break;
             default:
                 break;
@@ -91,6 +106,7 @@ public:
             node_.type != NodeType::comm_recv) {
             fail("a custom collective is made of COMP, COMM_SEND and COMM_RECV nodes");
         }
+        if (!rules_.upstream && found_.engine_stream != nullptr) out_.stream = stream();
         if (!rules_.replay_only) read_costs();
         return out_;
     }
@@ -125,6 +141,7 @@ private:
             case NodeType::mem_load:
             case NodeType::mem_store:
                 out_.bytes = bytes(found_.tensor_size, "tensor_size");
+                if (!rules_.upstream && found_.memory_tier != nullptr) out_.tier = tier();
                 return;
             case NodeType::comm_send:
                 read_message(found_.comm_dst, "comm_dst", found_.comm_src, "comm_src");
@@ -189,6 +206,40 @@ private:
             fail("pg_name is \"" + std::string(*text) + "\"; the number of a comm group was expected");
         }
         return id;
+    }
+
+    std::string_view text(const Attribute* attribute, const char* name) const {
+        const auto value = attribute->string_value();
+        if (!value) {
+            fail(std::string(name) + " is a " + std::string(encoding_name(attribute->encoding, attribute->list)) +
+                 "; a string was expected");
+        }
+        return *value;
+    }
+
+    std::uint32_t tier() const {
+        const std::string_view name = text(found_.memory_tier, "memory_tier");
+        if (rules_.tiers == nullptr) return 0;
+        std::string known;
+        for (std::uint32_t at = 0; at < rules_.tiers->size(); ++at) {
+            if ((*rules_.tiers)[at] == name) return at;
+            known.append(at == 0 ? "" : ", ").append((*rules_.tiers)[at]);
+        }
+        fail("memory_tier is \"" + std::string(name) + "\"; " +
+             (known.empty() ? "tiers in the remote-memory file were expected" : "one of " + known + " was expected"));
+    }
+
+    // Work that waits for nobody once it has begun: no order on a stream can keep it from ending.
+    model::Stream stream() const {
+        const std::string_view name = text(found_.engine_stream, "engine_stream");
+        if (node_.type == NodeType::invalid || node_.type == NodeType::metadata || node_.type >= NodeType::comm_send) {
+            fail("engine_stream is there for COMP, MEM_LOAD and MEM_STORE only");
+        }
+        for (const auto& [known, one] : kStreams) {
+            if (known == name) return one;
+        }
+        fail("engine_stream is \"" + std::string(name) +
+             "\"; one of compute, copy_in, copy_out, pim, host was expected");
     }
 
     std::uint32_t root() const {

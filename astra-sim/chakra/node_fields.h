@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "chakra/node.h"
+#include "model/graph.h"
 
 namespace astra_sim::chakra {
 
@@ -16,9 +18,11 @@ struct NodeFields {
     std::int64_t operations = 0;    // num_ops
     std::uint32_t peer = 0;
     std::uint32_t tag = 0;
-    std::uint32_t group = 0;         // 0: all NPUs
-    std::uint32_t dimensions = ~0u;  // involved_dim as bits
-    std::uint32_t root = 0;          // root_rank: its place in the group
+    std::uint32_t group = 0;                     // 0: all NPUs
+    std::uint32_t dimensions = ~0u;              // involved_dim as bits
+    std::uint32_t root = 0;                      // root_rank: its place in the group
+    std::uint32_t tier = 0;                      // memory_tier, an attribute of ours: its place in the memory file
+    model::Stream stream = model::Stream::none;  // engine_stream, an attribute of ours; none: not given
     NodeType type = NodeType::invalid;
     CollectiveKind collective = CollectiveKind::all_reduce;
     bool on_cpu = false;
@@ -32,6 +36,7 @@ struct FieldRules {
     bool any_rank = false;   // the file's NPU is not known
     bool custom = false;     // a custom collective: peers are ranks, and only sends, receives and compute
     std::uint32_t npus = 0;  // peers are below it
+    const std::vector<std::string>* tiers = nullptr;  // names that memory_tier may have; null: any
 };
 
 // `rank` is the NPU (or the rank within a custom collective) that the file at `path` belongs to. Throws

@@ -185,6 +185,9 @@ ExternalReport run_external(const std::string& binary, const CommandLine& line, 
                          "\" is no program; the path of an ASTRA-sim binary "
                          "was expected");
     }
+    if (!files.memory.tiers.empty()) {
+        throw InputError(files.memory.path + ": tiers are ours; an external ASTRA-sim knows memory-type");
+    }
     const Folder folder;
     const std::uint32_t npus = files.network.npus();
     write_traces(line.workload, folder, npus);

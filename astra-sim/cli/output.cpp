@@ -54,6 +54,19 @@ std::string json_of_npu(const Report& report, std::uint32_t npu, const config::S
     return text + "}}";
 }
 
+std::string json_of_tiers(const Report& report) {
+    std::string text;
+    for (const TierRecord& tier : report.tiers) {
+        text += (text.empty() ? "" : ", ") + ("{\"tier\": " + config::quoted(tier.name)) +
+                ", \"instance\": " + std::to_string(tier.instance) + ", \"loads\": " + std::to_string(tier.loads) +
+                ", \"stores\": " + std::to_string(tier.stores) + ", \"bytes\": " + std::to_string(tier.bytes) +
+                ", \"busy_ps\": " + std::to_string(tier.busy_ps) +
+                ", \"waiting_ps\": " + std::to_string(tier.waiting_ps) +
+                ", \"peak_waiting\": " + std::to_string(tier.peak_waiting) + "}";
+    }
+    return text.empty() ? "" : ", \"memory\": [" + text + "]";
+}
+
 }  // namespace
 
 std::string Report::as_micros(std::int64_t ticks) const {
@@ -94,7 +107,7 @@ std::string as_json(const Report& report, const config::SystemConfig& system) {
     }
     return "{\"rules\": \"" + report.rules + "\", \"time_unit\": \"" + report.unit() +
            "\", \"events\": " + std::to_string(report.events) +
-           (report.rate_quantum.empty() ? "" : ", \"rate_quantum\": " + report.rate_quantum) +
+           (report.rate_quantum.empty() ? "" : ", \"rate_quantum\": " + report.rate_quantum) + json_of_tiers(report) +
            ", \"unfinished_nodes\": " + std::to_string(report.unfinished_nodes) + ", \"waiting\": [" + waiting +
            "],\n \"npus\": [" + npus + "]}\n";
 }

@@ -31,6 +31,18 @@ struct LinkRecord {
     std::int64_t peak_messages;  // at once (fair share)
 };
 
+// What an instance of a memory tier served (default rules only).
+struct TierRecord {
+    std::string name;
+    std::uint32_t instance;
+    std::int64_t loads;
+    std::int64_t stores;
+    std::int64_t bytes;
+    std::int64_t busy_ps;
+    std::int64_t waiting_ps;
+    std::int64_t peak_waiting;
+};
+
 struct Report {
     std::string rules;
     std::int64_t ticks_per_ns = 1;  // 1: times are ns, 1000: ps
@@ -42,6 +54,7 @@ struct Report {
     std::uint64_t events = 0;
     std::string rate_quantum;  // fair share: which, and how often it put rates off, as a JSON object
     std::vector<LinkRecord> links;
+    std::vector<TierRecord> tiers;
     std::vector<std::int64_t> peak_bytes{};  // of tensors, by NPU; empty: not tracked
 
     // Whole nanoseconds; what is not whole is rounded up.

@@ -78,6 +78,10 @@ Report run_default(const CommandLine& line, const Files& files, std::vector<std:
         report.links.push_back({ends.from, ends.to, link.bytes, link.messages, link.busy_ps, link.queue_ps,
                                 link.peak_queue_ps, link.peak_messages});
     }
+    for (traces::TierUse& use : outcome.tiers) {
+        report.tiers.push_back({std::move(use.name), use.instance, use.count.loads, use.count.stores, use.bytes,
+                                use.busy_ps, use.count.waiting_ps, use.count.peak_waiting});
+    }
     return report;
 }
 

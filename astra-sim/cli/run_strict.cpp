@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "cli/runs.h"
+#include "model/input_error.h"
 #include "strict/simulation.h"
 
 namespace astra_sim::cli {
@@ -24,6 +25,9 @@ void note_lengths(const Files& files, std::vector<std::string>& notes) {
 }  // namespace
 
 Report run_strict(const CommandLine& line, const Files& files, std::vector<std::string>& notes) {
+    if (!files.memory.tiers.empty()) {
+        throw model::InputError(files.memory.path + ": tiers are ours and need --rules default");
+    }
     note_lengths(files, notes);
     strict::Options options;
     options.workload = line.workload;

@@ -22,7 +22,7 @@ struct Known {
     std::string_view name;
     Wanted wanted;
 };
-constexpr std::array<Known, 14> kKnown = {{{"is_cpu_op", Wanted::number},
+constexpr std::array<Known, 16> kKnown = {{{"is_cpu_op", Wanted::number},
                                            {"num_ops", Wanted::number},
                                            {"tensor_size", Wanted::number},
                                            {"comm_type", Wanted::number},
@@ -34,6 +34,8 @@ constexpr std::array<Known, 14> kKnown = {{{"is_cpu_op", Wanted::number},
                                            {"root_rank", Wanted::number},
                                            {"duration_ps", Wanted::number},
                                            {"pg_name", Wanted::text},
+                                           {"memory_tier", Wanted::text},
+                                           {"engine_stream", Wanted::text},
                                            {"involved_dim", Wanted::flags},
                                            {"tensor_loc", Wanted::number}}};
 

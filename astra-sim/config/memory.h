@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "config/memory_tiers.h"
+
 namespace astra_sim::config {
 
 enum class MemoryKind : std::uint8_t { none, per_npu, per_node, pool };
@@ -15,6 +17,7 @@ struct MemoryConfig {
     std::int64_t bandwidth_bytes_per_ns = 0;
     std::int64_t nodes = 0;          // per_node
     std::int64_t npus_per_node = 0;  // per_node
+    std::vector<MemoryTier> tiers;   // of our own, instead of a remote memory; default rules only
     std::string path;
     std::vector<std::string> notes;
 };

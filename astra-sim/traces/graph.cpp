@@ -74,11 +74,13 @@ private:
                 return span(npu, node, 0, Stream::none);
             case NodeType::comp:
                 return span(npu, node, roofline ? traces::roofline(one, costs_.system) : duration_of(one),
-                            one.on_cpu ? Stream::host : Stream::compute);
+                            one.stream != Stream::none ? one.stream
+                            : one.on_cpu               ? Stream::host
+                                                       : Stream::compute);
             default:
                 break;
         }
-        if (costs_.system.replay_only) return span(npu, node, duration_of(one), Stream::none);
+        if (costs_.system.replay_only) return span(npu, node, duration_of(one), one.stream);
         switch (one.type) {
             case NodeType::mem_load:
             case NodeType::mem_store:
@@ -91,13 +93,18 @@ private:
     }
 
     void memory(std::uint32_t npu, std::uint32_t node) {
-        if (!costs_.memory) {
+        if (costs_.memory == nullptr) {
             throw InputError("it accesses remote memory, and memory-type is NO_MEMORY_EXPANSION");
         }
         const NodeFields& one = workload_.nodes[node];
+        const model::Tier& tier = costs_.memory->tiers()[one.tier];
+        if (one.bytes > tier.capacity_bytes) {
+            throw InputError("it accesses " + std::to_string(one.bytes) + " bytes, but memory tier \"" + tier.name +
+                             "\" has " + std::to_string(tier.capacity_bytes));
+        }
         const bool loads = one.type == NodeType::mem_load;
-        count_ = builder_.add(loads ? model::NodeKind::memory_load : model::NodeKind::memory_store, Stream::none, npu,
-                              one.bytes, 0, kNone, parents_of(node)) +
+        count_ = builder_.add(loads ? model::NodeKind::memory_load : model::NodeKind::memory_store, one.stream, npu,
+                              one.bytes, one.tier, kNone, parents_of(node)) +
                  1;
     }
 

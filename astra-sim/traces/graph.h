@@ -5,6 +5,7 @@
 
 #include "config/system.h"
 #include "model/graph.h"
+#include "model/memory.h"
 #include "model/topology.h"
 #include "traces/matching.h"
 #include "traces/recipes.h"
@@ -21,7 +22,7 @@ struct Translation {
 struct Costs {
     const config::SystemConfig& system;
     std::shared_ptr<const model::Topology> topology;  // where a reduction in the switch finds it
-    bool memory;                                      // there is a remote one, tier 0 of the engine
+    const model::MemorySystem* memory;                // the engine's tiers; null: none
 };
 
 // Nodes that never end are left out. Throws model::InputError naming the node.

@@ -7,12 +7,12 @@
 
 #include "config/topology_file.h"
 #include "model/input_error.h"
-#include "model/memory.h"
 #include "model/topology_builder.h"
 #include "traces/costs.h"
 #include "traces/graph.h"
 #include "traces/matching.h"
 #include "traces/recipes.h"
+#include "traces/tiers.h"
 
 namespace astra_sim::traces {
 
@@ -21,18 +21,9 @@ using model::Ps;
 
 namespace {
 
-model::BytesPerSecond bytes_per_s(double gb_per_s) {
-    const double value = std::floor(gb_per_s * 1e9 + 0.5);
-    if (value < 1 || value > 1e18) {
-        char text[64];
-        std::snprintf(text, sizeof text, "%g", gb_per_s);
-        throw InputError("the network's bandwidth is " + std::string(text) +
-                         " GB/s; 1 byte/s to 10^9 GB/s run under --rules default");
-    }
-    return static_cast<model::BytesPerSecond>(value);
-}
+model::BytesPerSecond speed(double gb_per_s) { return bytes_per_s(gb_per_s, "the network's bandwidth"); }
 
-model::BytesPerSecond limit(double gb_per_s) { return gb_per_s == 0 ? 0 : bytes_per_s(gb_per_s); }
+model::BytesPerSecond limit(double gb_per_s) { return gb_per_s == 0 ? 0 : speed(gb_per_s); }
 
 model::Ps latency(double ns) { return to_ps(ns, 1000, "the network's latency"); }
 
@@ -42,7 +33,7 @@ std::shared_ptr<const model::Topology> explicit_topology(const config::TopologyF
         builder.add_switch(limit(one.bisection_gb_per_s), one.spread);
     }
     for (const config::TopologyLink& one : file.links) {
-        builder.add_link(one.a, one.b, bytes_per_s(one.gb_per_s), latency(one.latency_ns));
+        builder.add_link(one.a, one.b, speed(one.gb_per_s), latency(one.latency_ns));
     }
     for (const std::vector<std::uint32_t>& route : file.routes) builder.add_route(route);
     return builder.build();
@@ -65,40 +56,9 @@ std::shared_ptr<const model::Topology> topology_of(const config::NetworkConfig& 
                                                          : model::TopologyKind::fully_connected;
         const double bisection = network.file == nullptr ? 0 : network.file->dimensions[at].bisection_gb_per_s;
         dimensions.push_back(
-            {kind, one.npus, bytes_per_s(one.bandwidth_gb_per_s), latency(one.latency_ns), limit(bisection)});
+            {kind, one.npus, speed(one.bandwidth_gb_per_s), latency(one.latency_ns), limit(bisection)});
     }
     return model::Topology::grid(dimensions);
-}
-
-// The remote memory as one tier: each of its instances serves one access at a time.
-std::shared_ptr<const model::MemorySystem> memory_of(const config::MemoryConfig& memory,
-                                                     std::shared_ptr<const model::Topology> topology) {
-    using Kind = config::MemoryKind;
-    if (memory.kind == Kind::none) return nullptr;
-    const std::uint32_t npus = topology->num_devices();
-    model::Tier tier;
-    tier.name = "remote memory";
-    tier.capacity_bytes = model::kMaxBytes;
-    tier.latency_ps = to_ps(static_cast<double>(memory.latency_ns), 1000, "remote-mem-latency");
-    if (memory.bandwidth_bytes_per_ns > 1'000'000'000) {
-        throw InputError(memory.path + ": remote-mem-bw is " + std::to_string(memory.bandwidth_bytes_per_ns) +
-                         "; at most 10^9 GB/s run under --rules default");
-    }
-    tier.read_bytes_per_s = memory.bandwidth_bytes_per_ns * 1'000'000'000;
-    tier.sharing = model::TierSharing::fifo;
-    if (memory.kind == Kind::per_npu) {
-        tier.instance_of = model::one_per_device(npus);
-    } else if (memory.kind == Kind::pool) {
-        tier.instance_of = model::one_for_all(npus);
-    } else {
-        if (memory.nodes < (npus - 1) / memory.npus_per_node + 1) {
-            throw InputError(memory.path + ": num-nodes times num-npus-per-node is less than the network's " +
-                             std::to_string(npus) + " NPUs");
-        }
-        const auto most = static_cast<std::int64_t>(npus);
-        tier.instance_of = model::one_per_node(npus, static_cast<std::uint32_t>(std::min(memory.npus_per_node, most)));
-    }
-    return model::MemorySystem::make(std::move(topology), {tier});
 }
 
 void refuse(const Options& options, const Inputs& inputs) {
@@ -156,26 +116,30 @@ Outcome simulate(const Options& options, const Inputs& inputs) {
     rules.replay_only = inputs.system.replay_only;
     rules.roofline = inputs.system.roofline;
     rules.npus = inputs.network.npus();
+    std::vector<std::string> tiers;
+    for (const config::MemoryTier& tier : inputs.memory.tiers) tiers.push_back(tier.name);
+    rules.tiers = &tiers;
     outcome.workload = load_workload(options.workload, rules);
     outcome.topology = topology_of(inputs.network);
     Recipes recipes(inputs.network, inputs.system, inputs.groups);
     const Matching matching = match(outcome.workload, recipes, inputs.system.replay_only);
     outcome.unfinished = explain(outcome.workload, recipes, matching, outcome.unfinished_nodes);
+    const auto memory = memory_of(inputs.memory, outcome.topology);
     const Translation translation =
-        translate(outcome.workload, matching, recipes,
-                  {inputs.system, outcome.topology, inputs.memory.kind != config::MemoryKind::none});
+        translate(outcome.workload, matching, recipes, {inputs.system, outcome.topology, memory.get()});
     engine::EngineOptions engine_options;
     engine_options.network = options.network;
     engine_options.endpoint_delay_ps = to_ps(
         static_cast<double>(inputs.system.endpoint_delay_ns) * options.injection_scale, 1000, "the endpoint delay");
     engine_options.quantum = options.quantum;
-    engine_options.memory = memory_of(inputs.memory, outcome.topology);
+    engine_options.memory = memory;
     engine::Engine engine(outcome.topology, engine_options);
     const engine::GraphId graph = engine.submit(translation.graph, 0);
     engine.run();
     take_times(translation, engine.times(graph), outcome);
     outcome.events = engine.num_events();
     outcome.links = engine.link_counters();
+    if (memory != nullptr) outcome.tiers = uses_of(*memory, engine);
     outcome.deferred_rates = engine.fair_share_counters().deferred;
     return outcome;
 }

@@ -10,6 +10,7 @@
 #include "config/network.h"
 #include "config/system.h"
 #include "engine/engine.h"
+#include "traces/tiers.h"
 #include "traces/workload.h"
 
 namespace astra_sim::traces {
@@ -40,7 +41,8 @@ struct Outcome {
     std::uint64_t events = 0;
     std::shared_ptr<const model::Topology> topology;
     std::vector<model::LinkCounters> links;  // by link of the topology
-    std::uint64_t deferred_rates = 0;        // fair share: rates that the quantum put off; 0: exact
+    std::vector<TierUse> tiers;
+    std::uint64_t deferred_rates = 0;  // fair share: rates that the quantum put off; 0: exact
 };
 
 // What the files ask for and default rules have no use for, one sentence each.

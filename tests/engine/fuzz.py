@@ -68,7 +68,7 @@ def damaged_value(rng: random.Random, value: Any) -> Any:
 def random_node(rng: random.Random, node_id: int) -> bytes:
     """Any type, any parents, attributes with extreme values."""
     names = ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "pg_name", "involved_dim", "tensor_size")
-    names += ("num_ops", "is_cpu_op", "root_rank", "duration_ps")
+    names += ("num_ops", "is_cpu_op", "root_rank", "duration_ps", "memory_tier", "engine_stream")
     attributes: dict[str, Any] = {}
     for name in rng.sample(names, rng.randint(3, len(names))):
         value: Any = rng.choice((0, 1, 1, 2, 3, 4, 100, 4096, *NUMBERS, "1", "x", True, [True], [False, True]))
@@ -114,7 +114,7 @@ def _json(name: str) -> Callable[[random.Random, Path], None]:
 DAMAGES: dict[str, Callable[[random.Random, Path], None]] = {
     "traces": _traces,
     "network": _network,
-    **{name: _json(f"{name}.json") for name in ("system", "memory", "comm_group", "topology", "trace")},
+    **{name: _json(f"{name}.json") for name in ("system", "memory", "tiers", "comm_group", "topology", "trace")},
 }
 
 
@@ -138,6 +138,9 @@ def sound_case(folder: Path) -> Path:
     system |= {"collective-optimization": "localBWAware", "peak-perf": 100, "roofline-enabled": 0}
     memory = {"memory-type": "PER_NPU_MEMORY_EXPANSION", "remote-mem-latency": 100, "remote-mem-bw": 10}
     case = ck.write_case(folder, traces, net, system, memory, {"1": [0, 1], "2": [2, 3]})
+    tier = {"name": "a", "per": "node", "npus_per_node": 2, "bandwidth_gb_per_s": 10, "channels": 2, "sharing": "fifo"}
+    tier |= {"port_gb_per_s": 5, "npus_per_port": 1, "held_by": [0, 3], "latency_ns": 100.5, "capacity_gb": 1}
+    (case / "tiers.json").write_text(json.dumps({"tiers": [tier, {"name": "b", "per": "all", "bandwidth_gb_per_s": 1}]}))
     links = [{"a": str(i), "b": "s", "bandwidth_gb_per_s": 50, "latency_ns": 500, "count": 1} for i in range(4)]
     switches = [{"name": "s", "bisection_gb_per_s": 100, "spread": 1}]
     topology = {"devices": 4, "devices_relay": False, "switches": switches, "links": links, "routes": [["0", "s", "1"]]}
@@ -154,7 +157,7 @@ def commands(executable: Path, case: Path, what: str, rng: random.Random) -> lis
         return [str(executable), "from-json", str(case / "trace.json"), str(case / "out.et")]
     if what == "traces" and rng.random() < 0.4:
         return [str(executable), rng.choice(("validate", "to-json", "dot", "graphml")), str(case / "workload.0.et")]
-    rules = "default" if what == "topology" or rng.random() < 0.5 else "strict"
+    rules = "default" if what in ("topology", "tiers") or rng.random() < 0.5 else "strict"
     backends = ["congestion-unaware", "congestion-aware", *(["fair-share"] if rules == "default" else [])]
     network = "topology.json" if what == "topology" else "network.yml"
     options = {
@@ -163,7 +166,7 @@ def commands(executable: Path, case: Path, what: str, rng: random.Random) -> lis
         "workload-configuration": case / "workload",
         "system-configuration": case / "system.json",
         "network-configuration": case / network,
-        "remote-memory-configuration": case / "memory.json",
+        "remote-memory-configuration": case / ("tiers.json" if what == "tiers" else "memory.json"),
         "comm-group-configuration": case / "comm_group.json",
     }
     return [str(executable), *(f"--{name}={value}" for name, value in options.items())]
