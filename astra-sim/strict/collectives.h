@@ -138,8 +138,9 @@ private:
         std::int64_t bytes;
     };
     struct Handshake {
-        std::uint32_t arrived = 0;
-        std::deque<PendingSend> waiting;
+        std::uint32_t arrived = 0;         // control messages that found nobody waiting
+        std::deque<PendingSend> waiting;   // for a control message
+        std::deque<PendingSend> released;  // on their way, their events are pending
     };
 
     // streams.cpp: queues and phases
@@ -193,6 +194,7 @@ private:
     // rendezvous.cpp
     void send_after_control(std::uint32_t from, std::uint32_t to, std::uint32_t channel, std::int64_t bytes);
     void send_control(std::uint32_t member, std::uint32_t from, std::uint32_t channel);
+    void transmit(std::uint32_t channel, std::deque<PendingSend>& queue);
 
     Clock& clock_;
     Network& network_;

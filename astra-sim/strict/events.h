@@ -19,7 +19,7 @@ enum class EventKind : std::uint8_t {
     plain_arrival,   // a: pair, b: sending node
     plain_posted,    // a: receiving node: its message was there before
     plain_control,   // a: pair, b: receiving node: a rendezvous message reached the sender
-    plain_ready,     // a: lane: it was there before the sender wanted to send
+    plain_ready,     // a: pair, b: sending node: it was there before the sender wanted to send
     // From here on what an NPU schedules for itself.
     credit,       // a: member, b: how many
     reduce,       // a: member, b: packet: the endpoint delay is over, the reduction begins

@@ -48,10 +48,12 @@ void Messages::send(const Key& key, std::uint32_t node) {
         return;
     }
     Lane& lane = lanes_[pairs_[at].lane];
-    lane.senders.push_back({at, node});
-    if (lane.controls == 0) return;
-    --lane.controls;
-    clock_.global(0, {EventKind::plain_ready, pairs_[at].lane});
+    if (lane.controls == 0) {
+        lane.senders.push_back({at, node});
+    } else {
+        --lane.controls;
+        clock_.global(0, {EventKind::plain_ready, at, node});
+    }
 }
 
 void Messages::receive(const Key& key, std::uint32_t node) {
@@ -79,13 +81,9 @@ void Messages::control(std::uint32_t at, std::uint32_t receiver) {
     if (lane.senders.empty()) {
         ++lane.controls;
     } else {
-        control_ready(pairs_[at].lane);
+        const Sender sender = take_front(lane.senders);
+        transmit(sender.pair, sender.node);
     }
-}
-
-void Messages::control_ready(std::uint32_t at) {
-    const Sender sender = take_front(lanes_[at].senders);
-    transmit(sender.pair, sender.node);
 }
 
 void Messages::arrival(std::uint32_t at, std::uint32_t sender) {

@@ -35,7 +35,7 @@ public:
     void arrival(std::uint32_t pair, std::uint32_t sender);
     void posted(std::uint32_t receiver) { sink_.message_done(receiver); }
     void control(std::uint32_t pair, std::uint32_t receiver);
-    void control_ready(std::uint32_t lane);
+    void control_ready(std::uint32_t pair, std::uint32_t sender) { transmit(pair, sender); }
 
 private:
     struct Hash {

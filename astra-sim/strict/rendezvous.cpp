@@ -9,9 +9,12 @@ constexpr std::int64_t kControlBytes = 8192;
 
 void Collectives::send_after_control(std::uint32_t from, std::uint32_t to, std::uint32_t channel, std::int64_t bytes) {
     Handshake& handshake = handshakes_[channel];
-    handshake.waiting.push_back({from, to, bytes});
-    if (handshake.arrived == 0) return;
+    if (handshake.arrived == 0) {
+        handshake.waiting.push_back({from, to, bytes});
+        return;
+    }
     --handshake.arrived;
+    handshake.released.push_back({from, to, bytes});
     clock_.global(0, {EventKind::control_ready, channel});
 }
 
@@ -26,14 +29,15 @@ void Collectives::control(std::uint32_t member, std::uint32_t channel) {
     if (handshake.waiting.empty()) {
         ++handshake.arrived;
     } else {
-        control_ready(channel);
+        transmit(channel, handshake.waiting);
     }
 }
 
-void Collectives::control_ready(std::uint32_t channel) {
-    Handshake& handshake = handshakes_[channel];
-    const PendingSend message = handshake.waiting.front();
-    handshake.waiting.pop_front();
+void Collectives::control_ready(std::uint32_t channel) { transmit(channel, handshakes_[channel].released); }
+
+void Collectives::transmit(std::uint32_t channel, std::deque<PendingSend>& queue) {
+    const PendingSend message = queue.front();
+    queue.pop_front();
     network_.send(members_[message.from].npu, members_[message.to].npu, message.bytes,
                   {EventKind::arrival, message.to, channel});
 }

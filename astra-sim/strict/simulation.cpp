@@ -82,7 +82,7 @@ private:
             case EventKind::plain_control:
                 return messages_.control(event.a, event.b);
             case EventKind::plain_ready:
-                return messages_.control_ready(event.a);
+                return messages_.control_ready(event.a, event.b);
             default:
                 return;
         }

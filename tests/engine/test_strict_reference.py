@@ -63,6 +63,23 @@ def test_a_rendezvous_releases_the_first_send_of_the_tag_whatever_its_size(comma
     assert times[0, 1][1] < 900_000 < times[1, 1][1]
 
 
+def test_two_control_messages_and_one_send_in_the_same_instant(command: Path, tmp_path: Path) -> None:
+    """The first control message has waited for the send of 4,000 ns; the second comes before that one has left."""
+    sends = [
+        ck.node(1, ck.COMP, micros=4),
+        *(ck.node(n, ck.SEND, [n - 1], comm_size=9, comm_dst=1, comm_tag=0) for n in (2, 3)),
+    ]
+    receives = [
+        ck.node(1, ck.RECV, comm_size=9, comm_src=0, comm_tag=0),
+        ck.node(2, ck.COMP, micros=3),
+        ck.node(3, ck.RECV, [2], comm_size=9, comm_src=0, comm_tag=0),
+    ]
+    network = ck.network("FullyConnected", 2, gb_per_s=1e6, latency_ns=1000)
+    case = ck.write_case(tmp_path / "case", [sends, receives], network)
+    times = both(command, case, flags=("--rendezvous-protocol=true",))
+    assert [times[0, node] for node in (2, 3)] == [(4000, 5000), (5000, 6000)]
+
+
 def test_involved_dim_counts_without_a_group_only(command: Path, tmp_path: Path) -> None:
     ends = []
     for more in (
