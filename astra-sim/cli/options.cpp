@@ -111,8 +111,10 @@ void apply(CommandLine& line, const std::string& name, const std::string& value)
         line.notes.push_back("--" + name +
                              " is accepted without effect; trace-enabled of the system file writes a log");
     } else {
-        line.notes.push_back("--" + name + " is not an option and is ignored, as upstream does" +
-                             config::nearest(name, kOptions));
+        const std::string unknown = "--" + name + " is not an option";
+        const std::string like = config::nearest(name, kOptions);
+        line.unknown = unknown + like;
+        line.notes.push_back(unknown + " and is ignored, as upstream does" + like);
     }
 }
 
@@ -131,7 +133,10 @@ void check(const CommandLine& line) {
          {"network-configuration", &line.network},
          {"remote-memory-configuration", &line.memory}}};
     for (const auto& [name, value] : required) {
-        if (value->empty()) throw InputError("--" + std::string(name) + " is missing; --help lists the options");
+        if (!value->empty()) continue;
+        // What is not an option may be the missing one, misspelt.
+        throw InputError("--" + std::string(name) + " is missing" +
+                         (line.unknown.empty() ? "" : ", and " + line.unknown) + "; --help lists the options");
     }
     if (line.rules != "strict" && line.rules != "default") wrong("rules", line.rules, "strict or default");
     const bool strict = line.rules == "strict";
@@ -157,6 +162,10 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
     CommandLine line;
     for (std::size_t at = 0; at < arguments.size(); ++at) {
         const std::string& argument = arguments[at];
+        if (argument == "-h") {
+            line.help = true;
+            continue;
+        }
         if (argument.rfind("--", 0) != 0) {
             throw InputError("\"" + argument + "\" is no option; options are --name=value (--help lists them)");
         }

@@ -24,6 +24,7 @@ struct CommandLine {
     bool rendezvous = false;
     bool json = false;
     bool help = false;
+    std::string unknown;  // a sentence about the last option that is none, or ""
     std::vector<std::string> notes;
 };
 

@@ -29,7 +29,8 @@ std::string nearest(std::string_view word, std::span<const std::string_view> kno
     std::size_t best = std::max<std::size_t>(1, word.size() / 3) + 1;
     std::string_view found;
     for (const std::string_view candidate : known) {
-        const std::size_t distance = edit_distance(word.substr(0, 64), candidate);
+        const bool begins = word.size() >= 4 && candidate.starts_with(word);
+        const std::size_t distance = begins ? 1 : edit_distance(word.substr(0, 64), candidate);
         if (distance < best) {
             best = distance;
             found = candidate;

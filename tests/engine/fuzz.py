@@ -140,7 +140,8 @@ def sound_case(folder: Path) -> Path:
     case = ck.write_case(folder, traces, net, system, memory, {"1": [0, 1], "2": [2, 3]})
     tier = {"name": "a", "per": "node", "npus_per_node": 2, "bandwidth_gb_per_s": 10, "channels": 2, "sharing": "fifo"}
     tier |= {"port_gb_per_s": 5, "npus_per_port": 1, "held_by": [0, 3], "latency_ns": 100.5, "capacity_gb": 1}
-    (case / "tiers.json").write_text(json.dumps({"tiers": [tier, {"name": "b", "per": "all", "bandwidth_gb_per_s": 1}]}))
+    other = {"name": "b", "per": "all", "bandwidth_gb_per_s": 1}
+    (case / "tiers.json").write_text(json.dumps({"tiers": [tier, other]}))
     links = [{"a": str(i), "b": "s", "bandwidth_gb_per_s": 50, "latency_ns": 500, "count": 1} for i in range(4)]
     switches = [{"name": "s", "bisection_gb_per_s": 100, "spread": 1}]
     topology = {"devices": 4, "devices_relay": False, "switches": switches, "links": links, "routes": [["0", "s", "1"]]}

@@ -125,6 +125,14 @@ def test_options_are_checked(command: Path, case: Path) -> None:
         2,
         "error: --workload-configuration is missing; --help lists the options\n",
     )
+    for wrong, like in (("--foo=1", ""), ("--workload-config=x", ' (did you mean "workload-configuration"?)')):
+        done = subprocess.run([str(command), wrong], capture_output=True, text=True, check=False, timeout=HANGS_S)
+        name = wrong.split("=")[0]
+        expected = f"error: --workload-configuration is missing, and {name} is not an option{like}; --help lists the"
+        assert (done.returncode, done.stderr) == (2, expected + " options\n")
+    for asks in ("-h", "--help"):
+        done = subprocess.run([str(command), asks], capture_output=True, text=True, check=False, timeout=HANGS_S)
+        assert (done.returncode, "--network-backend" in done.stdout) == (0, True)
 
 
 def test_lines_are_upstreams(command: Path, case: Path) -> None:
