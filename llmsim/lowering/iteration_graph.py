@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
+
 from llmsim.config.errors import InputError
 from llmsim.costs.roofline import (
     ATTENTION_EFFICIENCY,
@@ -19,6 +21,8 @@ from llmsim.costs.roofline import (
 )
 from llmsim.export.chakra import COLLECTIVES, NodeType, TraceNode, Value
 from llmsim.model import Dtypes, Hardware, Layout, ModelConfig, Operator, dtype_bytes, operators
+from llmsim.model.parallel import STAGE_TENSORS, split_layers
+from llmsim.power.traffic import weight_bytes
 
 PS_PER_US = 1_000_000
 
@@ -84,10 +88,10 @@ class IterationGraph:
         return rank // (self._parallel.tp * self._parallel.dp)
 
     def layers_of(self, stage: int) -> range:
-        """Layers of a stage; the first stages have one more where it does not come out even."""
-        each, more = divmod(self._model.num_layers, self._parallel.pp)
-        first = stage * each + min(stage, more)
-        return range(first, first + each + (stage < more))
+        """Layers of a stage; what does not come out even goes to the stages before the last."""
+        layers = split_layers(self._model.num_layers, self._parallel.pp)
+        first = sum(layers[:stage])
+        return range(first, first + layers[stage])
 
     def operators_of(self, layer: int) -> Sequence[Operator]:
         """What one layer executes, in order."""
@@ -167,7 +171,7 @@ class _RankTrace:
     def _message(self, kind: NodeType, end: str, step: int, micro_batch: int) -> TraceNode:
         graph = self._graph
         peer = self._rank + step * graph._parallel.tp * graph._parallel.dp
-        size = graph._tokens * graph._model.hidden_size * _activation_bytes(graph)
+        size = STAGE_TENSORS * graph._tokens * graph._model.hidden_size * _activation_bytes(graph)
         attributes: dict[str, Value] = {end: peer, "comm_size": -(-size // graph._parallel.tp), "comm_tag": micro_batch}
         return self._node("activations", kind, **attributes)
 
@@ -196,10 +200,7 @@ def _kernel(op: Operator, units: int, graph: IterationGraph) -> tuple[int, int, 
     step, parallel = graph._step, graph._parallel
     new = -(-graph._tokens // graph._sequences)
     seen = min(step.context + new, op.window) if op.window else step.context + new
-    weights = op.weight_bytes
-    if op.kind == "moe" and parallel.exchanges_tokens:
-        weights = weights * parallel.tp // parallel.ep
-    moved = units * (op.read_bytes_per_token + op.write_bytes_per_token) + weights
+    moved = units * (op.read_bytes_per_token + op.write_bytes_per_token) + _weights_read(op, units, parallel)
     moved += graph._sequences * (seen * op.kv_bytes_per_context_token + op.state_bytes_per_sequence)
     per_pair = op.decode_flops_per_context_token or op.flops_per_context_token
     pairs = max(1, 2 * seen - new + 1) * new // 2 * graph._sequences
@@ -209,6 +210,14 @@ def _kernel(op: Operator, units: int, graph: IterationGraph) -> tuple[int, int, 
     memory_s = moved / (MEMORY_EFFICIENCY * graph._hardware.memory_bandwidth_bytes_per_s)
     compute_s = flops / ((ATTENTION_EFFICIENCY if attends else GEMM_EFFICIENCY) * peak) if peak else 0.0
     return moved, flops, max(memory_s, compute_s) * 1e6 + (ATTENTION_LAUNCH_US if attends else LAUNCH_US)
+
+
+def _weights_read(op: Operator, units: int, parallel: Parallel) -> int:
+    """Bytes of weights that the tokens touch: of an embedding none but their rows, of experts the expected share."""
+    if op.kind != "moe" or not parallel.exchanges_tokens:
+        return round(float(weight_bytes(op, np.array([units]))[0]))
+    replicas = parallel.ep // parallel.tp  # whose tokens meet at the experts, of which each rank has its part
+    return round(float(weight_bytes(op, np.array([units * replicas]))[0]) / replicas)
 
 
 def _check(model: ModelConfig, parallel: Parallel, step: Step) -> None:

@@ -14,6 +14,7 @@ from engine.test_chakra import _framed, _random_file, messages
 from llmsim.cli import main
 from llmsim.export.chakra import COLLECTIVES, TraceNode, read_trace, to_networkx, write_trace
 from llmsim.model import load_model, model_names
+from llmsim.model.parallel import split_layers
 
 __all__ = ["messages"]
 DENSE, MOE = "meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B"
@@ -94,6 +95,32 @@ def test_work_is_split_not_lost(tmp_path: Path) -> None:
 
     assert operations(staged) == operations(one)
     assert operations(one) <= operations(two) <= 1.02 * operations(one)
+
+
+def test_weights_are_read_as_far_as_tokens_touch_them(tmp_path: Path) -> None:
+    """An embedding reads rows, not its table; few tokens read few experts, and exchanging ranks share those of all."""
+
+    def moved(name: str, *options: str) -> int:
+        trace = generate(tmp_path / str(len(list(tmp_path.iterdir()))), MOE, *options)[0]
+        return next(int(n.attributes["tensor_size"]) for n in trace if n.name.split(".")[-1] == name)
+
+    config = load_model(MOE)
+    assert moved("embedding", "--tokens=8") < 8 * 3 * 2 * config.hidden_size
+    expert = 3 * config.hidden_size * config.moe_intermediate_size * 2
+    one, many = moved("moe", "--tokens=1", "--sequences=1"), moved("moe", "--tokens=4096")
+    assert config.num_experts_per_tok * expert <= one < 1.01 * config.num_experts_per_tok * expert
+    assert config.num_experts * expert <= many
+    # Two replicas bring twice the tokens, and each rank reads its half of the experts that they touch.
+    both = moved("moe", "--tokens=8", "--dp=2", "--ep=2")
+    assert both == pytest.approx(moved("moe", "--tokens=16") / 2, rel=0.01)
+
+
+def test_stages_have_the_layers_that_runs_give_them(tmp_path: Path) -> None:
+    traces = generate(tmp_path, "meta-llama/Llama-3.1-70B", "--tokens=8", "--pp=3")
+    layers = [sum(node.name.endswith("qkv_proj") for node in trace) for trace in traces]
+    assert layers == list(split_layers(80, 3))
+    sent = [node.attributes["comm_size"] for node in traces[0] if node.type == "COMM_SEND"]
+    assert sent == [8 * load_model("meta-llama/Llama-3.1-70B").hidden_size * 2 * 2]  # hidden states and residual
 
 
 @pytest.mark.parametrize(("hardware", "gb_per_s"), [("H100", 3350), ("B200", 7700), ("A100", 2039)])
