@@ -51,10 +51,10 @@ class TraceNode:
     attributes: dict[str, Value] = field(default_factory=dict)
 
 
-def write_trace(path: Path, nodes: Iterable[TraceNode]) -> None:
+def write_trace(path: Path | str, nodes: Iterable[TraceNode]) -> None:
     """One file, nodes in the given order; InputError when it cannot be written."""
     try:
-        with path.open("wb") as file:
+        with Path(path).open("wb") as file:
             file.write(_framed(_field(1, b"0.0.4")))
             for node in nodes:
                 file.write(_framed(_encode(node)))
@@ -62,10 +62,10 @@ def write_trace(path: Path, nodes: Iterable[TraceNode]) -> None:
         raise InputError(f"{path} cannot be written ({error.strerror})") from None
 
 
-def read_trace(path: Path) -> Iterator[TraceNode]:
+def read_trace(path: Path | str) -> Iterator[TraceNode]:
     """The nodes of a file, plain or gzip, one at a time; InputError when it is damaged."""
     try:
-        raw = path.read_bytes()
+        raw = Path(path).read_bytes()
         data = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
     except (OSError, EOFError) as error:
         raise InputError(f"{path} cannot be read ({error}); expected a Chakra trace") from None
@@ -131,7 +131,8 @@ def _encode_attribute(name: str, value: Value) -> bytes:
 
 
 def _encode(node: TraceNode) -> bytes:
-    record = _field(1, node.id) + _field(2, node.name.encode()) + _field(3, NODE_TYPES.index(node.type))
+    scalars = ((1, node.id), (2, node.name.encode()), (3, NODE_TYPES.index(node.type)))
+    record = b"".join(_field(number, value) for number, value in scalars if value)  # protobuf leaves out defaults
     for number, parents in ((4, node.ctrl_deps), (5, node.data_deps)):
         if parents:
             record += _field(number, b"".join(map(_put_varint, parents)))

@@ -84,6 +84,15 @@ def test_layouts(command: Path, tmp_path: Path, model: str, tp: int, pp: int, dp
         assert end * 1000 >= busy
 
 
+def test_json_and_back_byte_for_byte(command: Path, tmp_path: Path) -> None:
+    generate(tmp_path, DENSE, "--tokens=8")
+    trace, text, back = tmp_path / "trace.0.et", tmp_path / "t.json", tmp_path / "back.et"
+    with text.open("w") as out:
+        subprocess.run([str(command), "to-json", str(trace)], stdout=out, check=True)
+    subprocess.run([str(command), "from-json", str(text), str(back)], check=True)
+    assert back.read_bytes() == trace.read_bytes()
+
+
 def test_work_is_split_not_lost(tmp_path: Path) -> None:
     """The ranks' operations add up to about those of one device, and tensor parallelism repeats only small ones."""
     one = generate(tmp_path / "one", DENSE, "--tokens=64")

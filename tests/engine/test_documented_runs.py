@@ -1,0 +1,45 @@
+"""The files and commands of docs/engine.md, written and run as they are printed, end when the page says."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import HANGS_S
+
+from engine.command import REPOSITORY
+
+PAGE = (REPOSITORY / "docs" / "engine.md").read_text(encoding="utf-8")
+FILES = re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
+RUNS = re.findall(r"<!-- run -->\n```sh\n(.*?)```(.*?)(?=<!-- run -->|\n## |\Z)", PAGE, re.DOTALL)
+NUMBER = r"([\d,]+) ns"
+SAID = (rf"ends after {NUMBER}", rf"one after another: {NUMBER}", rf"All end at {NUMBER}")
+
+
+def test_there_are_commands() -> None:
+    assert len(RUNS) == len(SAID)
+
+
+@pytest.mark.parametrize("index", range(len(SAID)))
+def test_runs_as_printed(command: Path, tmp_path: Path, index: int) -> None:
+    for name, text in FILES:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    script, remark = RUNS[index]
+    said = re.search(SAID[index], remark)
+    assert said is not None
+    path = os.pathsep.join([str(command.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["sh", "-e", "-c", script],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=HANGS_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    ends = re.findall(r"finished, (\d+) cycles", done.stdout)
+    assert ends == [said[1].replace(",", "")] * 4
