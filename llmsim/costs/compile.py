@@ -68,6 +68,7 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
     """Compiles without the cache."""
     sources = sources_of(request, available)
     notes: list[str] = list(available.notes)
+    missing: dict[str, list[str]] = {}  # where the time comes from instead of the first source -> operators
     ops: list[OpCost] = []
     linked: dict[str, None] = {}
     tabled: dict[str, list[OpCost]] = {}
@@ -75,7 +76,7 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
     collective = collective_pricer(request, available)
     for op in request.operators:
         if op.kind == "attention":
-            attentions.append(_attention(op, sources, request, notes))
+            attentions.append(_attention(op, sources, request, missing))
         elif op.kind == "collective":
             curve = own_collective(op, sources, request) or collective(op)
             if curve is None:
@@ -83,7 +84,7 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
             else:
                 tabled.setdefault(among_whom(op), []).append(_op_cost(op, curve))
         else:
-            ops.append(_loaded(op, *_first_answer(op, sources, request, notes), request, notes))
+            ops.append(_loaded(op, *_first_answer(op, sources, request, missing), request, notes))
     if not attentions:
         raise InputError(f"the model {request.model.name} has no attention operator; only transformers are modelled")
     # Collectives among the same ranks are all priced in one way, since their differences matter more than their errors.
@@ -93,6 +94,7 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
     ops.extend(extra for source in sources[:1] for extra in _extra_ops(source))
     for source in sources:
         notes.extend(note for note in source.notes() if note not in notes)
+    notes += [_missing(sources[0], list(dict.fromkeys(names)), other) for other, names in missing.items()]
     origin = dict.fromkeys([*(op.source for op in ops), *(one.source for one in attentions)])
     by_sheet = isinstance(sources[0], RooflineSource)
     if bandwidth_differs(request) and not by_sheet:
@@ -105,6 +107,11 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
         tuple(ops), first, floor, tuple(linked), tuple(notes), tuple(origin), "", more_attention=tuple(more)
     )
     return replace(costs, table_hash=hashlib.sha256(cache.pack(replace(costs, notes=()))).hexdigest()[:16])
+
+
+def _missing(first: CostSource, names: list[str], other: str) -> str:
+    verb, whose = ("is", "its time is") if len(names) == 1 else ("are", "their times are")
+    return f"{', '.join(names)} {verb} not in the {first.name} source; {whose} from {other}"
 
 
 def _unused_links(ranks: str, example: OpCost) -> str:
@@ -125,14 +132,14 @@ def _unused_bandwidth(request: CostRequest) -> str:
 
 
 def _first_answer(
-    op: Operator, sources: list[CostSource], request: CostRequest, notes: list[str]
+    op: Operator, sources: list[CostSource], request: CostRequest, missing: dict[str, list[str]]
 ) -> tuple[Curve, CostSource]:
     for index, source in enumerate(sources):
         curve = source.operator(op, op.units_of(request.counts(op.feature)))
         if curve is not None:
             curve = _by_feature(op, curve, request.counts(op.feature))
             if index:
-                notes.append(f"{op.name} is not in the {sources[0].name} source; its time is from {curve.source}")
+                missing.setdefault(curve.source, []).append(op.name)
             return curve, source
     names = " and ".join(source.name for source in sources)
     raise InputError(f'no time is known for the operator "{op.name}" on "{request.hardware_name}" in {names}')
@@ -166,14 +173,16 @@ def _loaded(op: Operator, curve: Curve, source: CostSource, request: CostRequest
     return replace(cost, drawn=table, source=f"{curve.source}, loads drawn ({routing.name})")
 
 
-def _attention(op: Operator, sources: list[CostSource], request: CostRequest, notes: list[str]) -> AttentionCost:
+def _attention(
+    op: Operator, sources: list[CostSource], request: CostRequest, missing: dict[str, list[str]]
+) -> AttentionCost:
     """Of the first source that has it; as these layers see their batch."""
     for index, source in enumerate(sources):
         cost = source.attention(op) if op.context_ranks == 1 else context_attention(op, source, request)
         if cost is None:
             continue
         if index:
-            notes.append(f"{op.name} is not in the {sources[0].name} source; its time is from {cost.source}")
+            missing.setdefault(cost.source, []).append(op.name)
         return replace(cost, name=op.name, window=op.window, chunked=op.chunked)
     names = " and ".join(source.name for source in sources)
     raise InputError(f'no time is known for the operator "{op.name}" on "{request.hardware_name}" in {names}')

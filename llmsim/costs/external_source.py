@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from llmsim.config.errors import InputError
 from llmsim.core import Provenance, UInt8
 from llmsim.costs.axes import geometric_axis
-from llmsim.costs.external import ExternalTable, Point
+from llmsim.costs.external import ATTENTION, ExternalTable, Point
+from llmsim.costs.external_checks import faster_than_light, feature_of, same_heads, same_matrix, unused_rows
 from llmsim.costs.light import Light, own_light_of
 from llmsim.costs.roofline import RooflineSource
 from llmsim.costs.source import AttentionCost, CostRequest, Curve, SplitGrid, to_ps
@@ -50,6 +51,8 @@ class ExternalSource:
         for table in tables:
             if table.ignored:
                 self._notes.append(f"{table.path}: columns that the contract does not know: {', '.join(table.ignored)}")
+            self._notes += unused_rows(table, filter(self._is_ours, table.points), request)
+        self._notes += faster_than_light(self._label, self._points, request)
 
     def _is_ours(self, point: Point) -> bool:
         if point.device and not same_device(point.device, self._request.hardware_name):
@@ -58,7 +61,7 @@ class ExternalSource:
 
     def operator(self, op: Operator, last: int) -> Curve | None:
         """Rows of its name, else of matrices of any shape; None when there are neither."""
-        feature = "sequences" if op.feature == "sequences" else "tokens"
+        feature = feature_of(op)
         named = [p for p in self._points if p.operator == op.name and feature in p.shape and same_matrix(p, op)]
         counts = np.arange(last + 1, dtype=np.float64)
         if named:
@@ -105,7 +108,7 @@ class ExternalSource:
 
     def attention(self, op: Operator) -> AttentionCost | None:
         """From "prefill" and "decode" rows; where one phase has none (a decode-only device), the roofline has it."""
-        rows = {phase: [p for p in self._points if p.operator == phase and same_heads(p, op)] for phase in PHASES}
+        rows = {phase: [p for p in self._points if p.operator == phase and same_heads(p, op)] for phase in ATTENTION}
         if not rows["prefill"] and not rows["decode"]:
             return None
         q_axis = geometric_axis(1, self._request.table_tokens, 8)
@@ -184,7 +187,6 @@ class ExternalSource:
         return self._notes
 
 
-PHASES = ("prefill", "decode")
 UW_PER_W = 1_000_000
 
 
@@ -208,14 +210,3 @@ def _mean_power_uw(points: list[Point]) -> int:
 def _watts(point: Point) -> float:
     """Mean power of a row: microjoules over microseconds. Never 0, which could not be interpolated."""
     return max((point.energy_uj or 0.0) / max(point.latency_us, 1e-6), 1e-6)
-
-
-def same_matrix(point: Point, op: Operator) -> bool:
-    """Whether a row of the operator's name is of its shape, as far as the row says."""
-    return point.get("n", op.gemm_n) == op.gemm_n and point.get("k", op.gemm_k) == op.gemm_k
-
-
-def same_heads(point: Point, op: Operator) -> bool:
-    """Whether a row of attention is of the operator's heads, as far as the row says."""
-    own = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
-    return all(point.get(name, size) == size for name, size in own.items())

@@ -1,16 +1,30 @@
 """Data sheets of devices: bundled ones, found by any usual spelling of the name, and a user's own file."""
 
 import json
+from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.rules import shown
 from llmsim.model.types import Hardware
 
 HARDWARE_DIR = Path(__file__).resolve().parent.parent / "presets" / "hardware"
 LOCATION = "llmsim/presets/hardware"
+_LEAST = {
+    "memory_bytes": 1,
+    "memory_bandwidth_bytes_per_s": 1,
+    "last_level_cache_bytes": 0,
+    "num_sms": 1,
+    "tdp_w": 1,
+    "intra_node_link_bytes_per_s": 1,
+    "decode_skew_stream_bytes_per_s": 1,
+    "l2_bandwidth_bytes_per_s": 1,
+}
+_MOST = 10**18
+"""Of any number of a data sheet: a unit was mistaken beyond it."""
 
 
 def hardware_names() -> tuple[str, ...]:
@@ -58,15 +72,34 @@ def _read(path: Path) -> Hardware:
         fields = json.loads(path.read_bytes())
         if isinstance(fields, dict):
             fields.pop("aliases", None)
-        return TypeAdapter(Hardware).validate_json(json.dumps(fields), strict=True, extra="forbid")
+        sheet = TypeAdapter(Hardware).validate_json(json.dumps(fields), strict=True, extra="forbid")
     except OSError as error:
         raise InputError(f"{path}: the data sheet cannot be read ({error.strerror or error})") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise InputError(f"{path}: {place}: {first['msg']}; see the data sheets in {LOCATION}") from None
+        raise InputError(f"{path}: {_problem(error)}; see the data sheets in {LOCATION}") from None
     except ValueError as error:
         raise InputError(f"{path}: the data sheet is not JSON ({error})") from None
+    numbers = {name: getattr(sheet, name) for name in _LEAST}
+    numbers |= {f"flops.{name}": rate for name, rate in sheet.flops.items()}
+    for name, number in numbers.items():
+        least = _LEAST.get(name, 1)
+        if number is not None and not least <= number <= _MOST:
+            raise InputError(f"{path}: {name} is {number}; a whole number from {least} to 10^18 was expected")
+    return sheet
+
+
+def _problem(error: ValidationError) -> str:
+    """The first one; a field that nobody knows comes before one that is missing, which it often explains."""
+    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "unexpected_keyword_argument")
+    first = problems[0]
+    place = ".".join(str(part) for part in first["loc"]) or "the file"
+    if first["type"] == "unexpected_keyword_argument":
+        known = [field.name for field in fields_of(Hardware)]
+        return f"{place} is not a field of a data sheet{nearest(place, known)}"
+    if first["type"] == "missing":
+        return f"{place} is missing"
+    wanted = first["msg"].removeprefix("Input should be ")
+    return f"{place} is {shown(first['input'])}; {wanted} was expected"
 
 
 def _key(name: str) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from llmsim.config.errors import InputError
 from llmsim.costs.external import ATTENTION, ExternalTable, Point, read_external
+from llmsim.costs.external_checks import same_heads, same_matrix
 from llmsim.costs.external_import import write_table
-from llmsim.costs.external_source import same_heads, same_matrix
 from llmsim.model import Operator
 from llmsim.model.hardware import same_device
 from profiler.importing.report import Report

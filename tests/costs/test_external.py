@@ -154,3 +154,37 @@ def test_a_changed_table_is_read_again(tmp_path: Path) -> None:
     write(table, [{**row, "latency_us": row["latency_us"] * 2} for row in ROWS])
     after = compile_costs(request(hardware="A40", cost_tables=(table,)))
     assert {op.name: op for op in after.ops}["o_proj"].ps[1] == 2 * {op.name: op for op in before.ops}["o_proj"].ps[1]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"operator": "qkv_prj", "tokens": 1}, '"qkv_prj" is no operator of'),
+        ({"operator": "qkv_prj", "tokens": 1}, '(did you mean "qkv_proj"?)'),
+        ({"operator": "lm_head", "tokens": 1}, "lm_head depends on sequences, which the row does not state (1 row)"),
+        ({"operator": "o_proj", "tokens": 1, "n": 7, "k": 7}, "o_proj of another shape than n="),
+        ({"operator": "decode", "sequences": 1, "cached_tokens": 1, "heads": 3}, "decode of other heads"),
+        ({"operator": "lm_head", "sequences": 1}, ""),
+        ({"operator": "decode", "sequences": 1, "cached_tokens": 1}, ""),
+    ],
+)
+def test_rows_that_no_operator_takes_are_named(tmp_path: Path, row: dict[str, Any], said: str) -> None:
+    table = write(tmp_path / "t.csv", [*ROWS, {**row, "latency_us": 1e6}])
+    notes = compile_costs(request(hardware="A40", cost_tables=(table,))).notes
+    found = [note for note in notes if "rows that are not used" in note]
+    assert len(found) == (said != "")
+    assert not said or said in found[0]
+
+
+@pytest.mark.parametrize(("latency", "fast"), [(1e-4, True), (1e5, False)])
+def test_rows_that_beat_the_data_sheet_are_named(tmp_path: Path, latency: float, fast: bool) -> None:
+    rows = [
+        {"operator": "qkv_proj", "tokens": 4096, "latency_us": latency},
+        {"operator": "gemm", "tokens": 1, "n": 4096, "k": 4096, "latency_us": latency},
+        {"operator": "decode", "sequences": 64, "cached_tokens": 4096, "latency_us": latency},
+    ]
+    table = write(tmp_path / "t.csv", rows)
+    notes = compile_costs(request(hardware="A40", cost_tables=(table,))).notes
+    said = " ".join(note for note in notes if "faster than the data sheet allows" in note)
+    named = ("qkv_proj at 4096 tokens", "gemm n=4096 k=4096", "decode attention")
+    assert [name in said for name in named] == [fast] * 3

@@ -1,9 +1,12 @@
 """Data sheets: names, physical plausibility, and a source for every number."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from llmsim.config.errors import InputError
 from llmsim.model import DTYPES, hardware_names, load_hardware
 from llmsim.model.hardware import HARDWARE_DIR
 from tests.shared_data import shared
@@ -95,3 +98,25 @@ def test_bandwidth_of_the_server_card_agrees_with_a_recorded_profile() -> None:
     hardware = load_hardware("RTXPRO6000")
     assert hardware is not None
     assert 0.85 < achieved / hardware.memory_bandwidth_bytes_per_s < 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"memory_bandwidth_bytes_per_s": -2}, "memory_bandwidth_bytes_per_s is -2; a whole number from 1 to"),
+        ({"flops": {"bf16": 0}}, "flops.bf16 is 0; a whole number from 1 to"),
+        ({"flops": {"bf16": "fast"}}, 'flops.bf16 is "fast"; a valid integer was expected'),
+        ({"num_sms": 10**30}, "num_sms is 1000000000000000000000000000000"),
+        ({"tpd_w": 300}, 'tpd_w is not a field of a data sheet (did you mean "tdp_w"?)'),
+        ({"tdp_w": None, "memory_bytes": None}, "memory_bytes is null"),
+    ],
+)
+def test_a_sheet_that_no_device_has(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    sheet = json.loads(next(HARDWARE_DIR.glob("h100*.json")).read_text()) | change
+    if "tpd_w" in change:
+        del sheet["tdp_w"]
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(sheet))
+    with pytest.raises(InputError) as caught:
+        load_hardware(str(path))
+    assert said in str(caught.value)
