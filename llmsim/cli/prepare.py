@@ -45,6 +45,7 @@ def prepare(options: RunOptions) -> Prepared:
     from llmsim.cli.unused_fields import unused_fields
     from llmsim.config import EngineOverrides, load_cluster, resolve
     from llmsim.lowering import lower
+    from llmsim.lowering.device_memory import sheet_memory, sheet_memory_notes
     from llmsim.lowering.network import idle_pool_notes
     from llmsim.scheduling.policies import PolicySpecs
     from llmsim.simulate import SimulationOptions
@@ -56,6 +57,7 @@ def prepare(options: RunOptions) -> Prepared:
         options.switches,
         options.kv_transfer,
         options.kv_transfer_mode,
+        sheet=sheet_memory(cluster.path),
     )
     lowered = lower(deployment, _lowering_options(options))
     tiers = None
@@ -67,7 +69,7 @@ def prepare(options: RunOptions) -> Prepared:
     media = options.tiers.media if options.tiers is not None else ()
     pool = idle_pool_notes(deployment, media)
     unused = (*unused_notes(options, deployment, lowered), *unused_fields(cluster, deployment, lowered, media))
-    lowered = replace(lowered, notes=(*lowered.notes, *pool, *unused))
+    lowered = replace(lowered, notes=(*sheet_memory_notes(deployment), *lowered.notes, *pool, *unused))
     workload, clients = _workload(options, lowered)
     simulation = SimulationOptions(
         router=options.router,

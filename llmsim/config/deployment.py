@@ -141,6 +141,8 @@ class Group:
     offloading: Offloading = Offloading()
     price_per_device_hour: float | None = None
     """USD; None: the data sheet's, if it has one."""
+    memory_from_sheet: tuple[str, ...] = ()
+    """Keys of npu_mem that the file leaves to the device's data sheet."""
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,16 @@ class Memory(Section):
     latency_ns: TimeNs = Field(default=0.0, alias="mem_latency", description="Latency of one access.")
 
 
-class NpuMemory(Memory):
-    """The memory of each device of an instance."""
+class NpuMemory(Section):
+    """The memory of each device of an instance; size and bandwidth that are not given are the data sheet's."""
 
+    size_gib: SizeGib | None = Field(
+        default=None, alias="mem_size", description="Capacity; the data sheet's if not given."
+    )
+    bandwidth_gb_per_s: BandwidthGbPerS | None = Field(
+        default=None, alias="mem_bw", description="Bandwidth; the data sheet's if not given."
+    )
+    latency_ns: TimeNs = Field(default=0.0, alias="mem_latency", description="Latency of one access.")
     utilization: Utilization | None = Field(
         default=None,
         alias="mem_util",

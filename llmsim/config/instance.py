@@ -78,7 +78,9 @@ class Instance(EngineOptions):
     hardware: FolderName = Field(
         description="Device: a preset's name, a folder of profile bundles, or a data sheet (.json, beside this file)."
     )
-    npu_mem: NpuMemory = Field(description="Memory of each device.")
+    npu_mem: NpuMemory | None = Field(
+        default=None, description="Memory of each device; what is not given comes from the hardware's data sheet."
+    )
     num_npus: PositiveCount | None = Field(
         default=None, description="Devices: tp_size x pp_size (x prefill_context_parallel_size)."
     )
@@ -156,6 +158,11 @@ class Instance(EngineOptions):
         default=None, description="Share of the offloaded experts that stays on the device; 0 if not given."
     )
 
+    @property
+    def memory_utilization(self) -> float | None:
+        """`npu_mem.mem_util`, if given."""
+        return None if self.npu_mem is None else self.npu_mem.utilization
+
     @cached_property
     def layout(self) -> ParallelLayout:
         """Devices, tp, pp and ep, whichever dialect gave them."""
@@ -187,5 +194,5 @@ class Instance(EngineOptions):
     @model_validator(mode="after")
     def _one_memory_utilization(self) -> Self:
         names = (*SAME_OPTION["gpu_memory_utilization"], "npu_mem.mem_util")
-        require_equal(names, (self.gpu_memory_utilization, self.npu_memory_utilization, self.npu_mem.utilization))
+        require_equal(names, (self.gpu_memory_utilization, self.npu_memory_utilization, self.memory_utilization))
         return self

@@ -18,6 +18,7 @@ from llmsim.config.deployment import (
     Processors,
     StorageSpec,
 )
+from llmsim.config.device_memory import SheetMemory, device_memory
 from llmsim.config.devices import CxlMemory, Memory, Storage
 from llmsim.config.disaggregation import resolve_disaggregation
 from llmsim.config.engine_args import CLUSTER_FILE, COMMAND_LINE, EngineArgs, Given, resolve_engine
@@ -38,12 +39,15 @@ def resolve(
     switches: frozenset[str] = frozenset(),
     kv_transfer: str | None = None,
     kv_transfer_mode: str | None = None,
+    *,
+    sheet: SheetMemory | None = None,
 ) -> Deployment:
     """The deployment that a cluster and the command line describe.
 
     For every engine option the instance wins over the command line, that over the cluster's `engine`, that over the
     engine profile; `EngineArgs.origin` says which. `switches` are offloading keys of an instance that the command line
     turned on, for instances that do not say otherwise; `kv_transfer` and `kv_transfer_mode` are the command line's.
+    `sheet` knows the memory of devices that the file does not describe.
     Raises InputError for a bad or contradictory value, NotYetError for what a later version runs.
     """
     _refuse_what_does_not_run_yet(cluster)
@@ -51,7 +55,7 @@ def resolve(
     groups: list[Group] = []
     nodes_of = _nodes_of_dp_groups(cluster)
     for location, instance in cluster.instances():
-        group = _group(cluster, location, instance, command_line, nodes_of, switches)
+        group = _group(cluster, location, instance, command_line, nodes_of, switches, sheet)
         for _ in range(instance.layout.replicas):
             groups.append(replace(group, index=len(groups)))
     nodes = tuple(
@@ -98,13 +102,14 @@ def _group(
     command_line: Given,
     nodes_of: dict[str | None, list[int]],
     switches: frozenset[str],
+    sheet: SheetMemory | None,
 ) -> Group:
     layers = [
         _file_layer(cluster, location, instance),
         command_line,
         _file_layer(cluster, ("engine",), cluster.engine),
     ]
-    memory = _memory(instance.npu_mem)
+    memory, from_sheet = device_memory(cluster, location, instance, sheet)
     profile = _profile(layers)
     layout = instance.layout
     node = location[1]
@@ -130,6 +135,7 @@ def _group(
         engine=_engine(cluster, location, layers, profile, instance, memory.capacity_bytes),
         offloading=_offloading(cluster, location, instance, switches),
         price_per_device_hour=instance.price_per_device_hour,
+        memory_from_sheet=from_sheet,
     )
 
 
@@ -199,10 +205,10 @@ def _profile(layers: list[Given]) -> EngineProfile:
 
 def _file_layer(cluster: Cluster, location: Location, options: EngineOptions) -> Given:
     values = given(options)
-    from_memory = isinstance(options, Instance) and options.npu_mem.utilization is not None
+    from_memory = isinstance(options, Instance) and options.memory_utilization is not None
     if isinstance(options, Instance) and from_memory:
         # The file's reader has checked that its other names, if given too, say the same.
-        values["gpu_memory_utilization"] = options.npu_mem.utilization
+        values["gpu_memory_utilization"] = options.memory_utilization
 
     def place(option: str) -> str:
         if option == "gpu_memory_utilization" and from_memory:

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from cluster_examples import full, instance, parsed, small, with_instance
+from cluster_examples import full, parsed, small, with_instance
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,7 +114,7 @@ def test_the_first_error_counts_the_others() -> None:
 
 def test_an_unknown_key_comes_before_what_it_leaves_missing() -> None:
     document = small()
-    memory = instance(document)["npu_mem"]
+    memory = document["nodes"][0]["cpu_mem"]
     memory["mem_sise"] = memory.pop("mem_size")
     assert 'mem_sise is not a known key (did you mean "mem_size"?) (and 1 more)' in message(json.dumps(document))
 

@@ -149,6 +149,7 @@ CHANGED: dict[str, tuple[str, Any]] = {
     for key, change in {
         "model_name": ("plain", "meta-llama/Llama-3.2-3B"),
         "hardware": ("plain", "H100"),
+        "npu_mem": ("plain", None),
         "npu_mem.mem_size": ("plain", 40),
         "npu_mem.mem_bw": ("plain", 700),
         "npu_mem.mem_latency": ("plain", 100),
