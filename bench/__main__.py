@@ -4,7 +4,6 @@ CPU seconds (user + system) of the child process, Python start included; the bes
 are noisy. Cost tables and Python's bytecode are compiled by a run before, as after a user's first.
 """
 
-import argparse
 import json
 import os
 import resource
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import engine
+from llmsim.cli.arguments import OneSentenceParser
 
 ROOT = Path(__file__).resolve().parents[1]
 H100 = "cluster_config/h100_llama31_8b.json"
@@ -93,7 +93,7 @@ def measure(benchmark: Benchmark) -> tuple[float, float, float, dict[str, object
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneSentenceParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", help="benchmarks to run; all by default; `engine`: see bench/engine.py")
     parser.add_argument("--repeat", type=int, default=3)
     arguments = parser.parse_args()

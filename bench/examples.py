@@ -1,6 +1,5 @@
 """`python -m bench.examples`: runs every example cluster and writes docs/examples.md; --check measures wall time."""
 
-import argparse
 import json
 import os
 import resource
@@ -10,6 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from llmsim.cli.arguments import OneSentenceParser
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "examples.md"
@@ -148,7 +149,7 @@ def _verdict(wall_s: float, cpu_s: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = OneSentenceParser(prog="python -m bench.examples", description=__doc__)
     parser.add_argument("--check", action="store_true", help="measure wall time instead of writing the page")
     if not parser.parse_args().check:
         rows = []

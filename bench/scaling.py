@@ -5,9 +5,8 @@ group), and 1,000 to 1,000,000 requests on one H100 (Llama-3.1-8B, 40/s). CPU se
 column takes the start-up, measured on the smallest run, away and divides by the steps.
 """
 
-import argparse
-
 from bench.__main__ import H100, Benchmark, many_groups, measure, synthetic
+from llmsim.cli.arguments import OneSentenceParser
 
 GROUPS = (1, 8, 64, 512)
 REQUESTS = (1_000, 10_000, 100_000, 1_000_000)
@@ -47,7 +46,7 @@ def show(series: list[Benchmark], repeat: int) -> None:
 
 def main() -> None:
     """Both series."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneSentenceParser(prog="python -m bench.scaling", description=__doc__)
     parser.add_argument("--repeat", type=int, default=2)
     repeat = parser.parse_args().repeat
     show(cluster_series(), repeat)

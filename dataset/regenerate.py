@@ -1,8 +1,8 @@
 """Writes the bundled traces again, byte for byte: python dataset/regenerate.py [FOLDER]."""
 
-import argparse
 from pathlib import Path
 
+from llmsim.cli.arguments import OneSentenceParser
 from llmsim.export.jsonl import write_jsonl
 from llmsim.workload import generate, parse_synthetic
 
@@ -34,6 +34,6 @@ def regenerate(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = OneSentenceParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent)
     regenerate(parser.parse_args().folder)

@@ -7,13 +7,13 @@ used where it has them. Errors are simulated minus real, percent; MAPE is over r
 the first seconds, where the real engine is still cold.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from llmsim.cli.arguments import OneSentenceParser
 from llmsim.cli.prepare import checked_options, trial
 from llmsim.config.errors import LlmsimError
 from llmsim.validation import read_recording
@@ -37,7 +37,7 @@ def run(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneSentenceParser(description=__doc__)
     parser.add_argument("log", type=Path)
     parser.add_argument("--term", action="append", default=[])
     parser.add_argument("--skip-seconds", type=float, default=2.0)

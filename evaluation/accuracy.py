@@ -6,7 +6,6 @@ DIR holds the recorded runs and published traces, which are not part of this rep
 vllm_oracle/); by default the folder shared/data beside the checkout. A section whose data is absent says so.
 """
 
-import argparse
 import contextlib
 import io
 import sys
@@ -21,6 +20,7 @@ from accuracy_data import SectionSkipped, needed
 from drain import drain_markdown, read_drain, step_price
 from targets import reach, targets_markdown
 
+from llmsim.cli.arguments import OneSentenceParser
 from llmsim.cli.checked import RunOptions
 from llmsim.cli.prepare import checked_options, trial
 from llmsim.config.errors import LlmsimError
@@ -184,7 +184,7 @@ def document(folder: Path) -> tuple[str, list[str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneSentenceParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "accuracy.md")
     arguments = parser.parse_args()

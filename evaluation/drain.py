@@ -8,7 +8,6 @@ few; the step time of a batch size is taken from those first. Requests that star
 together: how many of these ties hold is printed.
 """
 
-import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
+from llmsim.cli.arguments import OneSentenceParser
 from llmsim.cli.checked import RunOptions
 from llmsim.cli.prepare import checked_options, prepare
 from llmsim.config.errors import InputError, LlmsimError
@@ -156,7 +156,7 @@ def _notes(drains: dict[str, tuple[Drain, Price]]) -> Iterator[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneSentenceParser(description=__doc__)
     parser.add_argument("log", type=Path)
     arguments, run_arguments = parser.parse_known_args()
     try:

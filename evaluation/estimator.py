@@ -15,7 +15,6 @@ the steps as they are priced in a run, and the same with the differences that ar
   column takes the estimator's.
 """
 
-import argparse
 import contextlib
 import io
 import sys
@@ -23,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmsim.cli.arguments import OneSentenceParser
 from llmsim.costs import CompiledCosts, CostRequest, compile_costs
 from llmsim.costs.database import find_database
 from llmsim.costs.expert_routing import parse_expert_routing
@@ -162,7 +162,7 @@ def markdown(steps: Sequence[Step]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneSentenceParser(description=__doc__)
     parser.add_argument("--model", choices=sorted(MODELS), action="append")
     parser.add_argument("--card", choices=CARDS, action="append")
     parser.add_argument("--markdown", type=Path)

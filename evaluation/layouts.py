@@ -6,7 +6,6 @@ A few minutes. The tests run one layout of each structure (tests/lowering/test_e
 alike, the models, and how keys of a cluster file lead to a layout are in tests/lowering/legal.py.
 """
 
-import argparse
 import sys
 import tempfile
 import time
@@ -14,13 +13,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from llmsim.cli.arguments import OneSentenceParser
 from llmsim.model import load_model
 from tests.lowering.clusters import model
 from tests.lowering.legal import SHAPES, check_layout, legal, structure
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneSentenceParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, help="this model alone")
     chosen = parser.parse_args().shape
     print("| model | layouts | structures | folded is not expanded | seconds |\n| --- | --- | --- | --- | --- |")

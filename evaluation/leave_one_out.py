@@ -19,7 +19,6 @@ between all points. The last three are what extrapolated, scaled and analytic ti
 (`llmsim/costs/confidence.py`).
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from llmsim.cli.arguments import OneSentenceParser
 from llmsim.costs import CostRequest
 from llmsim.costs.database import Database, find_database, read_columns
 from llmsim.costs.light import Light, light_of
@@ -255,7 +255,7 @@ def markdown(found: Sequence[Errors]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneSentenceParser(description=__doc__)
     parser.add_argument("--card", choices=CARDS, action="append")
     parser.add_argument("--sample", type=int, default=400)
     parser.add_argument("--markdown", type=Path)

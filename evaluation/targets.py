@@ -6,7 +6,6 @@ The options describe the recorded deployment, at least --cluster-config and --da
 used where it has them. The constant is fitted on the first half of the requests; both columns are of all of them.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from llmsim.cli.arguments import OneSentenceParser
 from llmsim.cli.calibrate import what_can_be_fitted
 from llmsim.cli.checked import RunOptions
 from llmsim.cli.prepare import checked_options, trial
@@ -147,7 +147,7 @@ def _cell(row: Mapping[str, Any], kind: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneSentenceParser(description=__doc__)
     parser.add_argument("log", type=Path)
     parser.add_argument("--skip-seconds", type=float, default=2.0)
     parser.add_argument("--json", action="store_true")

@@ -9,11 +9,13 @@ from typing import Annotated
 import typer
 
 from llmsim.cli import guarded
+from llmsim.cli.usage import Command, Group
 from llmsim.config.errors import InputError
 
 FORMATS = ("llmservingsim", "older", "vidur", "aiconfigurator", "external")
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 app = typer.Typer(
+    cls=Group,
     help="Measures operators and serving engines on your device, and imports what others measured.",
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
     context_settings=SETTINGS,
@@ -32,7 +34,9 @@ Threads = Annotated[int, typer.Option("--threads", min=0, help="CPU threads; 0: 
 Dtype = Annotated[str | None, typer.Option("--dtype", help="bf16, fp16 or fp32; the model's by default.")]
 
 
-@app.command("measure", help="Time the operators of a model and write a profile bundle; continues where it stopped.")
+@app.command(
+    "measure", cls=Command, help="Time the operators of a model and write a profile bundle; continues where it stopped."
+)
 def measure_command(
     model: Model,
     hardware: Hardware,
@@ -82,7 +86,9 @@ def measure_command(
     return 0
 
 
-@app.command("serve-log", help="Run a trace on a real serving engine with dummy weights and record what it did.")
+@app.command(
+    "serve-log", cls=Command, help="Run a trace on a real serving engine with dummy weights and record what it did."
+)
 def serve_log_command(
     model: Model,
     dataset: Annotated[str, typer.Option("--dataset", help="Trace, in any form that llmsim run takes.")],
@@ -118,7 +124,9 @@ def serve_log_command(
     return 0
 
 
-@app.command("import", help="Read profiles that others measured and write a bundle; says what was left out and why.")
+@app.command(
+    "import", cls=Command, help="Read profiles that others measured and write a bundle; says what was left out and why."
+)
 def import_command(
     sources: Annotated[list[Path], typer.Argument(help="Files, or folders to search for .csv, .txt, .parquet, .json.")],
     model: Annotated[str, typer.Option("--model", help="Model preset, or the path of a config.json.")],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from figures.report import FigureReport, table
 from figures.runs import Workspace
+from llmsim.cli.arguments import OneSentenceParser
 
 EVALUATION = Path(__file__).resolve().parents[1]
 FIGURES = (5, 6, 7, 8, 9, 10)
@@ -36,7 +37,7 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="figures", description=__doc__)
+    parser = OneSentenceParser(prog="figures", description=__doc__)
     parser.add_argument("figures", nargs="*", type=_number, help="5 to 10; all by default")
     parser.add_argument("--artifact", type=Path, help="copy of the published artifact; also LLMSIM_ARTIFACT")
     parser.add_argument("--output", type=Path, default=EVALUATION, help="folder that receives figure_N/")

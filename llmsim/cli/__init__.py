@@ -32,10 +32,9 @@ def guarded(command: Callable[[], object], program: str = "llmsim") -> int:
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)  # imports leave no garbage: looking for it is a tenth of a short run
     import typer
 
+    from llmsim.cli.usage import PARSER_ERROR
     from llmsim.config.errors import LlmsimError
 
-    # Newer releases of typer carry click inside, older ones import it: this is the base of its errors in both.
-    parser_error = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
     _open_missing_streams()
     try:
         code = command()
@@ -56,7 +55,7 @@ def guarded(command: Callable[[], object], program: str = "llmsim") -> int:
     except OSError as error:
         return _fail(program, f"{error.filename or 'standard output'}: {error.strerror or error}", 2)
     except Exception as error:
-        if isinstance(error, parser_error):
+        if isinstance(error, PARSER_ERROR):
             return _usage(program, error)
         if os.environ.get("LLMSIM_DEBUG"):
             raise

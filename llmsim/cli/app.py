@@ -21,12 +21,14 @@ from llmsim.cli import (
     validate,
 )
 from llmsim.cli.command_line import PanelledCommand
+from llmsim.cli.usage import Command, Group
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
 
 def _new(help_text: str) -> typer.Typer:
     return typer.Typer(
+        cls=Group,
         help=help_text,
         add_completion=False,
         no_args_is_help=True,
@@ -39,7 +41,7 @@ def _new(help_text: str) -> typer.Typer:
 def _add(to: typer.Typer, name: str, help_text: str, act: Callable[..., Any], **settings: Any) -> None:
     """A verb; in the list of verbs stands its first clause, whole (typer would cut it), without what is in brackets."""
     clause = re.split(r"[.:;] ", re.sub(r" \([^)]*\)", "", help_text) + " ")[0]
-    to.command(name, help=help_text, short_help=f"{clause.strip().rstrip('.')}.", **settings)(act)
+    to.command(name, help=help_text, short_help=f"{clause.strip().rstrip('.')}.", **{"cls": Command, **settings})(act)
 
 
 app = _new("Simulates LLM serving clusters, without a GPU.")

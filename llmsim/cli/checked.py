@@ -142,7 +142,7 @@ def checked(given: CommandLine) -> RunOptions:
         **named,
         as_json=given.as_json,
         log_interval_ps=interval_ps(given.log_interval),
-        log_level=_one_of("--log-level", given.log_level.upper(), LOG_LEVELS),
+        log_level=_log_level(given.log_level),
         arrivals=given.arrivals,
         policies=_policies(engine, given),
         tiers=_tiers(given),
@@ -279,6 +279,10 @@ def _policies(engine: dict[str, Any], given: CommandLine) -> "PolicySpecs | None
     return parse_policies(
         queue_order=queue_order, victim=victim, eviction=eviction, admission=admission, scheduler=scheduler
     )
+
+
+def _log_level(name: str) -> str:
+    return name.upper() if name.upper() in LOG_LEVELS else _one_of("--log-level", name, LOG_LEVELS)
 
 
 def _one_of(option: str, value: str, known: tuple[str, ...]) -> str:

@@ -7,9 +7,9 @@ from dataclasses import fields as fields_of
 from typing import Any, get_type_hints
 
 import typer
-from typer.core import TyperCommand
 
 from llmsim.cli.options import PANELS, costs, engine, inputs, outputs, peer
+from llmsim.cli.usage import Command
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class CommandLine:
     arrivals: inputs.Arrivals = None
 
 
-class PanelledCommand(TyperCommand):
+class PanelledCommand(Command):
     """A command whose help lists its options under the headings that they name."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

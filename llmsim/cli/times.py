@@ -62,6 +62,9 @@ def show(
     ep: Annotated[int, typer.Option("--ep", help="Expert-parallel devices.")] = 1,
     source: Annotated[str, typer.Option("--source", help="auto, bundle, external, silicon or roofline.")] = "auto",
     cost_table: Annotated[list[Path] | None, typer.Option("--cost-table", help="Repeatable.")] = None,
+    profile_dir: Annotated[
+        list[Path] | None, typer.Option("--profile-dir", help="Folder of profile bundles. Repeatable.")
+    ] = None,
 ) -> int:
     """Compiles and prints; returns the exit code."""
     from llmsim.costs.compile import compile_costs
@@ -77,7 +80,7 @@ def show(
         model=config, layout=layout, dtypes=dtypes, hardware_name=hardware, hardware=load_hardware(hardware),
         group_memory_bandwidth_bytes_per_s=0, operators=operators(config, layout, dtypes), max_tokens=8192,
         max_seqs=1024, max_model_len=config.max_position_embeddings, cuda_graph_sizes=(512,), source=source,  # type: ignore[arg-type]  # checked above
-        cost_tables=tuple(cost_table or ()),
+        cost_tables=tuple(cost_table or ()), profile_dirs=tuple(profile_dir or ()),
     )  # fmt: skip
     typer.echo(explain(compile_costs(request)))
     return 0

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from llmsim.config.errors import LlmsimError
 from llmsim.core import Int64, Provenance
-from llmsim.costs.compile import compile_costs
-from llmsim.costs.source import AttentionCost, CompiledCosts, CostRequest
+from llmsim.costs.source import AttentionCost, CompiledCosts
 
 SIZES = (1, 16, 128, 512, 2048, 8192)
 DECODE_BATCHES = (1, 8, 32, 128)
@@ -99,37 +94,3 @@ def _confidence(compiled: CompiledCosts) -> str:
 
 def _row(name: str, repeat: str, cells: Sequence[str], source: str) -> str:
     return f"{name:<16}{repeat:>5} " + "".join(f"{cell:>10}" for cell in cells) + f"  {source}".rstrip()
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line: compile the tables of a model on a device and print them."""
-    from llmsim.model import Dtypes, Layout, load_hardware, load_model, operators
-
-    parser = argparse.ArgumentParser(prog="python -m llmsim.costs.explain", description=__doc__)
-    parser.add_argument("model")
-    parser.add_argument("hardware")
-    parser.add_argument("--tp", type=int, default=1)
-    parser.add_argument("--ep", type=int, default=1)
-    parser.add_argument("--source", default="auto", choices=("auto", "bundle", "silicon", "roofline"))
-    parser.add_argument("--profile-dir", type=Path, action="append", default=[])
-    options = parser.parse_args(arguments)
-    try:
-        model = load_model(options.model)
-        layout = Layout(options.tp, options.ep)
-        dtypes = Dtypes(model.weight_dtype, model.dtype, model.dtype)
-        request = CostRequest(
-            model=model, layout=layout, dtypes=dtypes, hardware_name=options.hardware,
-            hardware=load_hardware(options.hardware), group_memory_bandwidth_bytes_per_s=0,
-            operators=operators(model, layout, dtypes), max_tokens=8192, max_seqs=1024,
-            max_model_len=model.max_position_embeddings, cuda_graph_sizes=(512,),
-            profile_dirs=tuple(options.profile_dir), source=options.source,
-        )  # fmt: skip
-        sys.stdout.write(explain(compile_costs(request)) + "\n")
-    except LlmsimError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import HANGS_S
 
+from llmsim.cli import main
 from llmsim.config.errors import InputError
 from llmsim.costs import CompiledCosts, cache, compile_costs
 from llmsim.costs.axes import geometric_axis
 from llmsim.costs.compile import build
-from llmsim.costs.explain import explain, main
+from llmsim.costs.explain import explain
 from llmsim.costs.found import look
 from llmsim.costs.source import curve_from_points, to_ps
 from tests.costs.builders import LLAMA, needs_database, request, write_bundle
@@ -132,9 +133,9 @@ def test_explain_shows_every_operator_and_where_it_comes_from(capsys: pytest.Cap
     costs = compile_costs(request(hardware="A6000"))
     text = explain(costs)
     assert all(op.name in text for op in costs.ops) and "data sheet of" in text and costs.table_hash in text
-    assert main([LLAMA, "RTX4090", "--source", "roofline"]) == 0
+    assert main(["times", "show", LLAMA, "RTX4090", "--source", "roofline"]) == 0
     assert "decode of 32" in capsys.readouterr().out
-    assert main([LLAMA, "Nothing"]) == 2
+    assert main(["times", "show", LLAMA, "Nothing"]) == 2
     assert "is not known" in capsys.readouterr().err
 
 

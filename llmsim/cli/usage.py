@@ -1,0 +1,110 @@
+"""What the parser of a command line refuses, in one sentence: the option, its value, and what would have worked."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from llmsim.config.errors import InputError, nearest
+
+# Newer releases of typer carry click inside, older ones import it: these are the bases of its errors in both.
+PARSER_ERROR: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+USAGE_ERROR: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
+_KINDS = {"integer": "an integer", "number": "a number", "float": "a number"}
+
+
+class Command(TyperCommand):
+    """A verb whose wrong options are an InputError."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except USAGE_ERROR as error:
+            raise InputError(_sentence(error, self, ctx, given)) from None
+
+
+class Group(TyperGroup):
+    """Verbs under one name; an unknown one is an InputError, none at all prints the help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except USAGE_ERROR as error:
+            if not given:
+                raise
+            raise InputError(_sentence(error, self, ctx, given)) from None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except USAGE_ERROR:
+            known = self.list_commands(ctx)
+            raise InputError(
+                f'"{args[0]}" is not a command of {ctx.command_path}{nearest(args[0], known)}; '
+                f"there are {', '.join(known)}"
+            ) from None
+
+
+def _sentence(error: Any, command: Any, ctx: Any, given: Sequence[str]) -> str:
+    """`error` of the parser as a sentence about `given`, the words after the command's name."""
+    kind, see = type(error).__name__, f"(see {ctx.command_path} --help)"
+    parameters = command.get_params(ctx)
+    if kind == "NoSuchOption":
+        known = [name for one in parameters for name in (*one.opts, *one.secondary_opts) if name.startswith("-")]
+        wrong = error.option_name
+        return f"{wrong} is not an option of {ctx.command_path}{nearest(wrong, known)} {see}"
+    if kind == "BadOptionUsage":
+        return f"{_misused(error, parameters, given)} {see}"
+    if kind == "MissingParameter":
+        return f"{_name(error.param)} is missing{_meaning(error.param)} {see}"
+    if kind == "BadParameter" and error.param is not None:
+        return f"{_refused(error, command, ctx, given)} {see}"
+    extra = re.search(r"unexpected extra arguments?(?:\(s\))? \((.*)\)$", error.message)
+    if extra is None:
+        return f"{error.format_message().rstrip('.')} {see}"
+    taken = " ".join(_name(one) for one in parameters if one.param_type_name == "argument")
+    return f'"{extra[1]}" is too much: {ctx.command_path} takes {taken or "no arguments, only options"} {see}'
+
+
+def _misused(error: Any, parameters: Iterable[Any], given: Sequence[str]) -> str:
+    """An option without its value, or with one that it does not take."""
+    name = error.option_name
+    attached = [word.partition("=")[2] for word in given if word.startswith(f"{name}=")]
+    if "not take a value" in error.message:
+        return f'{name} takes no value, but "{"".join(attached[:1])}" is given; write {name} alone'
+    meaning = [_meaning(one) for one in parameters if name in one.opts]
+    return f"{name} has no value{''.join(meaning[:1])}; write one after it"
+
+
+def _refused(error: Any, command: Any, ctx: Any, given: Sequence[str]) -> str:
+    """A value of a wrong type or out of its range; the parser's own words say which there are."""
+    values, _, _ = command.make_parser(ctx).parse_args(args=list(given))
+    value = values.get(error.param.name)
+    details = getattr(error.__cause__, "errors", None)
+    if callable(details):  # of several values this is the wrong one
+        value = details()[0]["input"]
+    shown = " ".join(value) if isinstance(value, list | tuple) else value
+    reason = str(error.message).rstrip(".")
+    must = re.match(r"Input should be ([^,]*)", reason) or re.search(
+        r"is not (a valid \w+(?: range)?|in the range .*)$", reason
+    )
+    expected = re.sub(r"a valid (\w+)( range)?$", lambda found: _KINDS.get(found[1], found[0]), must[1]) if must else ""
+    return f'{_name(error.param, given)} is "{shown}"; ' + (f"it must be {expected}" if must else reason)
+
+
+def _name(parameter: Any, given: Sequence[str] = ()) -> str:
+    """How a command line names it: an option by the long name given, else its first; an argument in capitals."""
+    if parameter.param_type_name != "option":
+        return str(parameter.name).upper()
+    words = {word.partition("=")[0] for word in given}
+    return str(next((name for name in parameter.opts if name in words and name[:2] == "--"), parameter.opts[0]))
+
+
+def _meaning(parameter: Any) -> str:
+    """The first sentence of its help, in brackets."""
+    first = (getattr(parameter, "help", None) or "").split(". ")[0].rstrip(".")
+    return f" ({first})" if first else ""

@@ -1,0 +1,176 @@
+"""What the parsers refuse: every verb, every option, one sentence with the option, the value and what would work."""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmsim.cli import main, run_main
+from llmsim.cli.app import app
+from llmsim.cli.arguments import OneSentenceParser
+from llmsim.cli.command_line import CommandLine
+from profiler.cli import app as profiler_app
+from profiler.cli import main as profiler_main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def verbs(of: typer.Typer, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for group in of.registered_groups:
+        assert group.typer_instance is not None
+        yield from verbs(group.typer_instance, *names, str(group.name))
+    for command in of.registered_commands:
+        yield (*names, str(command.name)), command.callback
+
+
+def kinds(annotation: Any) -> set[Any]:
+    """int, float, bool, ... of an annotation, None and the text of typer left out."""
+    origin = get_origin(annotation)
+    if origin in (UnionType, Union, list):
+        return {kind for part in get_args(annotation) for kind in kinds(part)} - {type(None)}
+    return kinds(get_args(annotation)[0]) if hasattr(annotation, "__metadata__") else {annotation}
+
+
+def options(of: typer.Typer, name: tuple[str, ...], callback: Any) -> Iterator[tuple[str, Any]]:
+    """(--option, its kinds) of a verb."""
+    command: Any = typer.main.get_command(of)
+    for word in name:
+        command = command.commands[word]
+    hints = get_type_hints(CommandLine if name == ("run",) else callback, include_extras=True)
+    for parameter in command.params:
+        if parameter.param_type_name == "option" and parameter.name in hints:
+            yield parameter.opts[0], kinds(hints[parameter.name])
+
+
+LLMSIM = [(main, "llmsim", *verb) for verb in verbs(app)]
+PROFILER = [(profiler_main, "profiler", *verb) for verb in verbs(profiler_app)]
+EVERY = pytest.mark.parametrize(
+    ("program", "called", "name", "callback"), LLMSIM + PROFILER, ids=lambda value: str(value)[:40]
+)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], program: Any, called: str, *words: str) -> str:
+    capsys.readouterr()
+    assert program(list(words)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"{called}: error: ") and captured.err.count("\n") == 1
+    return captured.err.removeprefix(f"{called}: error: ").strip()
+
+
+@EVERY
+def test_an_unknown_option_is_named_with_the_nearest(
+    program: Any, called: str, name: tuple[str, ...], callback: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "allow_extra_args" in str(callback) or name in (("calibrate",), ("graph", "step")):
+        pytest.skip("its options of `run` are checked by `run`")
+    said = refusal(capsys, program, called, *name, "--no-such-thing", "3")
+    assert said.startswith("--no-such-thing is not an option of ") and said.endswith(f"{' '.join(name)} --help)")
+
+
+@EVERY
+def test_every_option_says_what_is_wrong_with_its_value(
+    program: Any, called: str, name: tuple[str, ...], callback: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = ["log"] if name == ("calibrate",) else []
+    for option, kind in options(app if program is main else profiler_app, name, callback):
+        if kind == {bool}:
+            said = refusal(capsys, program, called, *name, *first, f"{option}=maybe")
+            assert said.startswith(f'{option} takes no value, but "maybe" is given; write {option} alone')
+            continue
+        said = refusal(capsys, program, called, *name, *first, option)
+        assert said.startswith(f"{option} has no value") and "; write one after it (see " in said
+        if kind <= {int, float}:
+            said = refusal(capsys, program, called, *name, *first, option, "ab c")
+            assert said.startswith(f'{option} is "ab c"; it must be a{"n integer" if kind == {int} else " number"}')
+
+
+def test_other_names_ranges_and_words_too_many(capsys: pytest.CaptureFixture[str]) -> None:
+    start = ["--cluster-config", "a", "--dataset", "b"]
+    assert refusal(capsys, run_main, "llmsim", *start, "--num-req=x").startswith(
+        '--num-req is "x"; it must be an integer'
+    )
+    assert '(did you mean "--num-reqs"?)' in refusal(capsys, run_main, "llmsim", *start, "--numreqs", "3")
+    said = refusal(capsys, main, "llmsim", "cluster", "some/model", "H100", "-n", "0")
+    assert said.startswith('--instances is "0"; it must be') and "1" in said
+    said = refusal(capsys, main, "llmsim", "cluster", "some/model", "H100", "more", "words")
+    assert said.startswith('"more words" is too much: ') and "takes MODEL HARDWARE" in said
+    assert '"more" is too much' in refusal(capsys, run_main, "llmsim", *start, "more")
+    assert refusal(capsys, run_main, "llmsim", *start[:2]).startswith("--dataset is missing (Trace")
+    assert refusal(capsys, main, "llmsim", "cluster", "some/model").startswith("HARDWARE is missing (A device")
+
+
+@pytest.mark.parametrize(("words", "known"), [(["rum"], '(did you mean "run"?)'), (["trace", "x"], "inspect")])
+def test_an_unknown_verb_is_met_with_those_that_exist(
+    words: list[str], known: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refusal(capsys, main, "llmsim", *words)
+    assert said.startswith(f'"{words[-1]}" is not a command of ') and known in said
+
+
+@given(st.text(min_size=1).filter(lambda text: not text.startswith("-")))
+def test_any_text_in_place_of_a_number_is_a_number_or_named(text: str) -> None:
+    from contextlib import redirect_stderr
+    from io import StringIO
+
+    with redirect_stderr(StringIO()) as stream:
+        assert run_main(["--cluster-config", "nowhere", "--dataset", "b", "--seed", text]) == 2
+    said = stream.getvalue()
+    assert said.startswith(("llmsim: error: --seed is ", "llmsim: error: nowhere does not exist"))
+
+
+def parser() -> OneSentenceParser:
+    made = OneSentenceParser(prog="python -m thing")
+    made.add_argument("log", type=Path)
+    made.add_argument("--repeat", "-r", type=int)
+    made.add_argument("--share", type=float)
+    made.add_argument("--card", choices=("A100", "H100"))
+    made.add_argument("--json", action="store_true")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "log is missing"),
+        (["a", "--repeat", "x"], '--repeat is "x"; it must be an integer'),
+        (["a", "-r", "x"], '--repeat is "x"; it must be an integer'),
+        (["a", "--share", "half"], '--share is "half"; it must be a number'),
+        (["a", "--card", "H1000"], '--card is "H1000"; it may be A100, H100'),
+        (["a", "--repeat"], "--repeat has no value; write one after it"),
+        (["a", "--json=3"], '--json takes no value, but "3" is given; write --json alone'),
+        (["a", "--repeats", "3"], '--repeats is not an option (did you mean "--repeat"?)'),
+        (["a", "b"], '"b" is too much: it takes log'),
+    ],
+)
+def test_programs_beside_the_package_say_it_alike(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(words)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"python -m thing: error: {sentence} (see python -m thing --help)\n"
+
+
+def test_all_programs_beside_the_package_use_that_parser() -> None:
+    found = [
+        str(path.relative_to(ROOT))
+        for folder in ("llmsim", "profiler", "bench", "evaluation", "dataset")
+        for path in (ROOT / folder).rglob("*.py")
+        if "ArgumentParser(" in path.read_text(encoding="utf-8") and path.name != "arguments.py"
+    ]
+    assert found == [] and issubclass(OneSentenceParser, argparse.ArgumentParser)
+
+
+def test_one_of_them_run() -> None:
+    done = subprocess.run([sys.executable, "-m", "bench", "--repeat", "x"], capture_output=True, text=True, cwd=ROOT)
+    said = 'python -m bench: error: --repeat is "x"; it must be an integer (see python -m bench --help)\n'
+    assert (done.returncode, done.stderr, done.stdout) == (2, said, "")
