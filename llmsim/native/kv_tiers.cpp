@@ -15,6 +15,9 @@ KvTiers::KvTiers(KvTiersConfig config, Fabric& fabric, Callbacks callbacks)
     if (pool.capacity_bytes < 0) throw std::invalid_argument("a pool of KV of a negative size");
     if (pool.queue_depth < 0 || pool.read_latency < 0 || pool.write_latency < 0)
       throw std::invalid_argument("a pool of KV with a negative queue depth or latency");
+    if (pool.queue_depth > 0 && pool.place == config_.striped && !config_.stripes.empty())
+      throw std::invalid_argument(
+          "a pool of KV on several memories with a queue depth; each of them needs its own queue");
     pools_.emplace_back(pool);
   }
   for (std::size_t i = 0; i < config_.groups.size(); ++i) {

@@ -40,6 +40,7 @@ def run(
     budget: int = 256,
     pool_bytes_per_s: int = 10**9,
     stripes: int = 0,
+    stripes_depth: int = 0,
 ) -> Any:
     """Rows of (arrival in ps, prompt, output); every group has the pools of `capacity_chunks`, in order of lookup.
 
@@ -69,7 +70,7 @@ def run(
             striped = stripes and level == 0
             if not striped or owner == 0:
                 place = fabric.add_place(0, (fabric.add_link(pool_bytes_per_s, 0),) * 2, (-1, -1))
-            size, how = chunks * CHUNK * BYTES * ranks, (0, 0, 0) if striped else storage
+            size, how = chunks * CHUNK * BYTES * ranks, (stripes_depth, 0, 0) if striped else storage
             pool = config.add_pool(f"{level}.{owner}", size, getattr(_native.TierEviction, eviction), place, *how)
             for group in range(groups) if shared else (owner,):
                 lists[group].append(pool)
@@ -105,6 +106,12 @@ def step(tokens: int, sequences: int = 1) -> int:
 LATER = 10**12
 SAME = [1, 2, 3, 4]
 """Content of 16 tokens in blocks of 4."""
+
+
+def test_memories_over_which_kv_is_spread_have_no_common_queue() -> None:
+    with pytest.raises(ValueError, match="several memories with a queue depth"):
+        run([(0, 16, 2)], keys=[SAME], stripes=2, stripes_depth=4)
+    run([(0, 16, 2)], keys=[SAME], stripes=2)
 
 
 def test_a_recall_delays_its_batch_by_the_links_and_saves_the_computing() -> None:
