@@ -12,6 +12,7 @@ from llmsim.core import PS_PER_S, Clients, HandoverColumns, RequestColumns, Resu
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.kv_tiers import LoweredTiers
 from llmsim.results.invariants import check_invariants
+from llmsim.results.kept_series import KeptSeries, SeriesSink
 from llmsim.results.processing import with_output_processing
 from llmsim.routing import RouterSpec
 from llmsim.scheduling.policies import PolicySpecs
@@ -24,13 +25,14 @@ Progress = Callable[["_native.Simulation"], None]
 
 @dataclass(frozen=True)
 class SimulationOptions:
-    """How to run; `series_interval_ps` 0 records no series."""
+    """How to run; `series_interval_ps` 0 records no series, nor does `record_series` False (power has its own)."""
 
     router: RouterSpec = field(default_factory=RouterSpec)
     decode_router: RouterSpec = field(default_factory=RouterSpec)
     """Chooses where a disaggregated request is decoded."""
     seed: int = 0
     series_interval_ps: int = PS_PER_S
+    record_series: bool = True
     record_steps: bool = False
     policies: PolicySpecs = field(default_factory=PolicySpecs)
     tiers: LoweredTiers | None = None
@@ -48,24 +50,35 @@ def simulate(
     workload: Workload,
     options: SimulationOptions,
     progress: Progress | None = None,
+    sink: SeriesSink | None = None,
 ) -> Results:
     """Runs to the end, or until KeyboardInterrupt: then the results cover what was done and say `interrupted`.
+
+    The rows of the series go to `sink` while the run goes on, and what it keeps is in the results; without one, all.
 
     Raises InvariantError when the simulation stalls, which is a defect of the simulator, InputError when a router, a
     policy or a scheduler written in Python fails, and InfeasibleError when simulated times leave the clock's range.
     """
     simulation = native_simulation(deployment, workload, options)
+    sink = sink or KeptSeries()
     interrupted = False
     try:
         with errors_named(simulation, deployment, workload, options):
-            while not simulation.run(EVENTS_PER_CALL):
+            ended = False
+            while not ended:
+                ended = simulation.run(EVENTS_PER_CALL)
                 if progress is not None:
                     progress(simulation)
-            if progress is not None:
-                progress(simulation)
+                _hand_over_series(simulation, sink)
     except KeyboardInterrupt:
         interrupted = True
-    return _results(deployment, workload, simulation, interrupted, options.series_interval_ps)
+        _hand_over_series(simulation, sink)
+    return _results(deployment, workload, simulation, interrupted, options.series_interval_ps, sink)
+
+
+def _hand_over_series(simulation: "_native.Simulation", sink: SeriesSink) -> None:
+    sink.add("series", simulation.take_series())
+    sink.add("kv_tiers", simulation.take_kv_tier_series())
 
 
 @contextmanager
@@ -111,7 +124,7 @@ def native_simulation(
         key_offsets=workload.key_offsets,
         keys=workload.keys,
         granularity=workload.granularity,
-        series_interval_ps=options.series_interval_ps,
+        series_interval_ps=options.series_interval_ps if options.record_series else 0,
     )
     _refuse_what_a_python_scheduler_does_not_do(deployment, options)
     for group in deployment.groups:
@@ -227,6 +240,7 @@ def _results(
     simulation: "_native.Simulation",
     interrupted: bool,
     interval_ps: int,
+    sink: SeriesSink,
 ) -> Results:
     emissions = _native.Emissions(simulation)
     values, counts = emissions.inter_token_latencies()
@@ -239,10 +253,10 @@ def _results(
         itl_counts=counts,
         itl_of=emissions.inter_token_latencies_of,
         steps=simulation.steps(),
-        series=simulation.series(),
+        series=sink.columns("series"),
         counters=simulation.counters(),
         kv_tiers=tuple(simulation.kv_tiers()),
-        kv_tier_series=simulation.kv_tier_series(),
+        kv_tier_series=sink.columns("kv_tiers"),
         time_shares=tuple(
             TimeShare(group, *deployment.operator(group, op), ps) for group, op, ps in simulation.busy_time()
         ),

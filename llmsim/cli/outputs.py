@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from llmsim.cli.checked import RunOptions
     from llmsim.config import Deployment
     from llmsim.config.deployment import Offloading
+    from llmsim.export.series_files import SeriesFiles
     from llmsim.lowering import LoweredDeployment
 
+TIMELINE_ROWS = 2_000_000
+"""Of a series in a timeline: each is eleven counters of some twenty bytes, and viewers load some hundred MB."""
 NAMED = 3
 """How many rejected requests a message names."""
 
@@ -47,7 +50,11 @@ def _inputs(options: "RunOptions") -> list[Path]:
 
 
 def write_outputs(
-    options: "RunOptions", deployment: "Deployment", lowered: "LoweredDeployment", results: Results
+    options: "RunOptions",
+    deployment: "Deployment",
+    lowered: "LoweredDeployment",
+    results: Results,
+    series: "SeriesFiles",
 ) -> int:
     """Files first, then stdout, then one sentence on stderr for what went wrong; the exit code says which.
 
@@ -60,9 +67,9 @@ def write_outputs(
     if options.output is not None:
         writers.append(lambda: _write_csv(options, results))
     if options.run_dir is not None:
-        writers.append(lambda: _write_run_dir(options, deployment, lowered, results, report))
+        writers.append(lambda: _write_run_dir(options, deployment, lowered, results, report, series))
     if options.timeline is not None:
-        writers.append(lambda: _write_timeline(options, deployment, lowered, results))
+        writers.append(lambda: _write_timeline(options, deployment, lowered, results, series))
     writers.append(lambda: _print_report(options, lowered, report))
     errors = []
     for write in writers:
@@ -83,12 +90,25 @@ def _write_csv(options: "RunOptions", results: Results) -> None:
 
 
 def _write_timeline(
-    options: "RunOptions", deployment: "Deployment", lowered: "LoweredDeployment", results: Results
+    options: "RunOptions",
+    deployment: "Deployment",
+    lowered: "LoweredDeployment",
+    results: Results,
+    series: "SeriesFiles",
 ) -> None:
     from llmsim.export.timeline import write_timeline
     from llmsim.export.timeline_gauges import GroupOperators
 
     assert options.timeline is not None
+    for table in ("series", "kv_tiers"):
+        if series.kept.too_long(table):
+            rows = series.kept.num_rows[table]
+            wanted = options.log_interval_ps * rows / TIMELINE_ROWS / 1e12
+            raise InputError(
+                f"--timeline {options.timeline} was not written: the series has {rows} rows, of which a timeline takes "
+                f"{TIMELINE_ROWS}; --log-interval {options.log_interval_ps / 1e12:g} is too short for so long a run, "
+                f"give {wanted:.2g} or more"
+            )
     groups = [GroupOperators(group.operators, group.program_costs) for group in lowered.groups]
     how = deployment.disaggregation
     write_timeline(options.timeline, results, groups, layerwise=how is not None and how.layerwise)
@@ -136,6 +156,7 @@ def _write_run_dir(
     lowered: "LoweredDeployment",
     results: Results,
     report: dict[str, Any],
+    series: "SeriesFiles",
 ) -> None:
     from llmsim.export.run_dir import RunRecord, write_run_dir
 
@@ -163,7 +184,7 @@ def _write_run_dir(
         },
         table_hashes={f"group {g.info.index}": g.costs.table_hash for g in lowered.groups},
     )
-    write_run_dir(options.run_dir, results, report, record)
+    write_run_dir(options.run_dir, results, report, record, series)
 
 
 def _offloading(offloading: "Offloading") -> dict[str, Any]:

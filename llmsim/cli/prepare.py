@@ -71,12 +71,14 @@ def prepare(options: RunOptions) -> Prepared:
     unused = (*unused_notes(options, deployment, lowered), *unused_fields(cluster, deployment, lowered, media))
     lowered = replace(lowered, notes=(*sheet_memory_notes(deployment), *lowered.notes, *pool, *unused))
     workload, clients = _workload(options, lowered)
+    recorded = options.run_dir is not None or options.timeline is not None
     simulation = SimulationOptions(
         router=options.router,
         decode_router=options.decode_router,
         seed=options.seed,
         series_interval_ps=options.log_interval_ps,
-        record_steps=options.run_dir is not None or options.timeline is not None,
+        record_series=recorded or options.log_level != "WARNING",
+        record_steps=recorded,
         clients=clients,
         tiers=tiers,
         check_every_step=options.check_every_step,

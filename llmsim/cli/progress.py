@@ -18,7 +18,6 @@ class Progress:
         self._interval_ps = options.log_interval_ps
         self._heartbeats = options.log_level != "WARNING"
         self._blocks = [group.info.num_blocks for group in deployment.groups]
-        self._printed = 0
         self._bar: Any = None
 
     def __enter__(self) -> "Progress":
@@ -48,9 +47,8 @@ class Progress:
     def _print_heartbeats(self, simulation: "_native.Simulation") -> None:
         from llmsim.report.text import heartbeat
 
-        series = simulation.series(self._printed)
-        count = len(series["time_ps"])
-        for i in range(count):
+        series = simulation.series()  # since it was last taken, which is after every call
+        for i in range(len(series["time_ps"])):
             row = {name: int(column[i]) for name, column in series.items()}
             line = heartbeat(row, interval_ps=self._interval_ps, total_blocks=self._blocks[row["group"]])
             try:
@@ -58,7 +56,6 @@ class Progress:
             except OSError:  # nobody can read them: the run matters more
                 self._heartbeats = False
                 return
-        self._printed += count
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

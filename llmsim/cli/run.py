@@ -18,20 +18,23 @@ def command(context: typer.Context, given: CommandLine) -> int:
 
 def run(options: RunOptions) -> int:
     """Runs it; returns the exit code. Everything that can be wrong with the input is found before the run."""
-    from llmsim.cli.outputs import check_outputs, write_outputs
+    from llmsim.cli.outputs import TIMELINE_ROWS, check_outputs, write_outputs
     from llmsim.cli.prepare import prepare
     from llmsim.cli.progress import Progress
     from llmsim.cli.signals import terminable, undisturbed
+    from llmsim.export.series_files import SeriesFiles
     from llmsim.simulate import simulate
 
     check_outputs(options)
     prepared = prepare(options)
     lowered, workload = prepared.lowered, prepared.workload
-    with terminable(), Progress(len(workload), lowered, options) as progress:
-        results = simulate(lowered, workload, prepared.simulation, progress.update)
-    if options.require:
-        from llmsim.cli.required import require
+    keep = TIMELINE_ROWS if options.timeline is not None else 0
+    with SeriesFiles(options.run_dir, keep) as series:
+        with terminable(), Progress(len(workload), lowered, options) as progress:
+            results = simulate(lowered, workload, prepared.simulation, progress.update, series)
+        if options.require:
+            from llmsim.cli.required import require
 
-        require(options.require, lowered, results)
-    with undisturbed():
-        return write_outputs(options, prepared.deployment, lowered, results)
+            require(options.require, lowered, results)
+        with undisturbed():
+            return write_outputs(options, prepared.deployment, lowered, results, series)

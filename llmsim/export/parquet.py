@@ -1,6 +1,7 @@
 """Parquet files of the requests, steps and series of a run; times are int64 ps, null where they never happened."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,32 @@ _ROWS_AT_ONCE = 8192
 def write_columns(columns: Mapping[str, NDArray[Any]], schema: Sequence[Column], path: str | Path) -> None:
     """Writes steps or series: the columns of `schema`, empty where the run recorded none. Raises InputError where
     `path` cannot be written."""
+    with parquet_writer(path, schema) as writer:
+        writer.write_batch(record_batch(columns, schema))
+
+
+@contextmanager
+def parquet_writer(path: str | Path, schema: Sequence[Column]) -> Iterator[Any]:
+    """A pyarrow writer of these columns, whose file is in its place when the block ends without an exception. Raises
+    InputError where `path` cannot be written."""
+    with _writer(path, _arrow_schema(schema)) as writer:
+        yield writer
+
+
+def record_batch(columns: Mapping[str, NDArray[Any]], schema: Sequence[Column]) -> "pa.RecordBatch":
+    """Rows for `parquet_writer`; without columns, none."""
     import pyarrow as pa
 
-    fields = [pa.field(column.name, pa.from_numpy_dtype(column.dtype), False, _meaning(column)) for column in schema]
     arrays = [pa.array(np.asarray(columns.get(column.name, ()), dtype=column.dtype)) for column in schema]
-    _write(path, pa.schema(fields), [pa.record_batch(arrays, schema=pa.schema(fields))])
+    return pa.record_batch(arrays, schema=_arrow_schema(schema))
+
+
+def _arrow_schema(schema: Sequence[Column]) -> "pa.Schema":
+    import pyarrow as pa
+
+    return pa.schema(
+        [pa.field(column.name, pa.from_numpy_dtype(column.dtype), False, _meaning(column)) for column in schema]
+    )
 
 
 def write_requests(results: Results, path: str | Path) -> None:
@@ -130,11 +152,17 @@ def _inter_token(results: Results, rows: slice, list_type: "pa.DataType") -> "pa
 
 
 def _write(path: str | Path, schema: "pa.Schema", batches: Any) -> None:
+    with _writer(path, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+@contextmanager
+def _writer(path: str | Path, schema: "pa.Schema") -> Iterator[Any]:
     import pyarrow.parquet as pq
 
     with atomic_writer(path, "wb") as stream, pq.ParquetWriter(stream, schema, compression="zstd") as writer:
-        for batch in batches:
-            writer.write_batch(batch)
+        yield writer
 
 
 def _meaning(column: Column) -> dict[str, str]:

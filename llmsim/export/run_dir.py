@@ -16,7 +16,8 @@ from llmsim.core import Results
 from llmsim.export.files import check_writable_folder
 from llmsim.export.json import write_json
 from llmsim.export.parquet import write_columns, write_requests
-from llmsim.results.tables import KV_TIER_SERIES, POWER, SERIES, STEPS
+from llmsim.export.series_files import SeriesFiles
+from llmsim.results.tables import POWER, STEPS
 
 SCHEMA_VERSION = 1
 
@@ -34,8 +35,16 @@ class RunRecord:
     host: Mapping[str, Any] = field(default_factory=dict)
 
 
-def write_run_dir(folder: str | Path, results: Results, summary: Mapping[str, Any], record: RunRecord) -> None:
+def write_run_dir(
+    folder: str | Path,
+    results: Results,
+    summary: Mapping[str, Any],
+    record: RunRecord,
+    written: SeriesFiles | None = None,
+) -> None:
     """Writes requests, steps, series and summary, then manifest.json: where that is there, the rest is complete.
+
+    `written` holds the series, where the run wrote them on its way; else they are in `results`.
 
     All but the manifest's "host" is the same bytes for the same run (Parquet: with the same pyarrow). Files of an
     earlier run are replaced one by one, and tables that this one does not have are removed. Raises InputError where
@@ -45,15 +54,24 @@ def write_run_dir(folder: str | Path, results: Results, summary: Mapping[str, An
     (target / "manifest.json").unlink(missing_ok=True)
     write_requests(results, target / "requests.parquet")
     write_columns(results.steps, STEPS, target / "steps.parquet")
-    write_columns(results.series, SERIES, target / "series.parquet")
+    written = written or _all_at_once(target, results)
+    written.finish("series")
     for name in ("kv_tiers.parquet", "power.parquet"):
         (target / name).unlink(missing_ok=True)
     if results.kv_tiers:
-        write_columns(results.kv_tier_series, KV_TIER_SERIES, target / "kv_tiers.parquet")
+        written.finish("kv_tiers")
     if results.energy is not None:
         write_columns(results.energy.series, POWER, target / "power.parquet")
     write_json(summary, target / "summary.json")
     write_json(_manifest(record), target / "manifest.json")
+
+
+def _all_at_once(folder: Path, results: Results) -> SeriesFiles:
+    files = SeriesFiles(folder, 0)
+    for table, columns in (("series", results.series), ("kv_tiers", results.kv_tier_series)):
+        if len(columns):
+            files.add(table, columns)  # type: ignore[arg-type]  # mypy widens the names
+    return files
 
 
 def _manifest(record: RunRecord) -> dict[str, Any]:

@@ -82,17 +82,17 @@ nb::list kv_tier_rows(const Simulation& simulation) {
   return rows;
 }
 
-nb::dict kv_tier_series(const Simulation& simulation) {
-  const TierSeries s = simulation.kv_tiers() == nullptr ? TierSeries{} : simulation.kv_tiers()->series();
+nb::dict take_kv_tier_series(Simulation& simulation) {
+  TierSeries s = simulation.take_kv_tier_series();
   nb::dict d;
-  d["time_ps"] = to_array(s.time_ps);
-  d["pool"] = to_array(s.pool);
-  d["used_bytes"] = to_array(s.used_bytes);
-  d["hit_tokens"] = to_array(s.hit_tokens);
-  d["recalled_bytes"] = to_array(s.recalled_bytes);
-  d["written_bytes"] = to_array(s.written_bytes);
-  d["evicted_chunks"] = to_array(s.evicted_chunks);
-  d["thrashed_chunks"] = to_array(s.thrashed_chunks);
+  d["time_ps"] = to_array(std::move(s.time_ps));
+  d["pool"] = to_array(std::move(s.pool));
+  d["used_bytes"] = to_array(std::move(s.used_bytes));
+  d["hit_tokens"] = to_array(std::move(s.hit_tokens));
+  d["recalled_bytes"] = to_array(std::move(s.recalled_bytes));
+  d["written_bytes"] = to_array(std::move(s.written_bytes));
+  d["evicted_chunks"] = to_array(std::move(s.evicted_chunks));
+  d["thrashed_chunks"] = to_array(std::move(s.thrashed_chunks));
   return d;
 }
 

@@ -77,25 +77,19 @@ nb::dict step_columns(const Simulation& s) {
   return d;
 }
 
-// Rows from `first` on, so that heartbeats can be printed while the run goes on.
-nb::dict series_columns(const Simulation& s, std::size_t first) {
-  const Series& r = s.series();
-  const auto tail = [first](const auto& column) {
-    using Column = std::decay_t<decltype(column)>;
-    return to_array(Column(column.begin() + static_cast<std::ptrdiff_t>(std::min(first, column.size())), column.end()));
-  };
+nb::dict series_columns(Series series) {
   nb::dict d;
-  d["time_ps"] = tail(r.time_ps);
-  d["group"] = tail(r.group);
-  d["running"] = tail(r.running);
-  d["waiting"] = tail(r.waiting);
-  d["kv_blocks_used"] = tail(r.kv_blocks_used);
-  d["kv_blocks_cached"] = tail(r.kv_blocks_cached);
-  d["prompt_tokens"] = tail(r.prompt_tokens);
-  d["generation_tokens"] = tail(r.generation_tokens);
-  d["hit_tokens"] = tail(r.hit_tokens);
-  d["queried_tokens"] = tail(r.queried_tokens);
-  d["preemptions"] = tail(r.preemptions);
+  d["time_ps"] = to_array(std::move(series.time_ps));
+  d["group"] = to_array(std::move(series.group));
+  d["running"] = to_array(std::move(series.running));
+  d["waiting"] = to_array(std::move(series.waiting));
+  d["kv_blocks_used"] = to_array(std::move(series.kv_blocks_used));
+  d["kv_blocks_cached"] = to_array(std::move(series.kv_blocks_cached));
+  d["prompt_tokens"] = to_array(std::move(series.prompt_tokens));
+  d["generation_tokens"] = to_array(std::move(series.generation_tokens));
+  d["hit_tokens"] = to_array(std::move(series.hit_tokens));
+  d["queried_tokens"] = to_array(std::move(series.queried_tokens));
+  d["preemptions"] = to_array(std::move(series.preemptions));
   return d;
 }
 

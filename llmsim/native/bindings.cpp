@@ -149,7 +149,9 @@ void bind_columns(nb::class_<Simulation>& simulation) {
       .def("handovers", &handover_columns)
       .def("fabric", &fabric_columns, "Per link of the shared network, as it numbers them.")
       .def("steps", &step_columns)
-      .def("series", &series_columns, "first"_a = 0)
+      .def(
+          "series", [](const Simulation& s) { return series_columns(s.series()); }, "Since it was last taken.")
+      .def("take_series", [](Simulation& s) { return series_columns(s.take_series()); })
       .def("counters", &counter_columns)
       .def("accepted_at", &accepted_at, "Per group, how many drafts of each position held.")
       .def("blame", &blame_columns)
@@ -157,7 +159,7 @@ void bind_columns(nb::class_<Simulation>& simulation) {
       .def("attention_reach", &attention_reach)
       .def("table_rows", &table_rows)
       .def("kv_tiers", &kv_tier_rows)
-      .def("kv_tier_series", &kv_tier_series)
+      .def("take_kv_tier_series", &take_kv_tier_series)
       .def("activity", [](const Simulation& s, std::size_t group) { return group_activity(*s.groups().at(group)); })
       .def("schedule", [](const Simulation& s, std::size_t group) {
         const auto& schedule = s.groups().at(group)->schedule;

@@ -49,7 +49,7 @@ void bind_policies(nb::module_& m);
 void bind_kv_tiers(nb::module_& m);
 // What the pools of KV below the groups did, one entry each.
 nb::list kv_tier_rows(const Simulation& simulation);
-nb::dict kv_tier_series(const Simulation& simulation);
+nb::dict take_kv_tier_series(Simulation& simulation);
 // Methods that choose the admission policy of a simulation.
 void bind_set_admission(nb::class_<Simulation>& simulation);
 void bind_offload(nb::module_& m);
@@ -60,7 +60,7 @@ void bind_set_router(nb::class_<Simulation>& simulation);
 // Columns of a simulation as dictionaries of numpy arrays; names and units in llmsim/core.py.
 nb::dict schedule_columns(const ScheduleRecorder& recorder);
 nb::dict step_columns(const Simulation& simulation);
-nb::dict series_columns(const Simulation& simulation, std::size_t first);
+nb::dict series_columns(Series series);
 nb::dict request_columns(const Simulation& simulation);
 // None where nothing is disaggregated.
 nb::object handover_columns(const Simulation& simulation);

@@ -142,7 +142,8 @@ class KvTiers final : public TransferOwner {
   bool parks() const { return config_.parks; }
   // The interval that ends at `now` is over.
   void sample(Ps now);
-  const TierSeries& series() const { return series_; }
+  // Hands over what was recorded since the last call.
+  TierSeries take_series() { return std::exchange(series_, {}); }
   void landed(TransferId transfer, std::uint64_t token, Ps now) override;
   // Recounts the pools, and what is on its way to and from them (invariant 4). O(chunks).
   bool consistent() const;

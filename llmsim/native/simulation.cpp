@@ -6,13 +6,14 @@ namespace llmsim {
 
 bool Simulation::run(std::int64_t max_events) {
   if (!started_) start();
+  const std::size_t most_rows = series_.time_ps.size() + kSeriesRows;
   for (; max_events > 0 && !events_.empty(); --max_events) {
     const Event event = events_.top();
     const bool pointless = stale(event);
-    if (!pointless && event.time > horizon_) return stop_at_horizon();
+    if (!pointless && event.time > horizon_) return stop_at_horizon(most_rows);
+    if (!pointless && !sampled_until(event.time - 1, most_rows)) return false;
     events_.pop();
     if (pointless) continue;
-    while (series_interval_ > 0 && next_sample_ < event.time) record_series();
     if (router_->next_sample() < event.time) router_->sample(event.time);
     if (handovers_ && handovers_->router().next_sample() < event.time) handovers_->router().sample(event.time);
     if (event.time < now_) throw std::logic_error("invariant 3: the clock went back");
@@ -24,15 +25,15 @@ bool Simulation::run(std::int64_t max_events) {
   }
   if (!events_.empty()) return false;
   check_finished();
-  if (series_interval_ > 0 && (series_.time_ps.empty() || series_.time_ps.back() < now_)) {
+  if (series_interval_ > 0 && last_sample_ < now_) {
     next_sample_ = now_;  // the last, shorter interval
     record_series();
   }
   return true;
 }
 
-bool Simulation::stop_at_horizon() {
-  while (series_interval_ > 0 && next_sample_ <= horizon_) record_series();
+bool Simulation::stop_at_horizon(std::size_t most_rows) {
+  if (!sampled_until(horizon_, most_rows)) return false;
   now_ = horizon_;
   at_horizon_ = true;
   return true;

@@ -8,6 +8,7 @@
 #include <queue>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "clients.h"
@@ -102,7 +103,8 @@ class Simulation {
   void set_horizon(Ps horizon) { horizon_ = horizon; }
   bool at_horizon() const { return at_horizon_; }
 
-  // Handles events until the end (true) or until about `max_events` were handled (false: call again).
+  // Handles events until the end (true), or until about `max_events` were handled or kSeriesRows of a series recorded
+  // (false: call again).
   bool run(std::int64_t max_events);
 
   Ps now() const { return now_; }
@@ -111,6 +113,9 @@ class Simulation {
   const std::vector<std::unique_ptr<Group>>& groups() const { return groups_; }
   const Arrivals& arrivals() const { return arrivals_; }
   const Series& series() const { return series_; }
+  // Hands over what was recorded since the last call; what is taken is not kept.
+  Series take_series() { return std::exchange(series_, {}); }
+  TierSeries take_kv_tier_series() { return kv_tiers_ ? kv_tiers_->take_series() : TierSeries{}; }
 
  private:
   // At one time: outputs, landings, clients that give up or are free to ask again, arrivals, scheduling, then the
@@ -135,7 +140,9 @@ class Simulation {
   Prompts& prompts();
   void start();
   void share_fabric();
-  bool stop_at_horizon();
+  bool stop_at_horizon(std::size_t most_rows);
+  // Records the samples that are due until then; false where the series would grow beyond `most_rows`.
+  bool sampled_until(Ps last, std::size_t most_rows);
   // What has become pointless since it was posted does not even move the clock.
   bool stale(const Event& event) const;
   // Whether the request has arrived and its client still waits for it.
@@ -185,7 +192,8 @@ class Simulation {
   std::int64_t num_finished_ = 0;
   Ps now_ = 0, horizon_ = kEndOfTime;
   bool at_horizon_ = false;
-  Ps series_interval_, next_sample_;
+  static constexpr std::size_t kSeriesRows = 1 << 18;  // of one call of `run`: years without requests are many samples
+  Ps series_interval_, next_sample_, last_sample_ = kNever;
   Series series_;
   struct Sampled {
     std::int64_t prompt = 0, generation = 0, hit = 0, queried = 0, preemptions = 0;

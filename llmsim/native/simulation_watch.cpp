@@ -32,6 +32,14 @@ void Simulation::check_blocks(const Group& group) const {
                    when);
 }
 
+bool Simulation::sampled_until(Ps last, std::size_t most_rows) {
+  while (series_interval_ > 0 && next_sample_ <= last) {
+    if (series_.time_ps.size() >= most_rows) return false;
+    record_series();
+  }
+  return true;
+}
+
 void Simulation::record_series() {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     const Builder& builder = groups_[i]->builder();
@@ -52,6 +60,7 @@ void Simulation::record_series() {
     last = {c.prompt_tokens, c.generation_tokens, c.prefix_hit_tokens, c.prefix_queried_tokens, c.preemptions};
   }
   if (kv_tiers_) kv_tiers_->sample(next_sample_);
+  last_sample_ = next_sample_;
   next_sample_ += series_interval_;
 }
 

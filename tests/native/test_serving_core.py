@@ -48,8 +48,9 @@ def simulation(
     keys: list[list[int]] | None = None,
     interval_ps: int = 0,
     max_model_len: int = 100_000,
+    run: bool = True,
 ) -> Any:
-    """Runs (arrival_ps, input, output) rows to the end."""
+    """Runs (arrival_ps, input, output) rows to the end, unless the caller wants to."""
     n = len(requests)
     columns = np.array(requests, np.int64).reshape(n, 3)
     keys = keys or [[] for _ in range(n)]
@@ -70,7 +71,7 @@ def simulation(
         group.index, group.depth = index, depth
         sim.add_group(group, scheduler, program(budget, max_seqs), record_steps=True)
     sim.set_router("LOAD", 0, 1)
-    while not sim.run(1000):
+    while run and not sim.run(1000):
         pass
     return sim
 
@@ -324,3 +325,22 @@ def test_blame_names_the_cause() -> None:
     assert parts["queue_ps"] == [0, prefill + 9 * decode]  # until the first request left its only place
     lone = simulation([(0, 1, 5), (decode + 1, 1, 2)], depth=2).blame()
     assert lone["wait_ps"][1] > 0  # scheduled behind the batch in flight
+
+
+def test_a_series_that_is_taken_on_the_way_is_the_same_in_parts() -> None:
+    rows = [(0, 40, 30), (10**12, 40, 30)]
+    whole = simulation(rows, interval_ps=2 * 10**6)  # half a million samples until the second request
+    expected = whole.series()
+    assert len(expected["time_ps"]) > 500_000
+    parts: list[Any] = []
+    sim = simulation(rows, interval_ps=2 * 10**6, run=False)
+    calls = 0
+    while not sim.run(1 << 40):
+        parts.append(sim.take_series())
+        assert len(parts[-1]["time_ps"]) <= 1 << 18
+        assert len(sim.series()["time_ps"]) == 0
+        calls += 1
+    parts.append(sim.take_series())
+    assert calls >= 1
+    for name, column in expected.items():
+        assert (np.concatenate([part[name] for part in parts]) == column).all(), name
