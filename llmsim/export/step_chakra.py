@@ -132,14 +132,14 @@ def write_chakra(graph: IterationGraph, ranks: list[int], folder: Path) -> list[
 
 
 def _network(graph: IterationGraph) -> dict[str, str]:
-    """The files of the network and of the system, by name."""
+    """The files of the network and of the system, by name; arriving messages are reduced in the device's own memory."""
     dimensions = [one for one in graph.dimensions if one[0] > 1]
     if graph.topology is None and not dimensions:
         dimensions = [(2, *graph.dimensions[0][1:])]
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
     system = {
         "scheduling-policy": "LIFO", "endpoint-delay": 0, "active-chunks-per-dimension": 1,
-        "preferred-dataset-splits": 1, "collective-optimization": "baseline", "local-mem-bw": 1600,
+        "preferred-dataset-splits": 1, "collective-optimization": "baseline", "local-mem-bw": graph.memory_bytes_per_s / 1e9,
         **{f"{kind}-implementation": ["ring"] * max(len(dimensions), 1) for kind in kinds},
     }  # fmt: skip
     texts = {"system.json": json.dumps(system, indent=2) + "\n"}

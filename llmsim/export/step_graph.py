@@ -53,6 +53,8 @@ class IterationGraph:
     group: int
     model: str
     hardware: str
+    memory_bytes_per_s: int
+    """Of each device's own memory."""
     ranks: int
     iteration: int
     items: tuple[Item, ...]
@@ -112,6 +114,7 @@ def iteration_graph(groups: Sequence[LoweredGroup], group: int, batch: Round) ->
         group=info.index,
         model=info.model_name,
         hardware=info.hardware,
+        memory_bytes_per_s=first.memory_bytes_per_s,
         ranks=Ranks(first.layout, len(domain)).count,
         iteration=batch.iteration,
         items=batch.items[place],

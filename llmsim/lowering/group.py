@@ -116,6 +116,7 @@ def lower_group(
         engine=engine,
         offload=offload,
         hardware=request.hardware,
+        memory_bytes_per_s=group.memory.bandwidth_bytes_per_s,
         network_notes=links.notes,
     )
 

@@ -79,6 +79,8 @@ class LoweredGroup:
     engine: EngineArgs
     hardware: Hardware | None
     """The devices' data sheet; None: nobody has one."""
+    memory_bytes_per_s: int
+    """Of each device's memory, as the cluster file has it."""
     offload: OffloadPlan | None = None
     """What is kept outside of the devices; None: nothing."""
     network_notes: tuple[str, ...] = ()

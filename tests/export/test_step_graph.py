@@ -62,6 +62,12 @@ def test_the_graph_lasts_as_long_as_the_step(tmp_path: Path, tp: int, model: str
     assert layers == group.model.num_layers
 
 
+def test_the_system_file_has_the_memory_of_the_devices(tmp_path: Path) -> None:
+    exported(tmp_path, 4, 0)
+    given = json.loads((tmp_path / "cluster.json").read_text())["nodes"][0]["instances"][0]["npu_mem"]["mem_bw"]
+    assert json.loads((tmp_path / "case" / "system.json").read_text())["local-mem-bw"] == given != 1600
+
+
 def test_flops_are_the_models(tmp_path: Path) -> None:
     graph, group = exported(tmp_path, 1, 0)
     tokens = graph.padded_tokens
