@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from llmsim.model import Layout, ModelConfig, Operator
 from llmsim.model.layout import rank_shape
+from profiler.linear_attention import NAMES as LINEAR
+from profiler.linear_attention import LinearLayer
 
 Style = Literal["fused", "eager"]
 """fused: the shapes that vLLM runs (one qkv GEMM, one gate_up GEMM, norm with residual as one kernel where torch has
@@ -16,7 +18,10 @@ MAX_COPIES = 64
 EPSILON = 1e-6
 
 
-NAMES = ("embedding", "layernorm", "post_norm", "final_layernorm", "qk_norm", "rotary_emb", "act_fn", "sampler")
+NAMES = (
+    "embedding", "layernorm", "post_norm", "final_layernorm", "qk_norm", "rotary_emb", "act_fn", "sampler",
+    "attention_gate", "branch_add", *LINEAR,
+)  # fmt: skip
 ATTENTION = ("attention", "attention_sliding", "attention_chunked")
 """Softmax attention on a cache of keys and values, of layers that see everything, a window or a chunk.
 
@@ -35,9 +40,11 @@ class Kernels:
 
     def __init__(
         self, torch: Any, device: Any, dtype: Any, model: ModelConfig, layout: Layout, *,
-        style: Style, cache_bytes: int, model_bytes: int,
+        style: Style, cache_bytes: int, model_bytes: int, linear: LinearLayer | None = None,
     ) -> None:  # fmt: skip
-        """`model_bytes`: weights of one rank; a real step streams them all, so copies of a weight add up to that much.
+        """`linear`: the kernels of layers with a state, in a model that has them.
+
+        `model_bytes`: weights of one rank; a real step streams them all, so copies of a weight add up to that much.
 
         (At most four times the last-level cache: beyond it, nothing is left of the first copy when it is used again.)
         """
@@ -47,15 +54,20 @@ class Kernels:
         self._make = {"device": device, "dtype": dtype}
         self._shape = rank_shape(model, layout)
         self._footprint = min(4 * cache_bytes, model_bytes)
+        self._layer = linear
 
     def work(self, op: Operator, count: int) -> Work:
         """One execution of `op` for `count` tokens or sequences; each call takes the next copy of the weights."""
         if op.kind == "gemm":
             return self._linear(op, count)
+        if op.name in LINEAR:
+            assert self._layer is not None, "the model has such layers"
+            return self._layer.work(op, count, self._copies, rotating)
         makers = {
             "embedding": self._embedding, "layernorm": self._norm, "post_norm": self._norm,
             "final_layernorm": self._norm, "qk_norm": self._qk_norm, "rotary_emb": self._rotary,
-            "act_fn": self._activation, "sampler": self._sampler,
+            "act_fn": self._activation, "sampler": self._sampler, "attention_gate": self._gate,
+            "branch_add": self._add,
         }  # fmt: skip
         return makers["act_fn" if op.name.endswith("act_fn") else op.name](op, count)
 
@@ -148,6 +160,15 @@ class Kernels:
             return lambda: functional.gelu(x, approximate="tanh")
         gate, up = self.random(count, 2 * width).chunk(2, dim=-1)
         return lambda: functional.silu(gate) * up
+
+    def _gate(self, op: Operator, count: int) -> Work:
+        width = op.write_bytes_per_token // self._size()
+        x, gate = self.random(count, width), self.random(count, width)
+        return lambda: x * gate.sigmoid()
+
+    def _add(self, op: Operator, count: int) -> Work:
+        one, other = self.random(count, op.hidden), self.random(count, op.hidden)
+        return lambda: one + other
 
     def _sampler(self, op: Operator, count: int) -> Work:
         logits = self.random(count, self._model.vocab_size)

@@ -60,7 +60,7 @@ class Meta:
             "gpu": self.info.name, "hardware": self._options.hardware, "model": self._model.name,
             "variant": self._dtype, "tp_degrees": list(self._options.degrees), **self.info.facts,
             "kernels": {"style": self._options.style, "attention": {f"tp{r.tp}": r.attention_kernel for r in ranks},
-                        "experts": ranks[0].expert_kernel, "not_used": ranks[0].reasons},
+                        "experts": ranks[0].expert_kernel, **ranks[0].kernels, "not_used": ranks[0].reasons},
             "timing": {"mode": self._options.mode or "graph on CUDA, else eager", "clock": self._options.clock,
                        "statistic": "median of warm samples; spread is (p90 - p10) / median"},
             "engine_effective": {"max_num_batched_tokens": limits.max_tokens, "max_num_seqs": limits.max_seqs},

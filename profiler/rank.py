@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from llmsim.config.errors import InputError
-from llmsim.model import Dtypes, Layout, ModelConfig, Operator, operators
+from llmsim.model import Dtypes, Layout, ModelConfig, Operator, operators, short_dtype
 from profiler.attention import Attention, HeadShape, usable_kernels
 from profiler.device import DeviceInfo, torch_dtype
 from profiler.experts import Experts, usable_kernel
 from profiler.kernels import Kernels, Style, Work, unknown_operators
+from profiler.linear_attention import LinearLayer
 from profiler.memory import dummy_run
 from profiler.plan import layers_of
 
@@ -58,15 +59,17 @@ class Rank:
         self._ops = {op.name: op for op in self._order}
         self._neighbours: dict[int, list[Work]] = {}
         bytes_of_model = sum(op.weight_bytes * op.repeat for op in self._ops.values())
+        refuse_unknown(model, self._order)
+        self.reasons: dict[str, str] = {}
+        self.kernels: dict[str, str] = {}
+        linear = self._linear_layer(model, dtypes)
         self._kernels = Kernels(
             torch, device, self._dtype, model, layout, style=style, cache_bytes=info.cache_bytes,
-            model_bytes=bytes_of_model,
+            model_bytes=bytes_of_model, linear=linear,
         )  # fmt: skip
-        refuse_unknown(model, self._order)
         kinds = [op for op in self._order if op.kind == "attention"]
         self._heads = HeadShape(kinds[0].heads, kinds[0].kv_heads, kinds[0].head_dim)  # windows have the same heads
         self._attention_layers = sum(op.repeat for op in kinds)
-        self.reasons: dict[str, str] = {}
         self.attention_kernel = self._choose(attention)
         self._attention = Attention(
             torch, device, self._dtype, self._heads, self.attention_kernel, layers=self._attention_layers,
@@ -160,6 +163,16 @@ class Rank:
         gc.collect()
         if self._device.type == "cuda":
             self._torch.cuda.empty_cache()
+
+    def _linear_layer(self, model: ModelConfig, dtypes: Dtypes) -> LinearLayer | None:
+        """The kernels of layers that keep a state, where the model has them."""
+        if model.linear is None or not any(op.kind == "linear_attention" for op in self._order):
+            return None
+        state_dtype = torch_dtype(self._torch, short_dtype(model.linear.state_dtype or dtypes.activation))
+        layer = LinearLayer(self._torch, self._device, self._dtype, model.linear.on_rank(self.tp), state_dtype)
+        self.kernels |= layer.kernels
+        self.reasons |= layer.reasons
+        return layer
 
     def _choose(self, wanted: str) -> str:
         good, reasons = usable_kernels(self._torch, self._device, self._dtype, self._heads)

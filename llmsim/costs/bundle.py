@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 INSIDE_MOE = ("moe_gate", "shared_expert", "shared_expert_gate")
-"""Operators that a bundle's `moe` rows already contain: the profiler times the whole block."""
+"""Operators that a bundle's `moe` rows contain where it has no rows of theirs: published profiles time the whole block,
+`python -m profiler` times them apart."""
+UPDATE = "linear_state"
+"""Rows of per_sequence.csv: one token of each sequence, from its state to its state."""
 
 
 class BundleSource:
@@ -48,7 +52,7 @@ class BundleSource:
             return None
         if op.kind == "moe":
             return self._moe(op, last)
-        if op.name.startswith(INSIDE_MOE) and self._moe_path() is not None:
+        if op.name.startswith(INSIDE_MOE) and self._moe_path() is not None and not self._measured_apart(op.name):
             self._note(f"{op.name}: its time is inside the bundle's moe rows")
             zero = np.zeros(last + 1, dtype=np.int64)
             return Curve(zero, np.zeros(last + 1, dtype=np.uint8), "inside the moe rows of the profile bundle")
@@ -63,10 +67,27 @@ class BundleSource:
         label = self._files.label(path)
         families = self._both(path).get(op.name) if name == "dense.csv" else None
         if families is None:
-            return curve_from_points(points, times_us, last, label)
-        points, graph_us, eager_us = families
-        graph, eager = (curve_from_points(points, us, last, label) for us in (graph_us, eager_us))
-        return by_family(graph, eager, max(self._request.cuda_graph_sizes, default=0))
+            curve = curve_from_points(points, times_us, last, label)
+        else:
+            points, graph_us, eager_us = families
+            graph, eager = (curve_from_points(points, us, last, label) for us in (graph_us, eager_us))
+            curve = by_family(graph, eager, max(self._request.cuda_graph_sizes, default=0))
+        return self._of_prompts(curve) if op.kind == "linear_attention" else curve
+
+    def _of_prompts(self, curve: Curve) -> Curve:
+        """The recurrence over one prompt's tokens, as measured, which a step runs for the tokens of its prompts alone:
+        decodes are the rows of `UPDATE`. Those count the step's prompts too, so one sequence is taken off here."""
+        path, rows = self._rows("per_sequence.csv", "sequences", UPDATE)
+        if rows is None:
+            return replace(curve, feature="prefills")
+        once = curve_from_points(*rows, 1, "").ps[1]
+        label = f"{curve.source}, without one sequence's update of {self._files.label(path)}"
+        return replace(curve, ps=np.maximum(curve.ps - once, 0), source=label, feature="prefills")
+
+    def _measured_apart(self, layer: str) -> bool:
+        folders = (self._files.folder, self._files.folder_tp1)
+        paths = [folder / "dense.csv" for folder in folders if folder is not None]
+        return any(path.is_file() and layer in self._layers(path, "tokens") for path in paths)
 
     def _both(self, path: Path) -> dict[str, tuple[Floats, Floats, Floats]]:
         if path not in self._families:

@@ -191,7 +191,7 @@ def _attention(
 def _op_cost(op: Operator, curve: Curve) -> OpCost:
     feature: TableFeature = "tokens" if op.feature == "attention" else op.feature
     return OpCost(
-        op.name, op.part, op.repeat, feature, curve.ps, curve.provenance, curve.source, curve.power_uw
+        op.name, op.part, op.repeat, curve.feature or feature, curve.ps, curve.provenance, curve.source, curve.power_uw
     )  # fmt: skip
 
 

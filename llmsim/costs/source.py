@@ -213,6 +213,8 @@ class Curve:
     provenance: UInt8
     source: str
     power_uw: Int64 | None = None
+    feature: TableFeature | None = None
+    """What the times are over, where that is not the operator's feature: tokens of prompts alone, for one."""
 
 
 class CostSource(Protocol):

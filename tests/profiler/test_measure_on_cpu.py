@@ -144,9 +144,8 @@ def test_another_models_folder_is_refused(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_operators_that_cannot_be_measured_are_named(tmp_path: Path) -> None:
-    for model, what in (("deepseek-ai/DeepSeek-V2-Lite", "latent_norm"), ("Qwen/Qwen3.5-27B", "linear_attention")):
-        with pytest.raises(InputError, match=what):
-            measure(options(Path(model), tmp_path))
+    with pytest.raises(InputError, match="latent_norm"):
+        measure(options(Path("deepseek-ai/DeepSeek-V2-Lite"), tmp_path))
 
 
 def test_layers_of_a_sharded_rank_have_its_shapes(tmp_path: Path) -> None:
