@@ -139,7 +139,8 @@ def _network(graph: IterationGraph) -> dict[str, str]:
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
     system = {
         "scheduling-policy": "LIFO", "endpoint-delay": 0, "active-chunks-per-dimension": 1,
-        "preferred-dataset-splits": 1, "collective-optimization": "baseline", "local-mem-bw": graph.memory_bytes_per_s / 1e9,
+        "preferred-dataset-splits": 1, "collective-optimization": "baseline",
+        "local-mem-bw": graph.memory_bytes_per_s / 1e9,
         **{f"{kind}-implementation": ["ring"] * max(len(dimensions), 1) for kind in kinds},
     }  # fmt: skip
     texts = {"system.json": json.dumps(system, indent=2) + "\n"}

@@ -53,7 +53,9 @@ def options(of: typer.Typer, name: tuple[str, ...], callback: Any) -> Iterator[t
 LLMSIM = [(main, "llmsim", *verb) for verb in verbs(app)]
 PROFILER = [(profiler_main, "profiler", *verb) for verb in verbs(profiler_app)]
 EVERY = pytest.mark.parametrize(
-    ("program", "called", "name", "callback"), LLMSIM + PROFILER, ids=lambda value: str(value)[:40]
+    ("program", "called", "name", "callback"),
+    LLMSIM + PROFILER,
+    ids=[" ".join((called, *name)) for _, called, name, _ in LLMSIM + PROFILER],
 )
 
 
