@@ -104,7 +104,7 @@ def test_bisections_routes_and_parallel_links(command: Path, tmp_path: Path) -> 
 def test_the_example_of_the_documentation(command: Path, tmp_path: Path) -> None:
     text = (REPOSITORY / "docs" / "engine.md").read_text()
     begin = text.index('{"devices": 4,')
-    network = json.loads(text[begin : text.index("\n\n", begin)])
+    network = json.loads(text[begin : text.index("\n```", begin)])
     nodes = [ck.node(1, ck.COLL, comm_type=ck.ALL_TO_ALL, comm_size=4_000_000)]
     system = {"all-to-all-implementation": ["direct"], "endpoint-delay": 0}
     case = ck.write_case(tmp_path / "case", [nodes] * 4, ck.network("Ring", 4), system)

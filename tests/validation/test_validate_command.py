@@ -46,7 +46,7 @@ def test_matplotlib_is_imported_for_plots_only(run: Path) -> None:
     [
         (["gone", "gone"], "gone: cannot be read"),
         (["{csv}", "{csv}", "--skip-seconds", "-1"], "--skip-seconds"),
-        (["{csv}"], "output"),
+        (["{csv}"], "OUTPUT"),
     ],
 )
 def test_errors_of_one_sentence(
