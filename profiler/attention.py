@@ -7,8 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llmsim.model import ModelConfig, Operator
 from profiler.attention_kernels import KERNELS, Buffers
+from profiler.indexer import INDEXER_KERNELS, IndexerBuffers, IndexerShape
+from profiler.indexer import checked as indexer_batch
+from profiler.indexer import error as indexer_error
 from profiler.kernels import rotating
+from profiler.latent import LatentBuffers, LatentShape
+from profiler.latent import error as latent_error
+from profiler.latent_kernels import LATENT_KERNELS
+from profiler.paged import Batch, Family
+from profiler.sparse_kernels import SPARSE_KERNELS, SparseBuffers, SparseShape
 
 Work = Callable[[], object]
 TOLERANCE = 3e-2
@@ -25,12 +34,46 @@ class HeadShape:
     kv_heads: int
     head_dim: int
 
+    def elements(self, batch: Batch) -> int:
+        """K and V of a batch."""
+        return sum(new + cached for new, cached in batch) * 2 * self.kv_heads * self.head_dim
+
+
+Shape = HeadShape | LatentShape | IndexerShape
+
+
+def shapes_of(model: ModelConfig, ops: Sequence[Operator]) -> dict[str, Shape]:
+    """Table of a bundle -> the shape of the attention whose rows it holds; windows have the same heads as the rest."""
+    found: dict[str, Shape] = {}
+    for op in ops:
+        if op.name == "indexer":
+            assert model.indexer is not None, "the model has the operator"
+            found["indexer"] = IndexerShape(op.heads, op.head_dim, model.indexer.topk)
+        elif op.kind == "attention" and model.latent is not None:
+            latent = model.latent
+            widths = (op.heads, latent.kv_rank, latent.nope_dim, latent.rope_dim, latent.v_dim)
+            found["attention"] = SparseShape(*widths, model.indexer.topk) if model.indexer else LatentShape(*widths)
+        elif op.kind == "attention":
+            found.setdefault("attention", HeadShape(op.heads, op.kv_heads, op.head_dim))
+    return found
+
+
+def family_of(shape: Shape) -> Family:
+    """The kernels for a shape."""
+    if isinstance(shape, IndexerShape):
+        return Family(INDEXER_KERNELS, IndexerBuffers, indexer_error, indexer_batch)
+    if isinstance(shape, SparseShape):
+        return Family(SPARSE_KERNELS, SparseBuffers, latent_error, lambda _: CHECKED)
+    if isinstance(shape, LatentShape):
+        return Family(LATENT_KERNELS, LatentBuffers, latent_error, lambda _: CHECKED)
+    return Family(KERNELS, Buffers, _error, lambda _: CHECKED)
+
 
 class Attention:
     """Makes the work of one attention call for a batch of (new, cached) tokens per sequence."""
 
     def __init__(
-        self, torch: Any, device: Any, dtype: Any, shape: HeadShape, kernel: str, *,
+        self, torch: Any, device: Any, dtype: Any, shape: Shape, kernel: str, *,
         layers: int, cache_bytes: int, layer_share: int,
     ) -> None:  # fmt: skip
         """`layers` caches are rotated as a step does, as far as they exceed the last-level cache of `cache_bytes`.
@@ -40,6 +83,7 @@ class Attention:
         self._torch = torch
         self._device = device
         self._dtype = dtype
+        self._family = family_of(shape)
         self.shape = shape
         self.kernel = kernel
         self._layers = layers
@@ -47,18 +91,18 @@ class Attention:
         self._share = layer_share
 
     def bytes_of(self, batch: Sequence[tuple[int, int]]) -> int:
-        """K and V of a batch, bytes."""
+        """What a layer reads of a batch, bytes."""
         size = self._torch.empty(0, dtype=self._dtype).element_size()
-        return sum(q + k for q, k in batch) * 2 * self.shape.kv_heads * self.shape.head_dim * int(size)
+        return self.shape.elements(batch) * int(size)
 
     def work(self, batch: Sequence[tuple[int, int]]) -> tuple[Work, Work | None]:
         """(one layer's call, what happens once a step or None)."""
         copies = max(1, min(self._layers, 16, 1 + 2 * self._cache_bytes // max(self.bytes_of(batch), 1)))
         if self._device.type == "cpu":
             copies = min(copies, 4)
-        kernel = KERNELS[self.kernel]
+        kernel = self._family.kernels[self.kernel]
         make = (self._torch, self._device, self._dtype, self.shape, batch, kernel.page())
-        buffers = [Buffers(*make) for _ in range(copies)]
+        buffers = [self._family.buffers(*make) for _ in range(copies)]
         calls = [kernel.call(self._torch, each) for each in buffers]
         run = rotating(lambda call: call(), calls)
         return run, kernel.once(self._torch, buffers[0]) if kernel.once is not None else None
@@ -68,13 +112,11 @@ class Attention:
         return call_us + once_us / self._share
 
 
-def usable_kernels(torch: Any, device: Any, dtype: Any, shape: HeadShape) -> tuple[list[str], dict[str, str]]:
+def usable_kernels(torch: Any, device: Any, dtype: Any, shape: Shape) -> tuple[list[str], dict[str, str]]:
     """Kernels that run here and are right, best first, and why each other one is not used."""
     good, reasons = [], {}
-    for name, kernel in KERNELS.items():
-        problem = kernel.missing(torch, device, dtype)
-        if not problem:
-            problem = _check(torch, device, dtype, shape, name)
+    for name, kernel in family_of(shape).kernels.items():
+        problem = _problem(torch, device, dtype, shape, name, kernel.missing)
         if problem:
             reasons[name] = problem
         else:
@@ -82,23 +124,30 @@ def usable_kernels(torch: Any, device: Any, dtype: Any, shape: HeadShape) -> tup
     return good, reasons
 
 
-def _check(torch: Any, device: Any, dtype: Any, shape: HeadShape, name: str) -> str:
-    """Why a kernel cannot be trusted, or ""; whatever it raises is its reason."""
+def _problem(torch: Any, device: Any, dtype: Any, shape: Shape, name: str, missing: Callable[..., str]) -> str:
+    """Why a kernel cannot be had or trusted, or ""; whatever it raises is its reason."""
+    family = family_of(shape)
+    kernel = family.kernels[name]
     try:
-        buffers = Buffers(torch, device, dtype, shape, CHECKED, KERNELS[name].page())
-        once = KERNELS[name].once
-        if once is not None:
-            once(torch, buffers)()
-        call = KERNELS[name].call(torch, buffers)
+        problem = missing(torch, device, dtype)
+        if problem:
+            return problem
+        buffers = family.buffers(torch, device, dtype, shape, family.checked(shape), kernel.page())
+        if kernel.once is not None:
+            kernel.once(torch, buffers)()
+        call = kernel.call(torch, buffers)
         call()  # the second one finds what the first may have left behind, as every later one does
-        found = call().float()
-        wanted = reference(torch, buffers)
-        error = float((found - wanted).norm() / wanted.norm())
-    except Exception as problem:  # a kernel of another package may fail in any way: it is then not used
-        return f"it failed on a small batch: {type(problem).__name__}: {str(problem).splitlines()[0][:120]}"
+        error = family.error(torch, buffers, call())
+    except Exception as raised:  # a kernel of another package may fail in any way: it is then not used
+        return f"it failed on a small batch: {type(raised).__name__}: {(str(raised).splitlines() or [''])[0][:120]}"
     if not error < TOLERANCE:
         return f"its result is wrong by {error:.2g} on a small batch"
     return ""
+
+
+def _error(torch: Any, buffers: Buffers, found: Any) -> float:
+    wanted = reference(torch, buffers)
+    return float((found.float() - wanted).norm() / wanted.norm())
 
 
 def reference(torch: Any, buffers: Buffers) -> Any:

@@ -6,66 +6,37 @@ Each entry of `KERNELS` says why it cannot run here, prepares one call over `Buf
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from profiler.paged import PAGE, Batch, Kernel, Paged, Work, needs_cuda
+
 if TYPE_CHECKING:
     from profiler.attention import HeadShape
 
-Work = Callable[[], Any]
-PAGE = 16
-"""Tokens of a page of the cache, as vLLM has them."""
 LARGEST_GRAPH = 512
 """Tokens of the largest step that vLLM replays as one CUDA graph unless it is told otherwise."""
 LARGE_PAGE = 256
 """What the flash_attn package can read, and what transformers' continuous batching uses."""
 
 
-class Buffers:
-    """Queries, new keys and values, and a paged cache whose pages are shuffled, for one batch."""
+class Buffers(Paged):
+    """Queries, new keys and values, and a paged cache of both, for one batch."""
 
-    def __init__(
-        self, torch: Any, device: Any, dtype: Any, shape: HeadShape, batch: Sequence[tuple[int, int]], page: int = PAGE
-    ) -> None:
-        """`page`: tokens of a page."""
-        self.shape, self.batch, self.page = shape, tuple(batch), page
+    def __init__(self, torch: Any, device: Any, dtype: Any, shape: HeadShape, batch: Batch, page: int = PAGE) -> None:
+        super().__init__(torch, device, batch, page)
+        self.shape = shape
         make = {"device": device, "dtype": dtype}
-        new = [q for q, _ in batch]
-        self.lengths = [q + k for q, k in batch]
-        self.starts = [0, *accumulate(new)]
-        self.query = torch.randn(sum(new), shape.heads, shape.head_dim, **make)
-        self.new_kv = [torch.randn(sum(new), shape.kv_heads, shape.head_dim, **make) for _ in range(2)]
+        heads = (shape.kv_heads, shape.head_dim)
+        self.query = torch.randn(self.tokens, shape.heads, shape.head_dim, **make)
+        self.new_kv = [torch.randn(self.tokens, *heads, **make) for _ in range(2)]
         self.packed_mask: Any = None
-        self._paged(torch, device, make)
-
-    def _paged(self, torch: Any, device: Any, make: dict[str, Any]) -> None:
-        pages = [-(-length // self.page) for length in self.lengths]
-        order = torch.randperm(sum(pages), device=device)
-        table = torch.zeros(len(pages), max(pages), dtype=torch.int32, device=device)
-        slots, write = [], []
-        for index, (first, count) in enumerate(zip([0, *accumulate(pages)], pages, strict=False)):
-            mine = order[first : first + count]
-            table[index, :count] = mine.to(torch.int32)
-            positions = torch.arange(self.lengths[index], device=device)
-            slot = mine[positions // self.page] * self.page + positions % self.page
-            slots.append(slot)
-            write.append(slot[self.lengths[index] - self.batch[index][0] :])
-        self.table = table
-        self.read_index, self.write_index = torch.cat(slots), torch.cat(write)
-        self.slots = slots
-        shape = (sum(pages), self.page, self.shape.kv_heads, self.shape.head_dim)
-        self.cache = [torch.randn(*shape, **make) for _ in range(2)]
-        self.flat = [part.view(-1, self.shape.kv_heads, self.shape.head_dim) for part in self.cache]
-        for flat, new in zip(self.flat, self.new_kv, strict=True):
-            flat.index_copy_(0, self.write_index, new)
-        integers = {"dtype": torch.int32, "device": device}
-        self.cu_q = torch.tensor(self.starts, **integers)
-        self.cu_k = torch.tensor([0, *accumulate(self.lengths)], **integers)
-        self.used_k = torch.tensor(self.lengths, **integers)
+        self.cache = [torch.randn(self.num_pages, page, *heads, **make) for _ in range(2)]
+        self.flat = [part.view(-1, *heads) for part in self.cache]
+        self.write()
 
     @property
     def scale(self) -> float:
@@ -86,28 +57,8 @@ class Buffers:
         return [flat[self.slots[index]] for flat in self.flat]
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """How one implementation is found, called, and prepared once a step."""
-
-    missing: Callable[[Any, Any, Any], str]
-    call: Callable[[Any, Buffers], Work]
-    once: Callable[[Any, Buffers], Work] | None = None
-    page: Callable[[], int] = lambda: PAGE
-
-
-def _needs_cuda(torch: Any, device: Any, dtype: Any, package: str) -> str:
-    if device.type != "cuda":
-        return "it needs a CUDA device"
-    if dtype == torch.float32:
-        return "it computes in 16 bit only"
-    from importlib.util import find_spec
-
-    return "" if find_spec(package) is not None else f"the package {package} is not installed"
-
-
 def _flash_missing(torch: Any, device: Any, dtype: Any) -> str:
-    reasons = [_needs_cuda(torch, device, dtype, package) for package in ("vllm", "flash_attn")]
+    reasons = [needs_cuda(torch, device, dtype, package) for package in ("vllm", "flash_attn")]
     return "" if "" in reasons else reasons[0]
 
 
@@ -291,7 +242,7 @@ def _packed_call(torch: Any, buffers: Buffers) -> Work:
 KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {
         "flash": Kernel(_flash_missing, _flash_call, page=_flash_page),
-        "triton": Kernel(lambda torch, device, dtype: _needs_cuda(torch, device, dtype, "vllm"), _triton_call),
+        "triton": Kernel(lambda torch, device, dtype: needs_cuda(torch, device, dtype, "vllm"), _triton_call),
         "sdpa": Kernel(lambda torch, device, dtype: "", _sdpa_call),
         "packed": Kernel(lambda torch, device, dtype: "", _packed_call, _packed_once, lambda: LARGE_PAGE),
     }

@@ -53,7 +53,9 @@ def measure_command(
     attention_chunk_factor: Annotated[float, typer.Option(min=1.1, help="Ratio of neighbouring chunk sizes.")] = 2.0,
     attention_kv_factor: Annotated[float, typer.Option(min=1.1, help="Ratio of neighbouring contexts.")] = 2.0,
     style: Annotated[str, typer.Option(help="fused (vLLM's shapes) or eager (transformers').")] = "fused",
-    attention: Annotated[str, typer.Option(help="auto, flash, triton, sdpa, or packed (transformers').")] = "auto",
+    attention: Annotated[
+        str, typer.Option(help="auto, flash, flashmla, triton, sdpa, or packed (transformers').")
+    ] = "auto",
     mode: Annotated[str | None, typer.Option(help="graph or eager; graph on CUDA by default.")] = None,
     clock: Annotated[str, typer.Option(help="wall, or cpu: processor time, for a busy machine.")] = "wall",
     budget: Annotated[float | None, typer.Option("--budget", min=0.01, help="Minutes; the rest by another call.")] = (

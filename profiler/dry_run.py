@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 from llmsim.export.files import check_writable_folder
-from llmsim.model import Layout, Operator, load_model
+from llmsim.model import Layout, ModelConfig, Operator, load_model
 from profiler.measure import TABLES, MeasureOptions, dtypes_of
-from profiler.plan import Point, points_of, seen_limits
+from profiler.plan import Point, attention_table, points_of, seen_limits
 from profiler.rank import measured_operators, refuse_packed, refuse_unknown
 
 ROW_S = 0.5
@@ -34,8 +34,8 @@ def dry_run(options: MeasureOptions) -> list[str]:
         tables = ", ".join(f"{name} {count}" for name, count in Counter(point.table for point in points).items())
         lines.append(f"tp{tp}: {len(points)} rows ({tables}), {len(new)} of them to be measured")
         lines.append(f"  the first {_first(new)} of them make a usable bundle")
-        lines += [f"  {name}: {_shape(op)}" for name, op in {op.name: op for op in ops}.items()]
-        lines.append(f"  the largest decode reads {_cache_gb(options, ops, dtypes.activation):.1f} GB of KV cache")
+        lines += [f"  {name}: {_shape(model, op)}" for name, op in {op.name: op for op in ops}.items()]
+        lines.append(f"  the largest decode reads {_cache_gb(options, ops):.1f} GB of KV cache")
     return [*lines, f"about {left * ROW_S / 60:.0f} minutes on a GPU, {ROW_S} s a row; --budget takes it in parts"]
 
 
@@ -44,16 +44,26 @@ def _first(points: list[Point]) -> int:
     return sum(1 for point in points if point.stage == 0)
 
 
-def _cache_gb(options: MeasureOptions, ops: list[Operator], dtype: str) -> float:
-    op, size = next(op for op in ops if op.kind == "attention"), 4 if dtype == "fp32" else 2
-    return (
-        options.limits.max_seqs * seen_limits(ops, options.limits).max_kv * 2 * op.kv_heads * op.head_dim * size / 1e9
+def _cache_gb(options: MeasureOptions, ops: list[Operator]) -> float:
+    """Of one layer, of the kind that reads the most."""
+    return max(
+        options.limits.max_seqs
+        * seen_limits(ops, options.limits, attention_table(op)).max_kv
+        * op.kv_bytes_per_context_token
+        / 1e9
+        for op in ops
+        if op.kind == "attention"
     )
 
 
-def _shape(op: Operator) -> str:
+def _shape(model: ModelConfig, op: Operator) -> str:
     if op.kind == "gemm":
         return f"GEMM from {op.gemm_k} to {op.gemm_n}"
+    if op.name == "indexer" and model.indexer is not None:
+        return f"{op.heads} heads of {op.head_dim} that choose {model.indexer.topk} tokens"
+    if op.kind == "attention" and model.latent is not None:
+        chosen = f", that see {op.window} chosen tokens" * (op.window > 0)
+        return f"{op.heads} query heads on latents of {model.latent.cached_width}{chosen}"
     if op.kind == "attention":
         sees = f", that see {'a chunk of' if op.chunked else 'the last'} {op.window} tokens" * (op.window > 0)
         return f"{op.heads} query heads and {op.kv_heads} KV heads of {op.head_dim}{sees}"

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from llmsim.model import Layout, ModelConfig, Operator
 from llmsim.model.layout import rank_shape
+from profiler.latent_layers import LATENT_LAYERS, LatentLayers
 from profiler.linear_attention import NAMES as LINEAR
 from profiler.linear_attention import LinearLayer
 
@@ -20,19 +21,19 @@ EPSILON = 1e-6
 
 NAMES = (
     "embedding", "layernorm", "post_norm", "final_layernorm", "qk_norm", "rotary_emb", "act_fn", "sampler",
-    "attention_gate", "branch_add", *LINEAR,
+    "attention_gate", "branch_add", *LINEAR, *LATENT_LAYERS,
 )  # fmt: skip
-ATTENTION = ("attention", "attention_sliding", "attention_chunked")
-"""Softmax attention on a cache of keys and values, of layers that see everything, a window or a chunk.
+ATTENTION = ("attention", "attention_sliding", "attention_chunked", "attention_sparse", "indexer")
+"""Softmax attention of layers that see everything, a window, a chunk or what an indexer chose, and the indexer.
 
 Rows are of layers that see everything: the bundle reader looks up in them what a batch sees through a window.
 """
 
 
-def unknown_operators(ops: Iterable[Operator], *, latent: bool) -> list[str]:
-    """Names of those that this profiler cannot run at all; `latent`: attention is on a compressed cache."""
+def unknown_operators(ops: Iterable[Operator]) -> list[str]:
+    """Names of those that this profiler cannot run at all."""
     known = {op.name: op.kind in ("gemm", "moe") or op.name in NAMES or op.name.endswith("act_fn") for op in ops}
-    return [name for name, runs in known.items() if not runs and (name not in ATTENTION or latent)]
+    return [name for name, runs in known.items() if not runs and name not in ATTENTION]
 
 
 class Kernels:
@@ -40,13 +41,14 @@ class Kernels:
 
     def __init__(
         self, torch: Any, device: Any, dtype: Any, model: ModelConfig, layout: Layout, *,
-        style: Style, cache_bytes: int, model_bytes: int, linear: LinearLayer | None = None,
+        style: Style, cache_bytes: int, model_bytes: int, max_decodes: int = 0, linear: LinearLayer | None = None,
     ) -> None:  # fmt: skip
         """`linear`: the kernels of layers with a state, in a model that has them.
 
         `model_bytes`: weights of one rank; a real step streams them all, so copies of a weight add up to that much.
 
         (At most four times the last-level cache: beyond it, nothing is left of the first copy when it is used again.)
+        `max_decodes`: steps of up to so many tokens are taken for decodes where that makes a difference.
         """
         self._torch = torch
         self._model = model
@@ -55,9 +57,19 @@ class Kernels:
         self._shape = rank_shape(model, layout)
         self._footprint = min(4 * cache_bytes, model_bytes)
         self._layer = linear
+        self._latent: LatentLayers | None = None
+        if model.latent is not None:
+            self._latent = LatentLayers(
+                torch, model.latent, self._shape.heads, style == "eager", max_decodes, self.random, self._rms,
+                self._copies,
+            )  # fmt: skip
 
     def work(self, op: Operator, count: int) -> Work:
         """One execution of `op` for `count` tokens or sequences; each call takes the next copy of the weights."""
+        if self._latent is not None and op.name in LATENT_LAYERS:
+            made = self._latent.work(op, count)
+            if made is not None:
+                return made
         if op.kind == "gemm":
             return self._linear(op, count)
         if op.name in LINEAR:
@@ -94,6 +106,8 @@ class Kernels:
         """Output widths of the GEMMs that make up an operator."""
         if self._style == "fused":
             return [op.gemm_n]
+        if self._latent is not None and (widths := self._latent.widths(op)):
+            return widths
         if op.name == "qkv_proj":
             kv = self._shape.kv_heads * self._model.head_dim
             return [op.gemm_n - 2 * kv, kv, kv]

@@ -31,6 +31,7 @@ TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "dense": (("layer", "tokens"), EXTRA),
     "per_sequence": (("layer", "sequences"), EXTRA),
     "attention": (("prefill_chunk", "kv_prefill", "n_decode", "kv_decode"), EXTRA),
+    "indexer": (("prefill_chunk", "kv_prefill", "n_decode", "kv_decode"), EXTRA),
     "moe": (("tokens", "activated_experts"), EXTRA),
     "skew": (
         ("n", "kvs", "skew"),
@@ -75,9 +76,12 @@ def measure(options: MeasureOptions) -> Path:
     meta = Meta(folder / "meta.yaml", torch, device, options, model, dtypes.activation)
     meta.check()
     ranks = [
-        Rank(torch, device, model, Layout(tp, 1), dtypes, meta.info, options.style, options.attention)
+        Rank(
+            torch, device, model, Layout(tp, 1), dtypes, meta.info, options.style, options.attention,
+            max_decodes=options.limits.max_seqs,
+        )
         for tp in options.degrees
-    ]
+    ]  # fmt: skip
     refuse_packed(model, ranks[0].measured, options.attention)
     meta.write(ranks, "running")
     session = _Session(torch, device, options, folder, ranks)

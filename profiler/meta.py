@@ -59,7 +59,7 @@ class Meta:
             "profiler_version": PROFILER_VERSION, "fingerprint": self.fingerprint, "state": state,
             "gpu": self.info.name, "hardware": self._options.hardware, "model": self._model.name,
             "variant": self._dtype, "tp_degrees": list(self._options.degrees), **self.info.facts,
-            "kernels": {"style": self._options.style, "attention": {f"tp{r.tp}": r.attention_kernel for r in ranks},
+            "kernels": {"style": self._options.style, **self._attention_kernels(ranks),
                         "experts": ranks[0].expert_kernel, **ranks[0].kernels, "not_used": ranks[0].reasons},
             "timing": {"mode": self._options.mode or "graph on CUDA, else eager", "clock": self._options.clock,
                        "statistic": "median of warm samples; spread is (p90 - p10) / median"},
@@ -75,3 +75,8 @@ class Meta:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             temporary.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
             temporary.replace(self._path)
+
+    def _attention_kernels(self, ranks: Sequence[Rank]) -> dict[str, dict[str, str]]:
+        """Table of attention -> degree -> kernel."""
+        tables = dict.fromkeys(name for rank in ranks for name in rank.attention_kernels)
+        return {name: {f"tp{rank.tp}": rank.attention_kernels[name] for rank in ranks} for name in tables}

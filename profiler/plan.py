@@ -67,23 +67,31 @@ def expert_points(last: int, experts: int, topk: int) -> Iterator[Point]:
                 yield Point(0 if active == min(tokens * topk, experts) else 1, "moe", (tokens, active))
 
 
-def attention_points(limits: Limits) -> Iterator[Point]:
-    """Rows of attention.csv: pure decodes and pure prefills first, then mixed batches, coarse before fine."""
+def attention_table(op: Operator) -> str:
+    """The table without .csv that holds an attention operator's rows, "" for other operators."""
+    if op.kind != "attention":
+        return ""
+    return "indexer" if op.name == "indexer" else "attention"
+
+
+def attention_points(limits: Limits, table: str = "attention") -> Iterator[Point]:
+    """Rows of attention.csv, or of another such table: pure decodes and pure prefills first, then mixed batches, coarse
+    before fine."""
     chunks = geometric(16, limits.max_tokens, limits.chunk_factor) if limits.max_tokens > 16 else [limits.max_tokens]
     kvs = geometric(16, limits.max_kv, limits.kv_factor)
     counts = geometric(1, limits.max_seqs, 2.0)
     for n in counts:
         for kv in kvs:
-            yield Point(0, "attention", (0, 0, n, kv))
+            yield Point(0, table, (0, 0, n, kv))
     for chunk in chunks:
         for kv in (0, *kvs):
-            yield Point(0 if kv in (0, *kvs[::2], kvs[-1]) else 1, "attention", (chunk, kv, 0, 0))
+            yield Point(0 if kv in (0, *kvs[::2], kvs[-1]) else 1, table, (chunk, kv, 0, 0))
     for chunk in chunks:
         for before in (0, *kvs):
             for n in counts:
                 for kv in kvs:
                     if chunk + n <= limits.max_tokens + limits.max_seqs:
-                        yield Point(_mixed_stage(limits, chunks, kvs, counts, (chunk, before, n, kv)), "attention",
+                        yield Point(_mixed_stage(limits, chunks, kvs, counts, (chunk, before, n, kv)), table,
                                     (chunk, before, n, kv))  # fmt: skip
 
 
@@ -110,9 +118,9 @@ def layers_of(ops: Iterable[Operator], feature: str) -> list[str]:
     return list(dict.fromkeys(op.name for op in ops if op.feature == feature and op.kind not in ("moe", "attention")))
 
 
-def seen_limits(ops: Iterable[Operator], limits: Limits) -> Limits:
+def seen_limits(ops: Iterable[Operator], limits: Limits, table: str = "attention") -> Limits:
     """`limits` with contexts no longer than the widest window, where every layer has one: none sees further."""
-    windows = [op.window for op in ops if op.kind == "attention"]
+    windows = [op.window for op in ops if attention_table(op) == table]
     return replace(limits, max_kv=min(limits.max_kv, max(windows))) if windows and all(windows) else limits
 
 
@@ -120,10 +128,10 @@ def points_of(ops: Sequence[Operator], limits: Limits, *, skew: bool, experts: b
     """The rows of one degree; `experts`: those of moe.csv too, which are measured once for all degrees."""
     found = [*layer_points("dense", layers_of(ops, "tokens"), limits.max_tokens)]
     found += layer_points("per_sequence", layers_of(ops, "sequences"), limits.max_seqs)
-    seen = seen_limits(ops, limits)
-    found += attention_points(seen)
+    for table in dict.fromkeys(name for op in ops if (name := attention_table(op))):
+        found += attention_points(seen_limits(ops, limits, table), table)
     if skew:
-        found += skew_points(seen)
+        found += skew_points(seen_limits(ops, limits))
     op = next((op for op in ops if op.name == "moe"), None)
     if experts and op is not None:  # whole experts, whatever the degree: the readers divide
         found += expert_points(limits.max_tokens, op.experts_local, op.topk)

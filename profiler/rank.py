@@ -8,13 +8,13 @@ from typing import Any
 
 from llmsim.config.errors import InputError
 from llmsim.model import Dtypes, Layout, ModelConfig, Operator, operators, short_dtype
-from profiler.attention import Attention, HeadShape, usable_kernels
+from profiler.attention import Attention, Shape, shapes_of, usable_kernels
 from profiler.device import DeviceInfo, torch_dtype
 from profiler.experts import Experts, usable_kernel
 from profiler.kernels import Kernels, Style, Work, unknown_operators
 from profiler.linear_attention import LinearLayer
 from profiler.memory import dummy_run
-from profiler.plan import layers_of
+from profiler.plan import attention_table, layers_of
 
 Parts = tuple[Work, Work | None, int]
 """One execution, what happens once a step (or None), and over how many executions that is spread."""
@@ -27,7 +27,7 @@ def measured_operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> li
 
 def refuse_unknown(model: ModelConfig, ops: Sequence[Operator]) -> None:
     """Raises InputError where some operator cannot be measured."""
-    unknown = unknown_operators(ops, latent=model.latent is not None)
+    unknown = unknown_operators(ops)
     if unknown:
         raise InputError(
             f"{model.name}: the operators {', '.join(unknown)} cannot be measured by this version; "
@@ -36,7 +36,13 @@ def refuse_unknown(model: ModelConfig, ops: Sequence[Operator]) -> None:
 
 
 def refuse_packed(model: ModelConfig, ops: Sequence[Operator], attention: str) -> None:
-    """Raises InputError where the packed kernel is asked for and layers have a window: its mask is dense."""
+    """Raises InputError where the packed kernel is asked for and layers have a window, since its mask is dense, or
+    latent attention, whose cache transformers' batching lays out for heads of one width."""
+    if attention == "packed" and model.latent is not None:
+        raise InputError(
+            f'{model.name}: --attention is "packed", and transformers does not batch latent attention; take auto, '
+            "flash, flashmla, triton or sdpa"
+        )
     if attention == "packed" and any(op.window for op in ops):
         raise InputError(
             f'{model.name}: --attention is "packed", whose dense mask costs as much with a window as without, so its '
@@ -49,8 +55,9 @@ class Rank:
 
     def __init__(
         self, torch: Any, device: Any, model: ModelConfig, layout: Layout, dtypes: Dtypes, info: DeviceInfo,
-        style: Style, attention: str,
+        style: Style, attention: str, max_decodes: int = 256,
     ) -> None:  # fmt: skip
+        """`max_decodes`: sequences of the largest step."""
         self.tp = layout.tp
         self._torch = torch
         self._device = device
@@ -65,17 +72,20 @@ class Rank:
         linear = self._linear_layer(model, dtypes)
         self._kernels = Kernels(
             torch, device, self._dtype, model, layout, style=style, cache_bytes=info.cache_bytes,
-            model_bytes=bytes_of_model, linear=linear,
+            model_bytes=bytes_of_model, max_decodes=max_decodes, linear=linear,
         )  # fmt: skip
-        kinds = [op for op in self._order if op.kind == "attention"]
-        self._heads = HeadShape(kinds[0].heads, kinds[0].kv_heads, kinds[0].head_dim)  # windows have the same heads
-        self._attention_layers = sum(op.repeat for op in kinds)
-        self.attention_kernel = self._choose(attention)
-        self._attention = Attention(
-            torch, device, self._dtype, self._heads, self.attention_kernel, layers=self._attention_layers,
-            cache_bytes=info.cache_bytes, layer_share=self._attention_layers,
-        )  # fmt: skip
-        self.expert_op = self._ops.get("moe")
+        shapes = shapes_of(model, self._order)
+        self.attention_kernels = {name: self._choose(name, shape, attention) for name, shape in shapes.items()}
+        self._layers_of = {name: sum(op.repeat for op in self._order if attention_table(op) == name) for name in shapes}
+        self._attentions = {
+            name: Attention(
+                torch, device, self._dtype, shape, self.attention_kernels[name], layers=self._layers_of[name],
+                cache_bytes=info.cache_bytes, layer_share=self._layers_of[name],
+            )
+            for name, shape in shapes.items()
+        }  # fmt: skip
+        whole = measured_operators(model, Layout(1, 1), dtypes)  # the readers divide by the ranks of an expert
+        self.expert_op = next((op for op in whole if op.name == "moe"), None)
         self.expert_kernel = ""
         if self.expert_op is not None:
             self.expert_kernel, reasons = usable_kernel(torch, device, self._dtype, self.expert_op)
@@ -103,12 +113,12 @@ class Rank:
     def program(self, tokens: int) -> list[tuple[str, Work]]:
         """A step's operators in order, layer after layer (up to 8 of them), with a short attention in each."""
         works = {name: self._kernels.work(self._ops[name], tokens) for name in self.layers("tokens")}
-        attention, _, repeat = self.attention_work([(1, 63)] * min(tokens, 8))
+        attentions = {name: self.attention_work([(1, 63)] * min(tokens, 8), name)[0] for name in self._attentions}
+        repeat = self._layers_of["attention"]
         layer: list[tuple[str, Work]] = []
-        first = next(op for op in self._order if op.kind == "attention")  # one layer is of one kind
         for op in self._order:
-            if op is first:
-                layer.append(("", attention))
+            if op.kind == "attention":  # of several kinds, one layer has one
+                layer += [("", attentions.pop(name))] if (name := attention_table(op)) in attentions else []
             elif op.part == "layer" and op.name in works:
                 layer.append((op.name, works[op.name]))
         around = [[(op.name, works[op.name])] if op.name in works else [] for op in self._order if op.part != "layer"]
@@ -138,12 +148,12 @@ class Rank:
                 self._experts = Experts(self._torch, self._device, self._dtype, self.expert_op, self.expert_kernel)
             return self._experts.work(*sizes), None, 1
         chunk, before, n, kv = sizes
-        return self.attention_work([*([(chunk, before)] if chunk else []), *[(1, kv)] * n])
+        return self.attention_work([*([(chunk, before)] if chunk else []), *[(1, kv)] * n], table)
 
-    def attention_work(self, batch: Sequence[tuple[int, int]]) -> Parts:
-        """One attention call over (new, cached) tokens of each sequence."""
-        work, once = self._attention.work(batch)
-        return work, once, self._attention_layers
+    def attention_work(self, batch: Sequence[tuple[int, int]], table: str = "attention") -> Parts:
+        """One attention call, of the rows of a table, over (new, cached) tokens of each sequence."""
+        work, once = self._attentions[table].work(batch)
+        return work, once, self._layers_of[table]
 
     def memory(self, tokens: int, sequences: int) -> dict[str, object]:
         """Peak of a dummy run of the largest step: one layer and the head."""
@@ -174,15 +184,15 @@ class Rank:
         self.reasons |= layer.reasons
         return layer
 
-    def _choose(self, wanted: str) -> str:
-        good, reasons = usable_kernels(self._torch, self._device, self._dtype, self._heads)
-        self.reasons |= {f"attention {name}": why for name, why in reasons.items()}
-        if wanted == "auto":
+    def _choose(self, table: str, shape: Shape, wanted: str) -> str:
+        """The kernel for the rows of a table; `wanted` is of attention itself."""
+        good, reasons = usable_kernels(self._torch, self._device, self._dtype, shape)
+        self.reasons |= {f"{table} {name}": why for name, why in reasons.items()}
+        if wanted == "auto" or table != "attention":
             if not good:
-                raise InputError(f"no attention kernel works here: {'; '.join(reasons.values())}")
+                raise InputError(f"no {table} kernel works here: {'; '.join(reasons.values())}")
             return good[0]
         if wanted not in good:
-            known = [*good, *reasons]
-            why = reasons.get(wanted, f"it may be auto, {', '.join(known)}")
+            why = reasons.get(wanted, f"for this model it may be auto, {', '.join([*good, *reasons])}")
             raise InputError(f'--attention is "{wanted}": {why}')
         return wanted

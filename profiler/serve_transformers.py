@@ -35,6 +35,11 @@ LONGEST_WAIT_S = 3600.0
 
 def replay(options: ServeOptions, jobs: Sequence[Job]) -> Log:
     """Runs the trace with dummy weights; arrivals are kept to the clock."""
+    if load_model(options.model).latent is not None:
+        raise InputError(
+            f"{options.model}: the continuous batching of transformers does not run latent attention (its cache "
+            "has heads of one width); log it on vLLM, with --engine vllm on a GPU"
+        )
     torch = import_torch()
     device = open_device(torch, options.device, options.threads)
     if options.tensor_parallel != 1:

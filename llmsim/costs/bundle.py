@@ -29,6 +29,8 @@ INSIDE_MOE = ("moe_gate", "shared_expert", "shared_expert_gate")
 `python -m profiler` times them apart."""
 UPDATE = "linear_state"
 """Rows of per_sequence.csv: one token of each sequence, from its state to its state."""
+TILE_ROWS = 64
+"""Query heads that one thread block of a latent attention's kernel takes (FlashAttention 3, FlashMLA)."""
 
 
 class BundleSource:
@@ -109,19 +111,47 @@ class BundleSource:
 
         return price
 
-    def attention(self, op: Operator) -> AttentionCost:
-        """The measured four-dimensional grid, completed; skew from skew.csv where there is one."""
+    def attention(self, op: Operator) -> AttentionCost | None:
+        """The measured four-dimensional grid, completed; skew from skew.csv where there is one.
+
+        An indexer's rows are those of a table of its own, and its kernels spread tokens evenly; None without it.
+        """
+        if op.name == "indexer":
+            return self._indexer(op)
         path = self._files.folder / "attention.csv"
         table = self._attention_table
         self._light.attention(op, path, table)
         skew_path = self._files.folder / "skew.csv"
         if skew_path.is_file():
             sms = self._request.hardware.num_sms if self._request.hardware else 0
-            kappa, how = skew_ps_per_token_q20(skew_path, op.kv_heads, sms)
+            kappa, how = skew_ps_per_token_q20(skew_path, self._streams(op), sms)
             how = f"{self._files.label(skew_path)}: {how}"
         else:
             kappa, how = 0, "none: the bundle has no skew.csv"
             self._note(f"{skew_path} does not exist: decode batches of unequal lengths cost as much as equal ones")
+        return self._grid(op, path, table, kappa, how)
+
+    def _indexer(self, op: Operator) -> AttentionCost | None:
+        path = self._files.folder / "indexer.csv"
+        if not path.is_file():
+            if self._request.source == "bundle":
+                raise InputError(
+                    f"{self._files.folder}: there is no indexer.csv; profile the indexer or use source auto"
+                )
+            self._note(
+                f"the bundle {self._files.folder} has no indexer.csv; the indexer comes from the next cost source"
+            )
+            return None
+        table = read_attention(path)
+        self._light.attention(op, path, table)
+        return self._grid(op, path, table, 0, "none: its kernels deal tokens out evenly")
+
+    def _streams(self, op: Operator) -> int:
+        """Thread blocks that read a decode's cache where it is not cut: one for each KV head, or for each tile of the
+        query heads that all share a latent."""
+        return op.kv_heads if self._request.model.latent is None else -(-op.heads // TILE_ROWS)
+
+    def _grid(self, op: Operator, path: Path, table: Table, kappa: int, how: str) -> AttentionCost:
         if not self._request.predict_attention:
             return AttentionCost(op.repeat, complete_grid(table), None, kappa, self._files.label(path), how)
         from llmsim.costs.regress import fitted_grid

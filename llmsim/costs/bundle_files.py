@@ -8,7 +8,7 @@ from llmsim.costs.source import CostRequest
 from llmsim.model import short_dtype
 
 NEEDED = ("dense.csv", "attention.csv")
-OPTIONAL = ("per_sequence.csv", "moe.csv", "skew.csv")
+OPTIONAL = ("per_sequence.csv", "indexer.csv", "moe.csv", "skew.csv")
 OLDER = (
     "layers.csv",
     "attention.csv",

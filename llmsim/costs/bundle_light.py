@@ -48,7 +48,7 @@ class LightWarnings:
         column = table.number
         context = column["kv_prefill"] * (column["prefill_chunk"] > 0) + column["n_decode"] * column["kv_decode"]
         least = self._light.kv_us(context * op.kv_bytes_per_context_token)
-        self.add("attention", path, context, column["time_us"], least, "cached tokens")
+        self.add(op.name, path, context, column["time_us"], least, "cached tokens")
 
     def decodes(self, op: Operator, path: Path | str, context: Floats, times_us: Floats) -> None:
         """Checks rows of decode batches by the cached tokens that each must read, as `attention` does."""

@@ -180,7 +180,7 @@ def test_every_preset_with_states_is_measurable_at_its_degrees() -> None:
             if model.linear is None or layout_problem(model, Layout(tp, 1)):
                 continue
             ops = [op for op in operators(model, Layout(tp, 1), Dtypes()) if op.kind != "collective"]
-            assert unknown_operators(ops, latent=False) == []
+            assert unknown_operators(ops) == []
             found += 1
     assert found >= 12
 

@@ -18,6 +18,7 @@ from profiler.attention import Attention, HeadShape, reference, usable_kernels  
 from profiler.attention_kernels import KERNELS, Buffers  # noqa: E402
 from profiler.experts import Experts, routing, usable_kernel  # noqa: E402
 from profiler.measure import MeasureOptions, measure  # noqa: E402
+from profiler.rank import measured_operators, refuse_unknown  # noqa: E402
 from profiler.timing import Stopwatch  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -143,9 +144,13 @@ def test_another_models_folder_is_refused(tiny: Path, tmp_path: Path) -> None:
         measure(options(tiny, tmp_path / "other", device="cuda"))
 
 
-def test_operators_that_cannot_be_measured_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="latent_norm"):
-        measure(options(Path("deepseek-ai/DeepSeek-V2-Lite"), tmp_path))
+def test_operators_that_cannot_be_measured_are_named() -> None:
+    model = load_model("meta-llama/Llama-3.1-8B")
+    ops = measured_operators(model, Layout(1, 1), Dtypes())
+    refuse_unknown(model, ops)
+    norm = next(op for op in ops if op.name == "layernorm")
+    with pytest.raises(InputError, match="the operators odd_norm cannot be measured"):
+        refuse_unknown(model, [*ops, replace(norm, name="odd_norm")])
 
 
 def test_layers_of_a_sharded_rank_have_its_shapes(tmp_path: Path) -> None:
