@@ -168,23 +168,23 @@ def _narrow_prompts(torch: Any, buffers: IndexerBuffers, cache: Any, chosen: Any
     cu = torch.cat((torch.zeros(1, **make), part.used_k.cumsum(0).to(torch.int32)))
     new = torch.tensor([new for new, _ in part.batch], device=buffers.device)
     begin = cu[:-1].repeat_interleave(new)
-    behind = torch.cat([torch.arange(cached + 1, cached + new + 1, **make) for new, cached in part.batch])
+    ends = begin + torch.cat([torch.arange(cached + 1, cached + new + 1, **make) for new, cached in part.batch])
     keys = torch.empty(total, buffers.shape.dim, dtype=torch.float8_e4m3fn, device=buffers.device)
     scales = torch.empty(total, 4, dtype=torch.uint8, device=buffers.device)
-    step = max(1, LARGEST_SCORES // 4 // total)
+    pair, step = (keys, scales.view(torch.float32).squeeze(-1)), max(1, LARGEST_SCORES // 4 // total)
     query, weights, picks = (whole[part.tokens] for whole in (buffers.narrow_query, buffers.weights, chosen))
 
     def run() -> None:
         ops.cp_gather_indexer_k_quant_cache(cache, keys, scales, part.table, cu)
         for first in range(0, len(query), step):
             rows = slice(first, first + step)
-            ends = begin[rows] + behind[rows]
             found = fp8_fp4_mqa_logits(
-                (query[rows], None), (keys, scales.view(torch.float32).squeeze(-1)), weights[rows], begin[rows], ends,
-                clean_logits=False,
-            )  # fmt: skip
+                (query[rows], None), pair, weights[rows], begin[rows], ends[rows], clean_logits=False
+            )
             strides = (found.stride(0), found.stride(1))
-            ops.top_k_per_row_prefill(found, begin[rows], ends, picks[rows], len(found), *strides, buffers.shape.topk)
+            ops.top_k_per_row_prefill(
+                found, begin[rows], ends[rows], picks[rows], len(found), *strides, buffers.shape.topk
+            )
 
     return run
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from llmsim.model import Layout, ModelConfig, Operator
 from llmsim.model.layout import rank_shape
+from profiler.fused_layers import FusedLayers
 from profiler.latent_layers import LATENT_LAYERS, LatentLayers
 from profiler.linear_attention import NAMES as LINEAR
 from profiler.linear_attention import LinearLayer
@@ -42,8 +43,9 @@ class Kernels:
     def __init__(
         self, torch: Any, device: Any, dtype: Any, model: ModelConfig, layout: Layout, *,
         style: Style, cache_bytes: int, model_bytes: int, max_decodes: int = 0, linear: LinearLayer | None = None,
+        fused: FusedLayers | None = None,
     ) -> None:  # fmt: skip
-        """`linear`: the kernels of layers with a state, in a model that has them.
+        """`linear`: the kernels of layers with a state, in a model that has them; `fused`: those of an engine, if any.
 
         `model_bytes`: weights of one rank; a real step streams them all, so copies of a weight add up to that much.
 
@@ -57,11 +59,12 @@ class Kernels:
         self._shape = rank_shape(model, layout)
         self._footprint = min(4 * cache_bytes, model_bytes)
         self._layer = linear
+        self._fused = fused
         self._latent: LatentLayers | None = None
         if model.latent is not None:
             self._latent = LatentLayers(
                 torch, model.latent, self._shape.heads, style == "eager", max_decodes, self.random, self._rms,
-                self._copies,
+                self._copies, fused,
             )  # fmt: skip
 
     def work(self, op: Operator, count: int) -> Work:
@@ -128,6 +131,10 @@ class Kernels:
         residual = self.random(count, hidden) if op.name == "layernorm" else None
         bias = self.random(hidden) if self._model.norm_bias else None
         functional = torch.nn.functional
+        if self._fused is not None and bias is None and self._fused.has("norm" if residual is None else "add_norm"):
+            if residual is None:
+                return self._fused.norm([(x, weight)])
+            return self._fused.add_norm(x, residual, weight)
 
         def fused() -> Any:
             y = x if residual is None else x + residual
@@ -152,12 +159,17 @@ class Kernels:
         dim = self._model.head_dim
         parts = [(self.random(count, n, dim), self.random(dim)) for n in (self._shape.heads, self._shape.kv_heads)]
         functional = self._torch.nn.functional
+        if self._fused is not None and self._fused.has("norm"):
+            return self._fused.norm(parts)
         if self._style == "fused" and hasattr(functional, "rms_norm"):
             return lambda: [functional.rms_norm(x, (dim,), weight, EPSILON) for x, weight in parts]
         return lambda: [weight * self._rms(x) for x, weight in parts]
 
     def _rotary(self, op: Operator, count: int) -> Work:
         torch, dim = self._torch, self._model.head_dim
+        if self._fused is not None and self._fused.has("rotary"):
+            query, key = (self.random(count, n, dim) for n in (self._shape.heads, self._shape.kv_heads))
+            return self._fused.rotary(query, key, pairs=False)
         heads = [self.random(1, n, count, dim) for n in (self._shape.heads, self._shape.kv_heads)]
         cos, sin = self.random(1, 1, count, dim), self.random(1, 1, count, dim)
 
@@ -172,7 +184,10 @@ class Kernels:
         if not self._model.mlp_gated:
             x = self.random(count, width)
             return lambda: functional.gelu(x, approximate="tanh")
-        gate, up = self.random(count, 2 * width).chunk(2, dim=-1)
+        both = self.random(count, 2 * width)
+        if self._fused is not None and self._fused.has("gated"):
+            return self._fused.gated(both)
+        gate, up = both.chunk(2, dim=-1)
         return lambda: functional.silu(gate) * up
 
     def _gate(self, op: Operator, count: int) -> Work:

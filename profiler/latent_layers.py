@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmsim.model import LatentAttention, Operator
+from profiler.fused_layers import FusedLayers
 
 Work = Callable[[], object]
 EPSILON = 1e-6
@@ -36,6 +37,8 @@ class LatentLayers:
     """RMSNorm without weights, from elementary operations."""
     copies: Callable[[int], int]
     """Of weights of so many bytes: how many are rotated, so that each is read from memory."""
+    fused: FusedLayers | None = None
+    """An engine's kernels for norms and rotation, if any."""
 
     def work(self, op: Operator, count: int) -> Work | None:
         """One execution; None where the operator is a GEMM like any other."""
@@ -54,6 +57,8 @@ class LatentLayers:
         whole = self.random(count, latent.q_rank + latent.cached_width)
         spans = [(0, latent.q_rank), (latent.q_rank, latent.q_rank + latent.kv_rank)]
         parts = [(whole[:, first:last], self.random(last - first)) for first, last in spans if last > first]
+        if self.fused is not None and self.fused.has("norm"):
+            return self.fused.norm(parts)
         if not self.eager and hasattr(functional, "rms_norm"):
             return lambda: [functional.rms_norm(x, weight.shape, weight, EPSILON) for x, weight in parts]
         return lambda: [weight * self.rms(x) for x, weight in parts]
@@ -63,6 +68,8 @@ class LatentLayers:
         torch, latent = self.torch, self.latent
         query = self.random(count, self.heads, latent.nope_dim + latent.rope_dim)
         key = self.random(count, 1, latent.rope_dim)
+        if self.fused is not None and self.fused.has("rotary of pairs"):
+            return self.fused.rotary(query[..., latent.nope_dim :], key, pairs=True)
         cos, sin = self.random(count, 1, latent.rope_dim), self.random(count, 1, latent.rope_dim)
         plain, turning = query[..., : latent.nope_dim], query[..., latent.nope_dim :]
 

@@ -11,6 +11,7 @@ from llmsim.model import Dtypes, Layout, ModelConfig, Operator, operators, short
 from profiler.attention import Attention, Shape, shapes_of, usable_kernels
 from profiler.device import DeviceInfo, torch_dtype
 from profiler.experts import Experts, usable_kernel
+from profiler.fused_layers import FusedLayers
 from profiler.kernels import Kernels, Style, Work, unknown_operators
 from profiler.linear_attention import LinearLayer
 from profiler.memory import dummy_run
@@ -70,9 +71,11 @@ class Rank:
         self.reasons: dict[str, str] = {}
         self.kernels: dict[str, str] = {}
         linear = self._linear_layer(model, dtypes)
+        fused = FusedLayers(torch, device, self._dtype) if style == "fused" else None
+        self.reasons |= {f"layers {name}": why for name, why in (fused.reasons if fused is not None else {}).items()}
         self._kernels = Kernels(
             torch, device, self._dtype, model, layout, style=style, cache_bytes=info.cache_bytes,
-            model_bytes=bytes_of_model, max_decodes=max_decodes, linear=linear,
+            model_bytes=bytes_of_model, max_decodes=max_decodes, linear=linear, fused=fused,
         )  # fmt: skip
         shapes = shapes_of(model, self._order)
         self.attention_kernels = {name: self._choose(name, shape, attention) for name, shape in shapes.items()}
