@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from llmsim import __version__
 from llmsim.cli import (
     calibrate,
     cluster,
@@ -44,7 +45,24 @@ def _add(to: typer.Typer, name: str, help_text: str, act: Callable[..., Any], **
     to.command(name, help=help_text, short_help=f"{clause.strip().rstrip('.')}.", **{"cls": Command, **settings})(act)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"llmsim {__version__}")
+        raise typer.Exit
+
+
 app = _new("Simulates LLM serving clusters, without a GPU.")
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
 _add(app, "run", run.HELP, run.command, cls=PanelledCommand)
 _add(app, "cluster", cluster.HELP, cluster.command)
 _add(app, "validate", validate.HELP, validate.command)

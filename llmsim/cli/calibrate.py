@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llmsim.cli.options.panel import given_path
 from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,7 +39,12 @@ def command(
             metavar="<str>",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Calibration file to write.", show_default=False)] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="<path>", parser=given_path, help="Calibration file to write.", show_default=False
+        ),
+    ] = None,
     skip_seconds: Annotated[
         float, typer.Option("--skip-seconds", help="Paired errors leave out arrivals this early (cold engine).")
     ] = 2.0,

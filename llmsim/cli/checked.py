@@ -124,8 +124,8 @@ def checked(given: CommandLine) -> RunOptions:
         num_reqs=_at_least("--num-reqs", given.num_reqs, 0),
         seed=_at_least("--seed", given.seed, 0),
         engine=engine,
-        router=_router(given.request_routing_policy),
-        decode_router=_router(given.decode_routing_policy),
+        router=_router(given.request_routing_policy, "--request-routing-policy"),
+        decode_router=_router(given.decode_routing_policy, "--decode-routing-policy"),
         kv_transfer=given.kv_transfer,
         kv_transfer_mode=given.kv_transfer_mode,
         expert_routing=_expert_routing(given.expert_routing_policy, given.seed),
@@ -239,10 +239,10 @@ def _expert_routing(text: str, seed: int) -> "ExpertRouting":
     return parse_expert_routing(text, max(seed, 0))
 
 
-def _router(text: str) -> "RouterSpec":
+def _router(text: str, option: str) -> "RouterSpec":
     from llmsim.routing import parse_router
 
-    return parse_router(text)
+    return parse_router(text, option)
 
 
 def _tiers(given: CommandLine) -> "KvTierOptions | None":

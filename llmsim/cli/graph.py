@@ -6,13 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llmsim.cli.options.panel import given_path
+
 if TYPE_CHECKING:
     from llmsim.model import Hardware
 
 GENERATE_HELP = "Write one iteration of a model as Chakra traces (PREFIX.<rank>.et) and a configuration to run them."
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A bundled model, or the path of a config.json.")]
-Output = Annotated[Path, typer.Option("--output", "-o", help="Folder to write to; it is made.")]
+Output = Annotated[
+    Path,
+    typer.Option("--output", "-o", metavar="<path>", parser=given_path, help="Folder to write to; it is made."),
+]
 Device = Annotated[str, typer.Option("--hardware", help="Data sheet that kernels are timed by.")]
 Tp = Annotated[int, typer.Option("--tp", help="Tensor-parallel ranks.")]
 Pp = Annotated[int, typer.Option("--pp", help="Pipeline stages.")]

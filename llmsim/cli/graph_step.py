@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from llmsim.cli.options.panel import given_path
 from llmsim.config.errors import InputError
 
 HELP = (
@@ -18,7 +19,14 @@ FORMATS = {".dot": "dot", ".graphml": "graphml", ".json": "json"}
 def command(
     context: typer.Context,
     output: Annotated[
-        Path, typer.Option("--graph", "-g", help="FILE.dot, FILE.graphml or FILE.json; or a folder, for Chakra .et.")
+        Path,
+        typer.Option(
+            "--graph",
+            "-g",
+            metavar="<path>",
+            parser=given_path,
+            help="FILE.dot, FILE.graphml or FILE.json; or a folder, for Chakra .et.",
+        ),
     ],
     iteration: Annotated[int, typer.Option("--iteration", "-i", help="Which step of the group, from 0.")] = 0,
     group: Annotated[int, typer.Option("--group", help="Which instance of the cluster, from 0.")] = 0,

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from llmsim.cli.options.panel import given_path
 from llmsim.config.errors import InputError
 
 IMPORT_HELP = "Turn an external simulator's output into a cost table (docs/external_simulators.md) for --cost-table."
@@ -14,7 +15,10 @@ FORMATS = ("contract", "columns", "scale-sim")
 
 def import_table(
     files: Annotated[list[Path], typer.Argument(help="Tables to read.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The cost table to write (.csv).")],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="<path>", parser=given_path, help="The cost table to write (.csv)."),
+    ],
     form: Annotated[str, typer.Option("--format", help="contract, columns or scale-sim.")] = "contract",
     device: Annotated[str, typer.Option("--device", help="Name of the hardware in the cluster file.")] = "",
     column: Annotated[list[str] | None, typer.Option("--column", help="OURS=THEIRS: a column by its own name.")] = None,

@@ -6,11 +6,18 @@ from typing import Annotated
 
 import typer
 
+from llmsim.cli.options.panel import given_path
+
 LIST_HELP = "List the bundled networks."
 EXPORT_HELP = "Write a network link by link, for `astra-sim --network-configuration`."
 
 Source = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A bundled network, or a topology file.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to write; without it: standard output.")]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="<path>", parser=given_path, help="File to write; without it: standard output."
+    ),
+]
 
 
 def list_presets() -> None:

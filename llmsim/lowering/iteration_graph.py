@@ -25,6 +25,10 @@ from llmsim.model.parallel import STAGE_TENSORS, split_layers
 from llmsim.power.traffic import weight_bytes
 
 PS_PER_US = 1_000_000
+MAX_COUNT = 1 << 24
+"""Tokens, sequences and ranks: what a mistyped number exceeds."""
+MAX_RANKS = 1 << 16
+"""A file is written for each."""
 
 
 @dataclass(frozen=True)
@@ -224,10 +228,12 @@ def _check(model: ModelConfig, parallel: Parallel, step: Step) -> None:
     numbers = {"tp": parallel.tp, "pp": parallel.pp, "dp": parallel.dp, "ep": parallel.ep}
     numbers |= {"tokens": step.tokens, "sequences": step.sequences, "micro-batches": step.micro_batches}
     for name, value in numbers.items():
-        if value < 1:
-            raise InputError(f"{name} is {value}; at least 1 was expected")
-    if step.context < 0:
-        raise InputError(f"context is {step.context}; at least 0 was expected")
+        if not 1 <= value <= MAX_COUNT:
+            raise InputError(f"{name} is {value}; 1 to {MAX_COUNT} was expected")
+    if not 0 <= step.context <= MAX_COUNT:
+        raise InputError(f"context is {step.context}; 0 to {MAX_COUNT} was expected")
+    if parallel.world > MAX_RANKS:
+        raise InputError(f"tp x pp x dp is {parallel.world}; {MAX_RANKS} ranks at most were expected")
     if parallel.pp > model.num_layers:
         raise InputError(f"pp is {parallel.pp}; {model.name} has {model.num_layers} layers for so many stages")
     if step.tokens % step.micro_batches or step.tokens < step.sequences:

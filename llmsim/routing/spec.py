@@ -55,17 +55,17 @@ class RouterSpec:
             )
 
 
-def parse_router(text: str) -> RouterSpec:
+def parse_router(text: str, option: str = OPTION) -> RouterSpec:
     """Raises InputError saying what is known for an unknown name, option or value, and for a class that does not work.
 
     Names of native routers are not case-sensitive. A name with a colon is a class, any other that is not native an
     entry point of the group "llmsim.routers".
     """
-    name, given = split_options(OPTION, text, "PREFIX:weight=8,delay_ms=50")
-    if ":" not in name and (spec := _native_router(text, name.upper(), given)) is not None:
+    name, given = split_options(option, text, "PREFIX:weight=8,delay_ms=50")
+    if ":" not in name and (spec := _native_router(option, text, name.upper(), given)) is not None:
         return spec
     if name.upper() == "CUSTOM":
-        raise InputError(f"{OPTION} CUSTOM: name the class of your router, as in {OPTION} my_module:MyRouter")
+        raise InputError(f"{option} CUSTOM: name the class of your router, as in {option} my_module:MyRouter")
     from llmsim.routing.python import create, entry_points
 
     if ":" not in name and name not in entry_points():
@@ -73,7 +73,7 @@ def parse_router(text: str) -> RouterSpec:
         listed = f"{', '.join(known[:-1])} or {known[-1]}"
         near = nearest(name.upper(), known) or nearest(name, entry_points())
         raise InputError(
-            f'{OPTION} is "{name}"{near}; it may be {listed}, a class such as my_module:MyRouter, or an entry point of '
+            f'{option} is "{name}"{near}; it may be {listed}, a class such as my_module:MyRouter, or an entry point of '
             f'the group "llmsim.routers" ({", ".join(entry_points()) or "none is installed"})'
         )
     make = partial(create, name, given)
@@ -88,21 +88,21 @@ def native_names() -> list[str]:
     return [kind.name for kind in _native.router_kinds() if kind.name not in OLD_NAMES] + list(OLD_NAMES)
 
 
-def _native_router(text: str, name: str, given: Mapping[str, str]) -> RouterSpec | None:
+def _native_router(option: str, text: str, name: str, given: Mapping[str, str]) -> RouterSpec | None:
     from llmsim import _native
 
     kind = next((kind for kind in _native.router_kinds() if kind.name == name), None)
     if kind is None:
         return None
-    known = {option.name: option for option in kind.options}
+    known = {one.name: one for one in kind.options}
     values = {}
     for key, value in given.items():
         if key not in known:
             has = f"{name} has {', '.join(known)}" if known else f"{name} has no options"
-            raise InputError(f'{OPTION} {text}: unknown option "{key}"{nearest(key, known)}; {has}')
+            raise InputError(f'{option} {text}: unknown option "{key}"{nearest(key, known)}; {has}')
         number, low, high = _number(value), known[key].low, known[key].high
         if not low <= number <= high:
-            raise InputError(f"{OPTION} {text}: {key} is {value}, but must be a number from {low:g} to {high:g}")
+            raise InputError(f"{option} {text}: {key} is {value}, but must be a number from {low:g} to {high:g}")
         values[key] = number
     return RouterSpec(text=text, name=name, options=values)
 

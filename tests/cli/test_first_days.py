@@ -55,6 +55,27 @@ def test_an_empty_path_is_refused(option: str, capsys: pytest.CaptureFixture[str
     assert "the path is empty" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["graph", "generate", "Qwen/Qwen3-8B", "--output"],
+        ["graph", "step", *GIVEN, "--graph"],
+        ["topology", "export", "dgx_h100", "--output"],
+        ["times", "import", "t.csv", "--output"],
+        ["calibrate", "log.jsonl", *GIVEN, "--out"],
+    ],
+    ids=" ".join,
+)
+def test_other_verbs_refuse_an_empty_path(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*map(str, verb), ""]) == 2
+    assert "the path is empty" in capsys.readouterr().err
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"llmsim \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
 def test_outputs_are_named_after_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outputs = ("--output", tmp_path / "{run_id}.csv", "--run-dir", tmp_path / "{run_id}")
     said = notes(*outputs, "--run-id", "monday", "--inputs-root", "x", "--no-cleanup-inputs", capsys=capsys)
@@ -114,7 +135,7 @@ def test_a_part_of_a_run_is_no_trial() -> None:
 
 
 def test_an_interrupt_among_the_checks_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(text: str) -> Any:
+    def interrupted(text: str, option: str) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("llmsim.cli.checked._router", interrupted)

@@ -337,7 +337,7 @@ def test_what_does_not_fit_together_is_refused_in_one_sentence(
         (("--kv-transfer", "half"), '"half"; it may be whole or layerwise'),
         (("--kv-transfer-mode", "shove"), "it may be pull or push"),
         (("--kv-transfer", "layerwise", "--kv-transfer-mode", "pull"), "--kv-transfer-mode"),
-        (("--decode-routing-policy", "NOBODY"), "NOBODY"),
+        (("--decode-routing-policy", "NOBODY"), '--decode-routing-policy is "NOBODY"'),
     ],
 )
 def test_options_are_checked(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:

@@ -155,6 +155,10 @@ def test_every_preset(tmp_path: Path, model: str) -> None:
         (["--tokens=5", "--micro-batches=2"], "do not come out even"),
         (["--hardware=H1000"], 'data sheet of "H1000"'),
         (["--tp=0"], "tp is 0"),
+        (["--dp=99999999999999999999"], "dp is 99999999999999999999; 1 to"),
+        (["--dp=1000000"], "tp x pp x dp is 1000000; 65536 ranks at most"),
+        (["--tokens=99999999999999999999"], "tokens is 99999999999999999999; 1 to"),
+        (["--context=99999999999999999999"], "context is 99999999999999999999; 0 to"),
     ],
 )
 def test_layouts_that_cannot_be(
