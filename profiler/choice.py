@@ -10,7 +10,10 @@ TOLERANCE = 3e-2
 
 
 def first_right(
-    device: Any, errors: Mapping[str, Callable[[], float]], anywhere: tuple[str, ...] = ("torch",)
+    device: Any,
+    errors: Mapping[str, Callable[[], float]],
+    anywhere: tuple[str, ...] = ("torch",),
+    tolerance: float = TOLERANCE,
 ) -> tuple[str, dict[str, str]]:
     """The first name whose relative error is small, "" without any, and why the ones before it are not used.
 
@@ -26,7 +29,7 @@ def first_right(
         except Exception as problem:  # a kernel of another package may fail in any way: it is then not used
             reasons[name] = f"it failed: {type(problem).__name__}: {(str(problem).splitlines() or [''])[0][:120]}"
             continue
-        if found < TOLERANCE:
+        if found < tolerance:
             return name, reasons
         reasons[name] = f"its result is wrong by {found:.2g} on a small case"
     return "", reasons

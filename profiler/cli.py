@@ -32,6 +32,10 @@ Hardware = Annotated[str, typer.Option("--hardware", help="Name of the device in
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 Threads = Annotated[int, typer.Option("--threads", min=0, help="CPU threads; 0: PyTorch's choice.")]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="bf16, fp16 or fp32; the model's by default.")]
+Types = Annotated[
+    str | None,
+    typer.Option("--dtype", help="bf16, fp16 or fp32; fp8 or int8: of weights alone; the model's by default."),
+]
 
 
 @app.command(
@@ -44,7 +48,7 @@ def measure_command(
     out_root: Annotated[Path, typer.Option("--out-root", help="Profile directory to write below.")] = Path(
         "profiler/perf"
     ),
-    dtype: Dtype = None,
+    dtype: Types = None,
     device: Device = "auto",
     threads: Threads = 0,
     max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the largest step.")] = 2048,

@@ -6,10 +6,12 @@ import csv
 from collections import Counter
 from pathlib import Path
 
+from llmsim.costs.bundle_files import variant_of
 from llmsim.export.files import check_writable_folder
 from llmsim.model import Layout, ModelConfig, Operator, load_model
 from profiler.measure import TABLES, MeasureOptions, dtypes_of
 from profiler.plan import Point, attention_table, points_of, seen_limits
+from profiler.quantised_linears import NARROW
 from profiler.rank import measured_operators, refuse_packed, refuse_unknown
 
 ROW_S = 0.5
@@ -20,9 +22,10 @@ def dry_run(options: MeasureOptions) -> list[str]:
     """The report, line by line. Raises InputError for what `measure` refuses before it touches the device."""
     model = load_model(options.model)
     dtypes = dtypes_of(model, options)
-    folder = options.out_root / options.hardware / model.name / dtypes.activation
+    folder = options.out_root / options.hardware / model.name / variant_of(dtypes)
     check_writable_folder(options.out_root)
-    lines, left = [f"{model.name} in {dtypes.activation}, into {folder}"], 0
+    narrow = f"{dtypes.weight} weights and " * (dtypes.weight != dtypes.activation)
+    lines, left = [f"{model.name} in {narrow}{dtypes.activation}, into {folder}"], 0
     for index, tp in enumerate(options.degrees):
         ops = measured_operators(model, Layout(tp, 1), dtypes)
         refuse_unknown(model, ops)
@@ -58,7 +61,7 @@ def _cache_gb(options: MeasureOptions, ops: list[Operator]) -> float:
 
 def _shape(model: ModelConfig, op: Operator) -> str:
     if op.kind == "gemm":
-        return f"GEMM from {op.gemm_k} to {op.gemm_n}"
+        return f"GEMM from {op.gemm_k} to {op.gemm_n}{_narrow(op)}"
     if op.name == "indexer" and model.indexer is not None:
         return f"{op.heads} heads of {op.head_dim} that choose {model.indexer.topk} tokens"
     if op.kind == "attention" and model.latent is not None:
@@ -68,8 +71,18 @@ def _shape(model: ModelConfig, op: Operator) -> str:
         sees = f", that see {'a chunk of' if op.chunked else 'the last'} {op.window} tokens" * (op.window > 0)
         return f"{op.heads} query heads and {op.kv_heads} KV heads of {op.head_dim}{sees}"
     if op.kind == "moe":
-        return f"{op.experts_local} experts of width {op.moe_inter} on {op.hidden}, {op.topk} for each token"
+        return (
+            f"{op.experts_local} experts of width {op.moe_inter} on {op.hidden}, {op.topk} for each token{_narrow(op)}"
+        )
+    if op.kind == "linear_attention":
+        return f"{op.heads} heads of {op.head_dim} with a state, chunks of one prompt"
+    if op.name == "linear_state":
+        return f"a state of {op.read_bytes_per_token} bytes of each sequence"
     return "without weights" if op.name == "sampler" or op.name.endswith("act_fn") else f"width {op.hidden}"
+
+
+def _narrow(op: Operator) -> str:
+    return f" with {op.weight_dtype} weights" if op.weight_dtype in NARROW else ""
 
 
 def _done(path: Path, name: str) -> set[tuple[str, ...]]:

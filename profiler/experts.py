@@ -1,14 +1,22 @@
-"""Experts of a MoE layer with a forced number of active ones: vLLM's fused kernel, grouped GEMM, or a loop."""
+"""Experts of a MoE layer with a forced number of active ones, in the first kernel that is right here, else a loop."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from llmsim.model import Operator
+from profiler import quantised_kernels
+from profiler.choice import TOLERANCE, first_right, relative_error
+from profiler.expert_kernels import KERNELS, Activation, Maker, Stored, looped, wide_linears
+from profiler.quantised import Scheme, dequantised, exact_activations, make_weight
 
-Work = Callable[[], object]
-KERNELS = ("vllm", "grouped", "loop")
+Work = Callable[[], Any]
+CHECKED = 16
+TOLERANCE_FP8 = 6e-2
+"""Between the two products activations are rounded to 8-bit floats, which alone moves results by 2.6 %."""
 
 
 def routing(torch: Any, device: Any, tokens: int, topk: int, activated: int) -> Any:
@@ -19,89 +27,92 @@ def routing(torch: Any, device: Any, tokens: int, topk: int, activated: int) -> 
 class Experts:
     """Weights of all local experts of one layer, and their work for a token count."""
 
-    def __init__(self, torch: Any, device: Any, dtype: Any, op: Operator, kernel: str) -> None:
-        self._torch = torch
-        self._op = op
+    def __init__(
+        self, torch: Any, device: Any, dtype: Any, op: Operator, kernel: str, *, activation: Activation = "silu",
+        scheme: Scheme | None = None,
+    ) -> None:  # fmt: skip
+        """`scheme`: how the weights are quantised; None: they are of `dtype`."""
+        self._torch, self._device, self._dtype = torch, device, dtype
+        self._op, self._scheme, self._activation = op, scheme, activation
         self.kernel = kernel
-        make = {"device": device, "dtype": dtype}
-        count, width, hidden = op.experts_local, op.moe_inter, op.hidden
-        self._up = torch.randn(count, 2 * width, hidden, **make) * 0.05
-        self._down = torch.randn(count, hidden, width, **make) * 0.05
-        self._make = make
+        ways = 1 if activation == "relu2" else 2
+        self._up = self._stored(ways * op.moe_inter, op.hidden)
+        self._down = self._stored(op.hidden, op.moe_inter)
+        self._layer = self._maker()(torch, dtype, self._up, self._down, activation)
 
     def work(self, tokens: int, activated: int) -> Work:
         """One layer for `tokens`, each choosing top-k among the first `activated` experts."""
         torch, op = self._torch, self._op
-        x = torch.randn(tokens, op.hidden, **self._make) * 0.05
-        ids = routing(torch, self._make["device"], tokens, op.topk, activated)
-        weights = torch.full((tokens, op.topk), 1.0 / op.topk, device=self._make["device"], dtype=torch.float32)
-        return {"vllm": self._vllm, "grouped": self._grouped, "loop": self._loop}[self.kernel](x, ids, weights)
+        x = torch.randn(tokens, op.hidden, device=self._device, dtype=self._dtype) * 0.05
+        return self._bound(x, activated)
 
-    def _vllm(self, x: Any, ids: Any, weights: Any) -> Work:
-        from vllm.model_executor.layers.fused_moe import fused_experts
+    def error(self) -> float:
+        """Relative distance of the kernel's result from plain float32 math on the (dequantised) weights."""
+        torch, op = self._torch, self._op
+        if self._scheme is None:
+            x = torch.randn(CHECKED, op.hidden, device=self._device, dtype=self._dtype) * 0.5
+            plain = [part.float() for part in (self._up, self._down)]
+        else:
+            x = exact_activations(torch, self._device, self._dtype, self._scheme, CHECKED, op.hidden)
+            plain = [dequantised(torch, part, torch.float32) for part in (self._up, self._down)]
+        ids, shares = self._choices(CHECKED, op.experts_local)
+        loop = looped(wide_linears(torch))(torch, torch.float32, plain[0], plain[1], self._activation)
+        wanted = loop(x.float(), ids, shares)
+        return relative_error(self._bound(x, op.experts_local)(), wanted)
 
-        narrow = ids.to(self._torch.int32)
-        return lambda: fused_experts(hidden_states=x, w1=self._up, w2=self._down, topk_weights=weights, topk_ids=narrow)
+    def _bound(self, x: Any, activated: int) -> Work:
+        ids, shares = self._choices(len(x), activated)
+        return lambda: self._layer(x, ids, shares)
 
-    def _grouped(self, x: Any, ids: Any, weights: Any) -> Work:
-        torch = self._torch
-        experts = len(self._up)
-        up, down = self._up.transpose(1, 2), self._down.transpose(1, 2)
-        silu = torch.nn.functional.silu
+    def _choices(self, tokens: int, activated: int) -> tuple[Any, Any]:
+        torch, op = self._torch, self._op
+        ids = routing(torch, self._device, tokens, op.topk, activated).to(torch.int32)
+        return ids, torch.full((tokens, op.topk), 1.0 / op.topk, device=self._device, dtype=torch.float32)
 
-        def run() -> Any:
-            flat = ids.reshape(-1)
-            order = torch.argsort(flat)
-            rows = order // ids.shape[1]
-            # Counted without bincount, which asks the device how large its result is: no graph can hold that.
-            counts = torch.zeros(experts, dtype=torch.int32, device=flat.device)
-            ends = counts.scatter_add_(0, flat, torch.ones_like(flat, dtype=torch.int32)).cumsum(0, dtype=torch.int32)
-            gate, wide = torch._grouped_mm(x[rows], up, offs=ends).chunk(2, dim=-1)
-            y = torch._grouped_mm(silu(gate) * wide, down, offs=ends)
-            y = y * weights.reshape(-1)[order].unsqueeze(1).to(y.dtype)
-            return torch.zeros_like(x).index_add_(0, rows, y)
+    def _stored(self, outputs: int, inputs: int) -> Stored:
+        if self._scheme is not None:
+            return make_weight(self._torch, self._device, self._scheme, outputs, inputs, self._op.experts_local)
+        make = {"device": self._device, "dtype": self._dtype}
+        return self._torch.randn(self._op.experts_local, outputs, inputs, **make) * 0.05
 
-        return run
-
-    def _loop(self, x: Any, ids: Any, weights: Any) -> Work:
-        torch = self._torch
-        linear, silu = torch.nn.functional.linear, torch.nn.functional.silu
-        active = sorted({int(i) for i in ids.reshape(-1).tolist()})
-
-        def run() -> Any:
-            out = torch.zeros_like(x)
-            for expert in active:
-                rows, choice = torch.where(ids == expert)
-                gate, wide = linear(x[rows], self._up[expert]).chunk(2, dim=-1)
-                y = linear(silu(gate) * wide, self._down[expert])
-                out.index_add_(0, rows, y * weights[rows, choice].unsqueeze(1).to(y.dtype))
-            return out
-
-        return run
+    def _maker(self) -> Maker:
+        torch, scheme = self._torch, self._scheme
+        makers = KERNELS["wide" if scheme is None else scheme.kind]
+        if self.kernel in makers:
+            return makers[self.kernel]
+        if scheme is None:
+            return looped(wide_linears(torch))
+        linear = quantised_kernels.KERNELS[scheme.kind][self.kernel.removeprefix("loop ")]
+        return looped(lambda weights: [
+            linear(torch, self._dtype, weights.expert(index)) for index in range(len(weights.data))
+        ])  # fmt: skip
 
 
-def usable_kernel(torch: Any, device: Any, dtype: Any, op: Operator) -> tuple[str, dict[str, str]]:
-    """The first kernel that runs and agrees with the loop, and why the ones before it do not."""
-    from dataclasses import replace
+def usable_kernel(
+    torch: Any, device: Any, dtype: Any, op: Operator, *, activation: Activation = "silu", scheme: Scheme | None = None
+) -> tuple[str, dict[str, str]]:
+    """The first kernel that runs and is right on a few small experts, and why the ones before it are not used.
 
-    reasons: dict[str, str] = {}
-    small = replace(op, experts_local=min(op.experts_local, 8), moe_inter=min(op.moe_inter, 64), hidden=64, topk=2)
-    for kernel in KERNELS[:-1]:
-        if device.type != "cuda":
-            reasons[kernel] = "it needs a CUDA device"
-            continue
-        try:
-            torch.manual_seed(0)
-            experts = Experts(torch, device, dtype, small, kernel)
-            found = experts.work(16, small.experts_local)
-            torch.manual_seed(0)
-            wanted = Experts(torch, device, dtype, small, "loop").work(16, small.experts_local)
-            ours, theirs = found(), wanted()
-            error = float((ours - theirs).float().norm() / theirs.float().norm())  # type: ignore[attr-defined, operator]
-        except Exception as problem:  # a kernel of another package may fail in any way: it is then not used
-            reasons[kernel] = f"it failed: {type(problem).__name__}: {str(problem).splitlines()[0][:120]}"
-            continue
-        if error < 3e-2:
-            return kernel, reasons
-        reasons[kernel] = f"its result differs from the loop's by {error:.2g}"
-    return "loop", reasons
+    Of quantised weights, a loop says in which kernel each expert runs ("loop dequantised").
+    """
+    narrow = scheme is not None and scheme.block is not None
+    small = replace(
+        op, experts_local=min(op.experts_local, 8), moe_inter=_smaller(op.moe_inter, narrow),
+        hidden=_smaller(op.hidden, narrow), topk=min(op.topk, op.experts_local, 2),
+    )  # fmt: skip
+
+    def error(kernel: str) -> float:
+        torch.manual_seed(0)
+        return Experts(torch, device, dtype, small, kernel, activation=activation, scheme=scheme).error()
+
+    loops = ["loop"] if scheme is None else [f"loop {name}" for name in quantised_kernels.KERNELS[scheme.kind]]
+    names = [*KERNELS["wide" if scheme is None else scheme.kind], *loops]
+    anywhere = ("loop", *(f"loop {name}" for name in quantised_kernels.ANYWHERE))
+    tolerance = TOLERANCE_FP8 if scheme is not None and scheme.dtype == "fp8" else TOLERANCE
+    return first_right(device, {name: partial(error, name) for name in names}, anywhere, tolerance)
+
+
+def _smaller(size: int, narrow: bool) -> int:
+    """A width that is quickly multiplied; with scales of blocks one of the same remainder."""
+    most = 512 if narrow else 64
+    return size if size <= most else most + size % most if narrow else most

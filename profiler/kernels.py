@@ -11,6 +11,7 @@ from profiler.fused_layers import FusedLayers
 from profiler.latent_layers import LATENT_LAYERS, LatentLayers
 from profiler.linear_attention import NAMES as LINEAR
 from profiler.linear_attention import LinearLayer
+from profiler.quantised_linears import QuantisedLinears
 
 Style = Literal["fused", "eager"]
 """fused: the shapes that vLLM runs (one qkv GEMM, one gate_up GEMM, norm with residual as one kernel where torch has
@@ -43,9 +44,10 @@ class Kernels:
     def __init__(
         self, torch: Any, device: Any, dtype: Any, model: ModelConfig, layout: Layout, *,
         style: Style, cache_bytes: int, model_bytes: int, max_decodes: int = 0, linear: LinearLayer | None = None,
-        fused: FusedLayers | None = None,
+        fused: FusedLayers | None = None, ops: Iterable[Operator] = (),
     ) -> None:  # fmt: skip
-        """`linear`: the kernels of layers with a state, in a model that has them; `fused`: those of an engine, if any.
+        """`linear`: the kernels of layers with a state, in a model that has them; `fused`: those of an engine, if any;
+        `ops`: what the rank runs, of which the quantised layers get their kernels here.
 
         `model_bytes`: weights of one rank; a real step streams them all, so copies of a weight add up to that much.
 
@@ -66,6 +68,8 @@ class Kernels:
                 torch, model.latent, self._shape.heads, style == "eager", max_decodes, self.random, self._rms,
                 self._copies, fused,
             )  # fmt: skip
+        gemms = [(op, self._widths(op)) for op in ops if op.kind == "gemm"]
+        self.quantised = QuantisedLinears(torch, device, dtype, model, gemms)
 
     def work(self, op: Operator, count: int) -> Work:
         """One execution of `op` for `count` tokens or sequences; each call takes the next copy of the weights."""
@@ -95,15 +99,24 @@ class Kernels:
 
     def _linear(self, op: Operator, count: int) -> Work:
         widths = self._widths(op)
-        size = self._torch.empty(0, **self._make).element_size()
-        copies = self._copies(op.gemm_n * op.gemm_k * size)
-        weights = [[self.random(width, op.gemm_k) for width in widths] for _ in range(copies)]
         x, linear = self.random(count, op.gemm_k), self._torch.nn.functional.linear
+        if op.name in self.quantised:
+            return self._quantised_linear(op, widths, x)
+        copies = self._copies(op.gemm_n * op.gemm_k * self._size())
+        weights = [[self.random(width, op.gemm_k) for width in widths] for _ in range(copies)]
 
         def run(parts: list[Any]) -> list[Any]:
             return [linear(x, weight) for weight in parts]
 
         return rotating(run, weights)
+
+    def _quantised_linear(self, op: Operator, widths: list[int], x: Any) -> Work:
+        """Copies add up to as much as other weights', by their quantised bytes."""
+        first = [self.quantised.layer(op, width) for width in widths]
+        copies = self._copies(sum(size for _, size in first))
+        others = ([self.quantised.layer(op, width) for width in widths] for _ in range(copies - 1))
+        layers = [[layer for layer, _ in parts] for parts in (first, *others)]
+        return rotating(lambda parts: [part(x) for part in parts], layers)
 
     def _widths(self, op: Operator) -> list[int]:
         """Output widths of the GEMMs that make up an operator."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llmsim.config.errors import InputError
+from llmsim.costs.bundle_files import variant_of
 from llmsim.model import Dtypes, Layout, ModelConfig, load_model, resolve_dtypes
 from profiler.device import import_torch, open_device, smi_name, torch_dtype
 from profiler.kernels import Style
@@ -72,8 +73,8 @@ def measure(options: MeasureOptions) -> Path:
     model = load_model(options.model)
     dtypes = dtypes_of(model, options)
     torch_dtype(torch, dtypes.activation)
-    folder = options.out_root / options.hardware / model.name / dtypes.activation
-    meta = Meta(folder / "meta.yaml", torch, device, options, model, dtypes.activation)
+    folder = options.out_root / options.hardware / model.name / variant_of(dtypes)
+    meta = Meta(folder / "meta.yaml", torch, device, options, model, dtypes)
     meta.check()
     ranks = [
         Rank(
@@ -94,12 +95,12 @@ def measure(options: MeasureOptions) -> Path:
 
 
 def dtypes_of(model: ModelConfig, options: MeasureOptions) -> Dtypes:
-    """The number formats to measure in. Raises InputError for those that this version has no kernels for."""
+    """The number formats to measure in. Raises InputError for a KV cache that is not kept like activations."""
     dtypes = resolve_dtypes(model, options.dtype)
-    if dtypes.weight != dtypes.activation:
+    if dtypes.kv != dtypes.activation:
         raise InputError(
-            f"{model.name}: weights of {dtypes.weight} are not measured by this version (it has no quantised kernels); "
-            "give a config.json without its quantization_config, or take the times from another source"
+            f"{model.name}: its checkpoint keeps the KV cache in {dtypes.kv}, and attention is measured on one in "
+            f"{dtypes.activation} only; give a config.json that does not say so"
         )
     return dtypes
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from llmsim.config.errors import InputError
-from llmsim.model import ModelConfig
+from llmsim.costs.bundle_files import variant_of
+from llmsim.model import Dtypes, ModelConfig
 from profiler.device import describe
 from profiler.rank import Rank
 from profiler.tables import written
@@ -27,12 +28,13 @@ class Meta:
     """meta.yaml: provenance, and the fingerprint that keeps two different measurements from one folder."""
 
     def __init__(
-        self, path: Path, torch: Any, device: Any, options: MeasureOptions, model: ModelConfig, dtype: str
+        self, path: Path, torch: Any, device: Any, options: MeasureOptions, model: ModelConfig, dtypes: Dtypes
     ) -> None:
         self._path = path
         self._options = options
         self._model = model
-        self._dtype = dtype
+        self._variant = variant_of(dtypes)
+        dtype = self._variant if dtypes.weight == dtypes.activation else f"{self._variant}, {dtypes.activation}"
         self.info = describe(torch, device)
         shape = replace(model, source="", notes=())
         what = (repr(shape), dtype, options.style, options.attention, options.mode, self.info.name, options.clock)
@@ -58,7 +60,7 @@ class Meta:
         content: dict[str, object] = {
             "profiler_version": PROFILER_VERSION, "fingerprint": self.fingerprint, "state": state,
             "gpu": self.info.name, "hardware": self._options.hardware, "model": self._model.name,
-            "variant": self._dtype, "tp_degrees": list(self._options.degrees), **self.info.facts,
+            "variant": self._variant, "tp_degrees": list(self._options.degrees), **self.info.facts,
             "kernels": {"style": self._options.style, **self._attention_kernels(ranks),
                         "experts": ranks[0].expert_kernel, **ranks[0].kernels, "not_used": ranks[0].reasons},
             "timing": {"mode": self._options.mode or "graph on CUDA, else eager", "clock": self._options.clock,

@@ -16,6 +16,8 @@ from profiler.kernels import Kernels, Style, Work, unknown_operators
 from profiler.linear_attention import LinearLayer
 from profiler.memory import dummy_run
 from profiler.plan import attention_table, layers_of
+from profiler.quantised import scheme_of
+from profiler.quantised_linears import NARROW
 
 Parts = tuple[Work, Work | None, int]
 """One execution, what happens once a step (or None), and over how many executions that is spread."""
@@ -51,6 +53,15 @@ def refuse_packed(model: ModelConfig, ops: Sequence[Operator], attention: str) -
         )
 
 
+def expert_form(model: ModelConfig, op: Operator) -> dict[str, Any]:
+    """Activation and storage of a model's experts: with biases as gpt-oss has them, without a gate as Nemotron."""
+    activation = "swigluoai" if model.expert_bias and model.mlp_gated else "silu" if model.mlp_gated else "relu2"
+    return {
+        "activation": activation,
+        "scheme": scheme_of(model, op.weight_dtype) if op.weight_dtype in NARROW else None,
+    }
+
+
 class Rank:
     """Sharded shapes with dummy weights; makes one row's work at a time, so that memory stays small."""
 
@@ -76,7 +87,10 @@ class Rank:
         self._kernels = Kernels(
             torch, device, self._dtype, model, layout, style=style, cache_bytes=info.cache_bytes,
             model_bytes=bytes_of_model, max_decodes=max_decodes, linear=linear, fused=fused,
+            ops=self._order,
         )  # fmt: skip
+        self.kernels |= self._kernels.quantised.kernels
+        self.reasons |= self._kernels.quantised.reasons
         shapes = shapes_of(model, self._order)
         self.attention_kernels = {name: self._choose(name, shape, attention) for name, shape in shapes.items()}
         self._layers_of = {name: sum(op.repeat for op in self._order if attention_table(op) == name) for name in shapes}
@@ -91,8 +105,12 @@ class Rank:
         self.expert_op = next((op for op in whole if op.name == "moe"), None)
         self.expert_kernel = ""
         if self.expert_op is not None:
-            self.expert_kernel, reasons = usable_kernel(torch, device, self._dtype, self.expert_op)
+            self._expert_form = expert_form(model, self.expert_op)
+            form = self._expert_form
+            self.expert_kernel, reasons = usable_kernel(torch, device, self._dtype, self.expert_op, **form)
             self.reasons |= {f"experts {name}": why for name, why in reasons.items()}
+            if not self.expert_kernel:
+                raise InputError(f"no kernel of the experts works here: {'; '.join(reasons.values())}")
         self._experts: Experts | None = None
 
     def layers(self, feature: str) -> list[str]:
@@ -148,7 +166,8 @@ class Rank:
         if table == "moe":
             assert self.expert_op is not None
             if self._experts is None:
-                self._experts = Experts(self._torch, self._device, self._dtype, self.expert_op, self.expert_kernel)
+                made = (self._torch, self._device, self._dtype, self.expert_op, self.expert_kernel)
+                self._experts = Experts(*made, **self._expert_form)
             return self._experts.work(*sizes), None, 1
         chunk, before, n, kv = sizes
         return self.attention_work([*([(chunk, before)] if chunk else []), *[(1, kv)] * n], table)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from llmsim.config.errors import InputError
 from llmsim.costs.source import CostRequest
-from llmsim.model import short_dtype
+from llmsim.model import Dtypes, short_dtype
 
 NEEDED = ("dense.csv", "attention.csv")
 OPTIONAL = ("per_sequence.csv", "indexer.csv", "moe.csv", "skew.csv")
@@ -43,12 +43,13 @@ class BundleFiles:
 
 def variant_name(request: CostRequest) -> str:
     """Folder name of a precision: weight dtype, and "-kv" with the KV dtype where that differs from activations."""
-    weight, activation, kv = (short_dtype(d) for d in _dtype_names(request))
+    return variant_of(request.dtypes)
+
+
+def variant_of(dtypes: Dtypes) -> str:
+    """As `variant_name`, of a deployment's types."""
+    weight, activation, kv = (short_dtype(name) for name in (dtypes.weight, dtypes.activation, dtypes.kv))
     return weight if kv == activation else f"{weight}-kv{kv}"
-
-
-def _dtype_names(request: CostRequest) -> tuple[str, str, str]:
-    return request.dtypes.weight, request.dtypes.activation, request.dtypes.kv
 
 
 def find_bundle(request: CostRequest) -> tuple[BundleFiles | None, str]:

@@ -13,6 +13,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
 
+from profiler import expert_kernels  # noqa: E402
 from profiler.attention import Attention, HeadShape, reference  # noqa: E402
 from profiler.attention_kernels import KERNELS, LARGE_PAGE, PAGE, Buffers  # noqa: E402
 from profiler.experts import Experts  # noqa: E402
@@ -147,9 +148,7 @@ def test_the_installed_vllm_takes_these_arguments(monkeypatch: pytest.MonkeyPatc
     buffers = Buffers(torch, CPU, torch.float32, SHAPE, BATCH)
     for name in ("flash", "triton"):
         KERNELS[name].call(torch, buffers)()
-    experts = Experts.__new__(Experts)
-    experts._torch, experts._up, experts._down = torch, None, None
-    experts._vllm(None, torch.zeros(1), None)()
+    expert_kernels.KERNELS["wide"]["vllm"](torch, torch.float32, None, None, "silu")(None, None, None)
     for file, name in (
         ("vllm_flash_attn/flash_attn_interface.py", "flash_attn_varlen_func"),
         ("vllm_flash_attn/flash_attn_interface.py", "get_scheduler_metadata"),

@@ -53,7 +53,7 @@ FALCON = {**TINY, **SPACE, "model_type": "falcon_h1", "mamba_rms_norm": False}
 BAMBA = {**TINY, **SPACE, "model_type": "bamba", "attn_layer_indices": [1]}
 MINIMAX = {**TINY, "model_type": "minimax_text_01", "attn_type_list": [0, 0, 1], **EXPERTS, "num_local_experts": 4}
 FAMILIES = (QWEN, QWEN35, GRANITE, NEMOTRON, FALCON, BAMBA, MINIMAX)
-SMALL = Limits(max_tokens=4, max_seqs=2, max_kv=32, chunk_factor=4.0, kv_factor=4.0)
+SMALL = Limits(max_tokens=4, max_seqs=2, max_kv=16, chunk_factor=4.0, kv_factor=4.0)
 
 
 def measured(path: Path, **changes: Any) -> Path:
