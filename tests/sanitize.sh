@@ -1,16 +1,18 @@
 #!/bin/sh
 # AddressSanitizer and UndefinedBehaviorSanitizer over the engine's own tests and its command (with the recorded ASTRA-sim
-# cases where they are, and a few hundred damaged files), then over the native module under the tests of what it runs.
+# cases where they are, random programs, and a few hundred damaged files), then over the native module under the tests of what it runs.
 # `tests/sanitize.sh engine` and `tests/sanitize.sh native [TESTS]` run one part alone. The PATH has to begin with .venv/bin.
 set -eu
 cd "$(dirname "$0")/.."
 
 engine() {
-  cmake -S astra-sim -B build/sanitize -DCMAKE_BUILD_TYPE=RelWithDebInfo -DASTRA_SANITIZE=address,undefined -DASTRA_BENCH=OFF
+  cmake -S astra-sim -B build/sanitize -DCMAKE_BUILD_TYPE=RelWithDebInfo -DASTRA_SANITIZE=address,undefined -DASTRA_BENCH=OFF \
+    -DCMAKE_CXX_FLAGS=-D_GLIBCXX_ASSERTIONS
   cmake --build build/sanitize --parallel 2
   ctest --test-dir build/sanitize --output-on-failure
   cd tests
   PYTHONPATH=. python -m engine.sanitized ../build/sanitize/astra-sim
+  PYTHONPATH=. python -m engine.strict_programs 0 300 ../build/sanitize/astra-sim
   PYTHONPATH=. python -m engine.fuzz 50 "$(cd .. && pwd)/build/sanitize/astra-sim"
   cd ..
 }

@@ -101,7 +101,9 @@ public:
         }
         if (found_.is_cpu_op != nullptr) out_.on_cpu = number(found_.is_cpu_op, "is_cpu_op") != 0;
         const bool communicates = node_.type >= NodeType::comm_send;
-        if (out_.on_cpu && communicates) fail("it communicates but is_cpu_op is set; only compute runs on the CPU");
+        const bool only_lasts = rules_.upstream && rules_.replay_only;
+        if (out_.on_cpu && communicates && !only_lasts)
+            fail("it communicates but is_cpu_op is set; only compute runs on the CPU");
         if (rules_.custom && node_.type != NodeType::comp && node_.type != NodeType::comm_send &&
             node_.type != NodeType::comm_recv) {
             fail("a custom collective is made of COMP, COMM_SEND and COMM_RECV nodes");

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import chakra_file as ck
+from engine import slow_statistics
 from engine.command import run_case
 from engine.slow_strict import Run
 
@@ -33,10 +34,11 @@ class Program:
         self.sizes = self._sizes()
         self.npus = math.prod(self.sizes)
         self.groups = self._groups()
+        self.first_id = self.draw.choice([0, 1, 1, 2**32, 2**64 - 1000])
         self.splits = self.draw.choice([1, 1, 2, 3, 4, 5])
         self.flags = self._flags()
         system = self._system()
-        self.roofline, self.custom = system["roofline-enabled"], system.get("all-gather-implementation-custom")
+        self.roofline, self.custom = system["roofline-enabled"], (folder / "custom.0.et").exists()
         self.memory = self._memory()
         if self.custom:  # ranks are places in the sorted group
             self.groups = {number: sorted(members) for number, members in self.groups.items()}
@@ -55,6 +57,8 @@ class Program:
         groups: dict[int, list[int]] = {}
         for number in range(1, self.draw.choice([0, 0, 2, 4]) + 1):
             size = self.npus if self.draw.random() < 0.15 else self.draw.randint(2, self.npus)
+            if self.draw.random() < 0.4:
+                size = 1 << (size.bit_length() - 1)
             groups[number] = self.draw.sample(range(self.npus), size)
         return groups
 
@@ -89,7 +93,8 @@ class Program:
         for size in self.sizes[:count]:
             able = ["ring", "ring", "direct", "direct1", "direct2", "direct3"]
             whole = not self.groups or count > 1  # no smaller group gets the algorithm
-            if size.bit_count() == 1 and whole and kind != ck.ALL_TO_ALL:
+            halves = whole or all(len(members).bit_count() == 1 for members in self.groups.values())
+            if size.bit_count() == 1 and halves and kind != ck.ALL_TO_ALL:
                 able += ["halvingDoubling"] * 3
             last = len(chosen) == count - 1
             if size.bit_count() == 1 and whole and kind == ck.ALL_REDUCE and (last or not aware_plan):
@@ -106,15 +111,21 @@ class Program:
             "local-mem-bw": self.draw.choice([0.5, 50, 1600]),
             "scheduling-policy": self.draw.choice(["LIFO", "FIFO", "EXPLICIT"]),
             "roofline-enabled": int(self.draw.random() < 0.25),
-            "replay-only": int(self.draw.random() < 0.05),
             "peak-perf": self.draw.choice([0.1, 100]),
         }
+        if not system["roofline-enabled"]:
+            system["replay-only"] = int(self.draw.random() < 0.06)
         if plan is not None:
             system["collective-optimization"] = plan
         for kind, name in KINDS.items():
             system[f"{name}-implementation"] = self._algorithms(kind, plan == "localBWAware")
         if self.splits == 1 and self.draw.random() < 0.3:
             system["all-gather-implementation-custom"] = [str(self._custom_files())]
+        if self.splits == 1 and self.draw.random() < 0.1:
+            system["per-node-custom-implementation"] = str(self.folder / "by_node.yml")
+            self._custom_files()
+            numbers = range(self.first_id, self.first_id + 1000)
+            (self.folder / "by_node.yml").write_text("".join(f"{n}: {self.folder / 'custom'}\n" for n in numbers))
         return system
 
     def _custom_files(self) -> Path:
@@ -200,7 +211,7 @@ class Program:
 
     def _nodes(self, steps: list[tuple[int, dict[str, Any], int]]) -> list[bytes]:
         """Ids and the order of the file are random; a collective follows the one before, else parents are random."""
-        ids = self.draw.sample(range(1, 1000), len(steps))
+        ids = self.draw.sample(range(self.first_id, self.first_id + 1000), len(steps))
         nodes: list[bytes] = []
         collective: int | None = None
         for at, (kind, attributes, micros) in enumerate(steps):
@@ -220,7 +231,8 @@ class Program:
 def difference(seed: int, folder: Path, executable: Path) -> str:
     """What the two executors do not agree on; nothing where they do."""
     program = Program(seed, folder)
-    slow = Run(folder, program.backend == "aware", program.flags).times
+    run = Run(folder, program.backend == "aware", program.flags)
+    slow = run.times
     fast = run_case(executable, folder, folder, program.backend, program.flags)
     if fast.report is None:
         return f"seed {seed}: exit {fast.exit_code} {fast.errors}"
@@ -229,7 +241,14 @@ def difference(seed: int, folder: Path, executable: Path) -> str:
         return f"seed {seed}: exit {fast.exit_code} with {len(slow)} of {nodes} nodes ended"
     wrong = {node: (slow.get(node), fast.times().get(node)) for node in slow.keys() | fast.times().keys()}
     wrong = {node: both for node, both in wrong.items() if both[0] != both[1]}
-    return f"seed {seed}: (slow, fast) {dict(sorted(wrong.items())[:6])}" if wrong else ""
+    if wrong:
+        return f"seed {seed}: (slow, fast) {dict(sorted(wrong.items())[:6])}"
+    for npu, said in zip(run.npus, fast.report["npus"], strict=True):
+        told = (said["finish_ns"], said["exposed_comm_ns"], said["statistics"])
+        ours = (npu.finish, slow_statistics.exposed(npu), slow_statistics.times(npu) | slow_statistics.averages(npu))
+        if ours != told:
+            return f"seed {seed}: NPU {npu.npu}: {ours} is not {told}"
+    return ""
 
 
 def main(first: int, count: int, executable: Path) -> int:

@@ -118,8 +118,11 @@ def test_members_that_turn_different_ways(command: Path, tmp_path: Path, algorit
 
 def test_a_replay_takes_the_duration_of_every_node(command: Path, tmp_path: Path) -> None:
     nodes = [ck.node(1, ck.INVALID, micros=4), ck.node(2, ck.COMP, [1], 5), ck.node(3, ck.RECV, [2], comm_size=1)]
+    nodes += [ck.node(n, ck.SEND, micros=2, is_cpu_op=True) for n in (4, 5)]
     case = ck.write_case(tmp_path / "case", [nodes] * 2, ck.network("Ring", 2), {"replay-only": 1})
-    assert both(command, case)[1, 3] == (9000, 9001)
+    times = both(command, case)
+    assert times[1, 3] == (9000, 9001)
+    assert times[1, 5] == (2000, 4000)
 
 
 def test_a_custom_rank_that_sends_to_itself_is_named(command: Path, tmp_path: Path) -> None:
