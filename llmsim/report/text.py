@@ -212,7 +212,8 @@ def _by_family(shares: Mapping[str, float | None]) -> dict[str, float]:
     families: dict[str, float] = {}
     for source, share in shares.items():
         words = source.split()
-        family = " ".join(words[:3]) if words[0] in ("aiconfigurator-core", "profile") else source
+        known = words[0] in ("aiconfigurator-core", "profile")
+        family = " ".join(words[:3]).rstrip(",") if known else source.partition(", n=")[0]
         family = family.rsplit("/", 1)[0] if family.endswith(".csv") else family
         families[family] = families.get(family, 0.0) + (share or 0.0)
     return families

@@ -45,6 +45,19 @@ def test_long_lists_are_cut(build):
     assert len(render_summary(summary(results, {}), rich_terminal=False).splitlines()) < 45
 
 
+def test_sources_are_shown_by_database_bundle_or_table(build):
+    found = summary(build(30), {})
+    found["sources"]["by_source"] = {
+        "profile bundle A6000/m/tp1": 0.4,
+        "profile bundle A6000/m/tp1/layers.csv, expected active experts": 0.3,
+        "cost table t.csv (simulated)": 0.2,
+        "cost table t.csv (simulated), n=8 k=4 from other shapes": 0.1,
+    }
+    text = render_summary(found, rich_terminal=False)
+    assert "Time by source: " in re.sub(" +", " ", text)
+    assert "profile bundle A6000/m/tp1 70.0 %, cost table t.csv (simulated) 30.0 %" in text
+
+
 def test_markup_in_names_is_text(build):
     results = build(30)
     results.notes = ("trace[bold].jsonl: [/red] is odd",)
