@@ -12,7 +12,7 @@ LAYERS = [
     {"cli"},
     {"rounds"},
     {"simulate"},
-    {"validation"},
+    {"validation", "search"},
     {"lowering", "scheduling", "routing", "results", "report", "export"},
     {"model", "costs", "kvcache", "power", "workload"},
     {"config"},

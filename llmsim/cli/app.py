@@ -16,6 +16,7 @@ from llmsim.cli import (
     graph_step,
     run,
     schema,
+    search,
     times,
     topology,
     trace,
@@ -68,6 +69,7 @@ _add(app, "cluster", cluster.HELP, cluster.command)
 _add(app, "validate", validate.HELP, validate.command)
 _add(app, "calibrate", calibrate.HELP, calibrate.command, context_settings=calibrate.SETTINGS)
 _add(app, "cost", cost.HELP, cost.command)
+_add(app, "search", search.HELP, search.command)
 _add(app, "schema", schema.HELP, schema.command)
 _conformance = _new("Compares the schedulers with recordings of the real ones.")
 _add(_conformance, "schedules", conformance.SCHEDULES_HELP, conformance.schedules)

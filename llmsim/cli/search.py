@@ -1,0 +1,87 @@
+"""`llmsim search`: which deployments of a space are best."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmsim.cli.options.panel import given_path
+from llmsim.config.errors import InfeasibleError, InterruptedRun
+
+if TYPE_CHECKING:
+    from llmsim.search.trials import Trial
+
+HELP = (
+    "Try deployments and say which are best: a file names what varies (fields of a cluster file, options of run, "
+    "replicas), what is minimised or maximised and what is required; every point is a run (docs/sizing.md). The same "
+    "call goes on where it was stopped."
+)
+
+Space = Annotated[Path, typer.Argument(help="What varies and what is wanted (.yaml or .json).", show_default=False)]
+Output = Annotated[
+    Path,
+    typer.Option(
+        "--output", "-o", parser=given_path, metavar="<path>", help="Folder of cluster files, trials and result.json."
+    ),
+]
+Count = Annotated[
+    int, typer.Option("--trials", min=1, max=1_000_000, help="Points to try at most; fewer: all of them.")
+]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, max=1024, help="Runs at a time; 0: one for each processor.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=(1 << 32) - 1, help="Of the choice among too many points.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")]
+
+
+def command(
+    space: Space,
+    output: Output = Path("outputs/search"),
+    trials: Count = 128,
+    jobs: Jobs = 0,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> int:
+    """Searches and writes; InputError for a file that is none, InfeasibleError where no point is an answer."""
+    from llmsim.cli.signals import terminable
+    from llmsim.export.files import check_writable_folder
+    from llmsim.export.json import json_text, write_json
+    from llmsim.search import report, study
+    from llmsim.search.apply import load_base
+    from llmsim.search.space import load_space
+    from llmsim.search.trials import Trials
+
+    asked = load_space(space)
+    base = load_base(asked)
+    known = Trials(base, check_writable_folder(output), jobs or os.cpu_count() or 1, _told)
+    try:
+        with terminable():
+            found = study.search(asked, known.of, trials, seed)
+    except KeyboardInterrupt:
+        raise InterruptedRun(
+            f"interrupted; {known.known} points are in {output}, and the same call goes on from there"
+        ) from None
+    front = study.best(asked, found)
+    result = report.as_json(asked, found, front, grid=study.is_grid(asked, trials), seed=seed)
+    write_json(result, output / "result.json")
+    sys.stdout.write(json_text(result) if as_json else report.as_table(asked, found, front))
+    if not front:
+        raise InfeasibleError(_why_none(found, output))
+    return 0
+
+
+def _told(trial: "Trial") -> None:
+    """One line on stderr for each run as it ends, where a person may be looking."""
+    if sys.stderr.isatty():
+        from llmsim.search.apply import shown
+
+        print(f"{shown(trial.point)}: {trial.reason or 'meets all requirements'}", file=sys.stderr)
+
+
+def _why_none(found: "list[Trial]", output: Path) -> str:
+    short = [trial for trial in found if trial.state == "short"]
+    nearest = f"; for instance {(short or found)[0].reason}"
+    return (
+        f"none of {len(found)} points is an answer: {len(found) - len(short)} cannot run, {len(short)} miss a "
+        f"requirement{nearest}; all are in {output / 'result.json'}"
+    )

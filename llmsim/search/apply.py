@@ -1,0 +1,210 @@
+"""From a point of the space to the cluster file and the options of one run."""
+
+import copy
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmsim.config import load_cluster, parse_cluster
+from llmsim.config.errors import InputError
+from llmsim.search.space import Point, Space
+
+COPIES = "copies of "
+FILES = (".json", ".csv", ".yml", ".yaml", ".ini", ".parquet")
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Base:
+    """The cluster file that is varied."""
+
+    space: Space
+    path: Path
+    document: Json
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return str(self.path)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: the text of its cluster file, its devices, and the words of its command line but for that file."""
+
+    cluster: str
+    devices: int
+    words: tuple[str, ...]
+
+
+def load_base(space: Space) -> Base:
+    """Reads the cluster file, beside the search's file or under the working directory, and checks every name of `vary`
+    against it; InputError says which does not fit."""
+    beside = space.path.parent / space.file.cluster
+    path = beside if beside.exists() else Path(space.file.cluster)
+    _ = load_cluster(path)
+    base = Base(space, path, json.loads(path.read_text(encoding="utf-8-sig")))
+    for dimension in space.dimensions:
+        if not dimension.name.startswith("--"):
+            value = dimension.values[0] if dimension.values else dimension.low
+            _changed(copy.deepcopy(base.document), base, {dimension.name: value})
+            if dimension.name.endswith(".hardware") and len(dimension.values) > 1:
+                _keep_devices_apart(base, dimension.name)
+    return base
+
+
+def run_of(base: Base, point: Point) -> Run:
+    """The run of a point; InputError where its cluster file is none."""
+    document = _changed(copy.deepcopy(base.document), base, point)
+    cluster = parse_cluster(json.dumps(document), f"the cluster of {shown(point)}")
+    devices = sum(one.layout.num_devices * one.layout.replicas for _, one in cluster.instances())
+    text = json.dumps(_from_anywhere(document, base.path.parent), indent=2) + "\n"
+    beside = base.space.path.parent / base.space.file.dataset
+    dataset = str(beside) if "\0" not in str(beside) and len(str(beside)) < 1024 and beside.is_file() else None
+    options = {"--dataset": dataset or base.space.file.dataset, **base.space.file.options}
+    options |= {name: value for name, value in point.items() if name.startswith("--")}
+    return Run(text, devices, tuple(word for name, value in options.items() for word in _words(name, value)))
+
+
+def shown(point: Point) -> str:
+    """A point as a person reads it."""
+    return ", ".join(
+        f"{name} {value if isinstance(value, str) else json.dumps(value)}" for name, value in point.items()
+    )
+
+
+def _words(name: str, value: Any) -> list[str]:
+    """An option on the command line: true alone, false and null not at all, of a list every entry."""
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [name]
+    values = value if isinstance(value, list) else [value]
+    return [f"{name}={one if isinstance(one, str) else json.dumps(one)}" for one in values]
+
+
+def _changed(document: Json, base: Base, point: Point) -> Json:
+    """The document with the point's values: fields first, then copies of what they made."""
+    copies = {}
+    for name, value in point.items():
+        if name == "replicas" or name.startswith(COPIES):
+            copies[name] = value
+        elif not name.startswith("--"):
+            _set(document, base, name, value)
+    for name in sorted(copies, key=lambda name: [int(one) for one in re.findall(r"\d+", name)], reverse=True):
+        count = copies[name]  # those of the last instances come first: the numbers of others stay
+        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 1 << 16:
+            raise InputError(f"{base.space.path}: {name} is {count}; it must be a number from 1 to {1 << 16}")
+        document = _replicas(document, base, count) if name == "replicas" else _copies(document, base, name, count)
+    return document
+
+
+def _set(document: Json, base: Base, path: str, value: Any) -> None:
+    """Sets the field, in every entry of a list where the path says [*]; what is missing on the way is made."""
+    *above, last = _steps(base, path)
+    for place in _places(document, above, base, path):
+        if isinstance(place, dict) and isinstance(last, str) and last != "*":
+            place[last] = copy.deepcopy(value)
+        elif isinstance(place, list) and (last == "*" or (isinstance(last, int) and last < len(place))):
+            for at in range(len(place)) if last == "*" else (int(last),):
+                place[at] = copy.deepcopy(value)
+        else:
+            raise InputError(f'{base.space.path}: vary names "{path}", which {base.name} does not have')
+
+
+def _places(document: Json, steps: Sequence[str | int], base: Base, path: str) -> list[Any]:
+    """All that the first steps of a path lead to."""
+    places: list[Any] = [document]
+    for step in steps:
+        places = [found for place in places for found in _below(place, step, base, path)]
+    return places
+
+
+def _keep_devices_apart(base: Base, path: str) -> None:
+    """Figures of one device in the cluster file would be those of every device that `vary` names."""
+    others = [one.name for one in base.space.dimensions]
+    stem = path.removesuffix("hardware")
+    for place in _places(copy.deepcopy(base.document), _steps(base, path)[:-1], base, path):
+        memory = place.get("npu_mem") or {}
+        given = [f"npu_mem.{key}" for key in ("mem_size", "mem_bw") if key in memory]
+        given += ["price_per_device_hour"] if "price_per_device_hour" in place else []
+        for key in given:
+            if not any(name.startswith(f"{stem}{key.partition('.')[0]}") for name in others):
+                raise InputError(
+                    f"{base.space.path}: vary names {path}, but {base.name} gives {key}, which would be the same for "
+                    "all of them; remove it there (the data sheets have it)"
+                )
+
+
+def _below(place: Any, step: str | int, base: Base, path: str) -> list[Any]:
+    if isinstance(place, dict) and isinstance(step, str) and step != "*":
+        if place.get(step) is None:
+            place[step] = {}
+        return [place[step]]
+    if isinstance(place, list) and step == "*":
+        return place
+    if isinstance(place, list) and isinstance(step, int) and step < len(place):
+        return [place[step]]
+    raise InputError(f'{base.space.path}: vary names "{path}", which {base.name} does not have')
+
+
+def _steps(base: Base, path: str) -> list[str | int]:
+    """`nodes[0].instances[*].tp_size` as keys, indices and "*"."""
+    if not re.fullmatch(r"[^.\[\]]+(\[(\d+|\*)\])*(\.[^.\[\]]+(\[(\d+|\*)\])*)*", path):
+        raise InputError(
+            f'{base.space.path}: vary names "{path}"; write a path such as nodes[*].instances[0].tp_size, an option of '
+            "`llmsim run` such as --max-num-seqs, replicas, or copies of nodes[0].instances[0]"
+        )
+    parts = re.findall(r"[^.\[\]]+", path)
+    return [int(part) if part.isdigit() else part for part in parts]
+
+
+def _replicas(document: Json, base: Base, count: int) -> Json:
+    """So many copies of the only instance, on as many nodes as they need."""
+    nodes = document["nodes"]
+    if len(nodes) != 1 or len(nodes[0]["instances"]) != 1:
+        raise InputError(
+            f"{base.space.path}: vary names replicas, but {base.name} has several instances; write "
+            '"copies of nodes[0].instances[0]"'
+        )
+    (instance,) = nodes[0]["instances"]
+    cluster = parse_cluster(json.dumps(document), base.name)
+    each = next(one.layout.num_devices * one.layout.replicas for _, one in cluster.instances())
+    per_node = base.space.file.devices_per_node // each
+    if not per_node:
+        raise InputError(f"an instance of {each} devices does not fit a node of {base.space.file.devices_per_node}")
+    node = {key: value for key, value in nodes[0].items() if key != "num_instances"}
+    left = range(0, count, per_node)
+    made = [{**node, "instances": [instance] * min(per_node, count - i)} for i in left]
+    return {**{key: value for key, value in document.items() if key != "num_nodes"}, "nodes": made}
+
+
+def _copies(document: Json, base: Base, name: str, count: int) -> Json:
+    """So many copies of one instance, on its node."""
+    found = re.fullmatch(r"nodes\[(\d+)\]\.instances\[(\d+)\]", name.removeprefix(COPIES))
+    if found is None or int(found[1]) >= len(document["nodes"]):
+        raise InputError(f'{base.space.path}: vary names "{name}"; write "copies of nodes[0].instances[0]"')
+    node = document["nodes"][int(found[1])]
+    node.pop("num_instances", None)
+    at = int(found[2])
+    if at >= len(node["instances"]):
+        raise InputError(f'{base.space.path}: vary names "{name}", which {base.name} does not have')
+    node["instances"][at : at + 1] = [node["instances"][at]] * count
+    return document
+
+
+def _from_anywhere(value: Any, folder: Path) -> Any:
+    """The same with the files beside the cluster file named so that they are found from every place."""
+    if isinstance(value, dict):
+        return {key: _from_anywhere(one, folder) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_from_anywhere(one, folder) for one in value]
+    if not isinstance(value, str) or "\0" in value or len(value) > 1024 or Path(value).is_absolute():
+        return value
+    for beside in (folder / value, Path(value)):
+        if (beside.suffix in FILES and beside.is_file()) or (beside / "config.json").is_file():
+            return str(beside.resolve())
+    return value

@@ -1,0 +1,62 @@
+"""Figures of a run by their names in its summary, and whether they are what is required."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from llmsim.config.errors import InputError, nearest
+from llmsim.search.space import Bound, Space
+
+DEVICES = "devices"
+"""The figure that is the cluster file's, not the run's."""
+
+
+def names(space: Space) -> list[str]:
+    """All figures that the search looks at."""
+    return list(dict.fromkeys([*(name for name, _ in space.objectives), *space.file.require]))
+
+
+def figure(summary: Mapping[str, Any], known: Mapping[str, float], name: str, space: Space) -> float | None:
+    """A figure of the summary by its path; None where this run does not have it. InputError where no run would."""
+    if name in known:
+        return known[name]
+    value: Any = summary
+    for key in name.split("."):
+        if isinstance(value, dict) and key not in value:
+            figures = [*known, *_leaves(summary)]
+            raise InputError(f'{space.path}: "{name}" is no figure of a run{nearest(name, figures)}; docs/metrics.md')
+        value = value[key] if isinstance(value, dict) else None
+        if value is None:
+            return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f'{space.path}: "{name}" is no number; figures of it: {", ".join(_leaves(summary, name)[:6])}')
+    return float(value)
+
+
+def _leaves(summary: Mapping[str, Any], below: str = "") -> list[str]:
+    found = []
+    for key, value in summary.items():
+        if isinstance(value, dict):
+            found += [f"{key}.{leaf}" for leaf in _leaves(value)]
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found.append(key)
+    return [name for name in found if name.startswith(below)]
+
+
+def shortfall(space: Space, values: Mapping[str, float]) -> str:
+    for name, bound in space.file.require.items():
+        if values[name] < bound.at_least:
+            return f"{name} is {values[name]:.6g}, at least {bound.at_least:g} is required"
+        if values[name] > bound.at_most:
+            return f"{name} is {values[name]:.6g}, at most {bound.at_most:g} is required"
+    return ""
+
+
+def violations(space: Space, values: Mapping[str, float]) -> dict[str, float]:
+    """By how much each requirement is missed, relative to its bound; 0 or less where it is met."""
+    return {name: max(_missed(bound, values[name])) for name, bound in space.file.require.items()}
+
+
+def _missed(bound: Bound, value: float) -> list[float]:
+    sides = ((bound.at_least, bound.at_least - value), (bound.at_most, value - bound.at_most))
+    return [by / (abs(end) or 1.0) for end, by in sides if math.isfinite(end)]

@@ -1,0 +1,50 @@
+"""What a search found, as a table and as JSON."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from llmsim.search.figures import names
+from llmsim.search.space import Space
+from llmsim.search.trials import Trial
+
+
+def as_json(space: Space, trials: Sequence[Trial], front: Sequence[int], *, grid: bool, seed: int) -> dict[str, Any]:
+    """Every trial and which of them nothing beats; the same for the same search, whatever came in between."""
+    return {
+        "schema_version": 1,
+        "space": str(space.path),
+        "points": space.size,
+        "tried": "all" if grid else f"{len(trials)} chosen by optuna, seed {seed}",
+        "minimise": list(space.file.minimise),
+        "maximise": list(space.file.maximise),
+        "trials": [asdict(trial) for trial in trials],
+        "pareto": [{"trial": i, **asdict(trials[i])} for i in front],
+    }
+
+
+def as_table(space: Space, trials: Sequence[Trial], front: Sequence[int]) -> str:
+    """Markdown: what nothing beats (marked), what else meets the requirements, what misses one, what cannot run."""
+    figures, varied = names(space), [one.name for one in space.dimensions]
+    lines = [["", *varied, *figures, "why not"], ["---"] * (len(varied) + len(figures) + 2)]
+    first, more = space.objectives[0]
+    ranks = {"feasible": 1, "short": 2, "infeasible": 3}
+
+    def order(i: int) -> tuple[int, float, int]:
+        value = trials[i].values.get(first, 0.0)
+        place = 0 if i in front else ranks[trials[i].state]
+        return place, -value if more else value, i
+
+    for i in sorted(range(len(trials)), key=order):
+        trial = trials[i]
+        mark = "best" if i in front else ""
+        cells = [f"{trial.values[name]:.6g}" if name in trial.values else "" for name in figures]
+        point = [_text(trial.point[name]) for name in varied]
+        lines.append([mark, *point, *cells, trial.reason.replace("|", "/")])
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return (text if len(text) <= 40 else f"{text[:37]}...").replace("|", "/")

@@ -1,0 +1,169 @@
+"""The file of a search: what stays, what varies, what is wanted (docs/sizing.md)."""
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmsim.config.errors import InputError
+
+MANAGED = ("--cluster-config", "--output", "--run-dir", "--timeline", "--json", "--arrivals")
+"""Options of a run that the search gives itself, or whose files would be those of many runs."""
+
+Point = Mapping[str, Any]
+"""A value for every name of `vary`."""
+
+
+class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):
+    """Numbers from `first` to `last`, both included: in steps, by a factor, or any between (`step` and `factor` 0)."""
+
+    first: int | float
+    last: int | float
+    step: int | float = 0
+    factor: int | float = 0
+
+
+class Bound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a figure of the run must be."""
+
+    at_least: float = -math.inf
+    at_most: float = math.inf
+
+
+class SearchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file as it is written."""
+
+    cluster: str
+    dataset: str
+    vary: dict[str, list[Any] | Range]
+    minimise: list[str] = []
+    maximise: list[str] = []
+    require: dict[str, Bound] = {}
+    options: dict[str, Any] = {}
+    devices_per_node: int = 8
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One name that varies: its values in order, or, without any, all numbers between two."""
+
+    name: str
+    values: tuple[Any, ...]
+    low: float = 0.0
+    high: float = 0.0
+
+    @property
+    def ordered(self) -> bool:
+        """Whether neighbours are alike: ascending numbers."""
+        numbers = [one for one in self.values if isinstance(one, int | float) and not isinstance(one, bool)]
+        return len(numbers) == len(self.values) and numbers == sorted(numbers)
+
+
+@dataclass(frozen=True)
+class Space:
+    """A search, checked; immutable."""
+
+    path: Path
+    file: SearchFile
+    dimensions: tuple[Dimension, ...]
+
+    @property
+    def size(self) -> int | None:
+        """How many points there are; None: a range without steps has any number."""
+        counts = [len(one.values) for one in self.dimensions]
+        return math.prod(counts) if all(counts) else None
+
+    def grid(self) -> Iterator[dict[str, Any]]:
+        """All points, the last name varying fastest."""
+        names = [one.name for one in self.dimensions]
+        for values in itertools.product(*(one.values for one in self.dimensions)):
+            yield dict(zip(names, values, strict=True))
+
+    @property
+    def objectives(self) -> tuple[tuple[str, bool], ...]:
+        """(figure, whether more is better), in the order of the file, what is minimised first."""
+        return (*((name, False) for name in self.file.minimise), *((name, True) for name in self.file.maximise))
+
+
+def load_space(path: Path) -> Space:
+    """Reads and checks a JSON or YAML file; InputError names the file, the field and what would have worked."""
+    try:
+        file = msgspec.convert(_read(path), SearchFile)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {str(error).replace('`', '')}; docs/sizing.md has a whole file") from None
+    if not file.vary:
+        raise InputError(f"{path}: vary is empty; name what varies, such as replicas: [2, 4, 8]")
+    if not (file.minimise or file.maximise):
+        raise InputError(f"{path}: nothing to minimise or maximise; name figures such as devices or p95_ttft_ms")
+    if twice := sorted(set(file.minimise) & set(file.maximise)):
+        raise InputError(f"{path}: {twice[0]} is to be minimised and maximised; keep one of them")
+    for name in (*file.options, *file.vary):
+        if name in MANAGED or (name in file.options and not name.startswith("--")):
+            raise InputError(
+                f"{path}: {name} cannot be given here; options are those of `llmsim run` for one run's result"
+            )
+    if not 1 <= file.devices_per_node <= 1 << 16:
+        raise InputError(f"{path}: devices_per_node is {file.devices_per_node}; it must be from 1 to {1 << 16}")
+    for name, bound in file.require.items():
+        if bound == Bound():
+            raise InputError(f"{path}: require.{name} says nothing; give at_least or at_most")
+    return Space(path, file, tuple(_dimension(path, name, given) for name, given in file.vary.items()))
+
+
+def _read(path: Path) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    if path.suffix == ".json":
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}: not valid JSON ({error})") from None
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise InputError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
+
+
+def _dimension(path: Path, name: str, given: list[Any] | Range) -> Dimension:
+    where = f"{path}: vary.{name}"
+    if isinstance(given, list):
+        if not given:
+            raise InputError(f"{where} has no values; give at least one")
+        kept = [one for i, one in enumerate(given) if not any(_same(one, other) for other in given[:i])]
+        return Dimension(name, tuple(kept))
+    first, last = given.first, given.last
+    if not (math.isfinite(first) and math.isfinite(last)) or last < first:
+        raise InputError(f"{where} is from {first:g} to {last:g}; from must not be above to")
+    if given.step and given.factor:
+        raise InputError(f"{where} has a step and a factor; keep one of them")
+    if given.step < 0 or given.factor < 0 or 0 < given.factor <= 1 or (given.factor and first <= 0):
+        raise InputError(f"{where}: a step must be above 0, a factor above 1, and from above 0 with a factor")
+    if not given.step and not given.factor and (isinstance(first, float) or isinstance(last, float)):
+        return Dimension(name, (), float(first), float(last))
+    return Dimension(name, tuple(_numbers(where, given)))
+
+
+def _numbers(where: str, given: Range) -> Iterator[int | float]:
+    """The numbers of a range, whole where all that was given is."""
+    whole = all(isinstance(one, int) for one in (given.first, given.last, given.step, given.factor))
+    step = given.step or (0 if given.factor else 1)
+    for i in range(100_001):
+        value = given.first * given.factor**i if given.factor else given.first + i * step
+        if value > given.last + abs(given.last) * 1e-12:
+            return
+        yield int(value) if whole else float(f"{value:.12g}")
+    raise InputError(f"{where} has more than 100000 values; give a larger step")
+
+
+def _same(one: Any, other: Any) -> bool:
+    return json.dumps(one, sort_keys=True, default=str) == json.dumps(other, sort_keys=True, default=str)

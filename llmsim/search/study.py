@@ -1,0 +1,109 @@
+"""Which points of a space are tried: all of a small one, those that optuna asks for of a large one."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llmsim.config.errors import InputError
+from llmsim.search.figures import violations
+from llmsim.search.pareto import pareto_front
+from llmsim.search.space import Dimension, Point, Space
+from llmsim.search.trials import Trial
+
+AT_ONCE = 8
+"""Points that optuna is asked for together: what it proposes must not depend on how many processes there are."""
+
+MOST_ASKED = 4
+"""Points asked for, for each that is tried: those that were tried before are asked for again."""
+CANNOT = 1e6
+"""By how much a point that cannot run misses each requirement."""
+Evaluate = Callable[[Sequence[dict[str, Any]]], list[Trial]]
+
+
+def is_grid(space: Space, trials: int) -> bool:
+    """Whether every point is tried."""
+    return space.size is not None and space.size <= trials
+
+
+def search(space: Space, evaluate: Evaluate, trials: int, seed: int) -> list[Trial]:
+    """The trials of the search, each point once, in the order in which they were asked for.
+
+    Raises InputError where the space needs optuna and that is not installed.
+    """
+    if is_grid(space, trials):
+        return evaluate(list(space.grid()))
+    optuna = _optuna(space, trials)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(
+        directions=["maximize" if more else "minimize" for _, more in space.objectives],
+        sampler=_sampler(optuna, space, seed),
+    )
+    found: dict[str, Trial] = {}
+    for _ in range(0, MOST_ASKED * trials, AT_ONCE):  # what is asked for again costs nothing, but may go on for ever
+        asked = [study.ask() for _ in range(AT_ONCE)]
+        points = [{one.name: _suggested(trial, one) for one in space.dimensions} for trial in asked]
+        new = list(dict.fromkeys(key for key in map(_key, points) if key not in found))[: trials - len(found)]
+        wanted = [point for point in points if _key(point) in found or _key(point) in new]
+        results = {_key(result.point): result for result in evaluate(wanted)}
+        found |= {key: results[key] for key in new}
+        for trial, point in zip(asked, points, strict=True):
+            if _key(point) in results:
+                _tell(study, space, trial, results[_key(point)])
+        if len(found) == trials:
+            break
+    return list(found.values())
+
+
+def _key(point: Point) -> str:
+    return json.dumps(point, sort_keys=True)
+
+
+def best(space: Space, trials: Sequence[Trial]) -> list[int]:
+    """Indices of the feasible trials that no other beats, by the first objective, then the next."""
+    feasible = [i for i, trial in enumerate(trials) if trial.state == "feasible"]
+    costs = [[_sign(more) * trials[i].values[name] for name, more in space.objectives] for i in feasible]
+    front = pareto_front(costs)
+    return [feasible[i] for i in sorted(front, key=lambda i: (costs[i], i))]
+
+
+def _sign(more: bool) -> int:
+    return -1 if more else 1
+
+
+def _optuna(space: Space, trials: int) -> Any:
+    try:
+        import optuna
+    except ImportError:
+        points = f"{space.size} points" if space.size is not None else "a range without steps"
+        raise InputError(
+            f"{space.path}: the space has {points}, --trials is {trials}: give --trials as many to try all, steps to "
+            'its ranges, or pip install "llmsim[search]", which chooses some'
+        ) from None
+    return optuna
+
+
+def _sampler(optuna: Any, space: Space, seed: int) -> Any:
+    """TPE for one objective, NSGA-II for several; both heed how far a point is from what is required."""
+    if len(space.objectives) == 1:
+        return optuna.samplers.TPESampler(seed=seed)
+    return optuna.samplers.NSGAIISampler(seed=seed, population_size=2 * AT_ONCE)
+
+
+def _suggested(trial: Any, dimension: Dimension) -> Any:
+    """A value; of listed ones its place is asked for, so that values may be anything."""
+    if not dimension.values:
+        return trial.suggest_float(dimension.name, dimension.low, dimension.high)
+    last = len(dimension.values) - 1
+    if dimension.ordered:
+        return dimension.values[trial.suggest_int(dimension.name, 0, last)]
+    return dimension.values[trial.suggest_categorical(dimension.name, list(range(last + 1)))]
+
+
+def _tell(study: Any, space: Space, trial: Any, result: Trial) -> None:
+    """A point that cannot run is farther from what is required than any that can; its figures then do not matter."""
+    can = result.state != "infeasible"
+    missed = violations(space, result.values) if can else dict.fromkeys(space.file.require, CANNOT)
+    for name, by in missed.items():
+        trial.set_constraint(name, by)
+    trial.set_constraint("runs", 0.0 if can else CANNOT)
+    study.tell(trial, [result.values[name] if can else 0.0 for name, _ in space.objectives])
