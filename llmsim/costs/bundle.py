@@ -152,13 +152,17 @@ class BundleSource:
         return op.kv_heads if self._request.model.latent is None else -(-op.heads // TILE_ROWS)
 
     def _grid(self, op: Operator, path: Path, table: Table, kappa: int, how: str) -> AttentionCost:
-        if not self._request.predict_attention:
-            return AttentionCost(op.repeat, complete_grid(table), None, kappa, self._files.label(path), how)
-        from llmsim.costs.regress import fitted_grid
+        """With latents that prompts expand, and short prompts do not, pairs alone say too little of several prompts."""
+        label, grid = self._files.label(path), None
+        if self._request.predict_attention:
+            from llmsim.costs.regress import fitted_grid
 
-        grid, sentence = fitted_grid(table)
-        self._note(sentence)
-        return AttentionCost(op.repeat, grid, None, kappa, f"{self._files.label(path)}, regressor", how)
+            grid, sentence = fitted_grid(table)
+            self._note(sentence)
+            label += ", regressor"
+        apart = op.flops_per_context_token != op.decode_flops_per_context_token
+        grid = complete_grid(table) if grid is None else grid
+        return AttentionCost(op.repeat, grid, None, kappa, label, how, prompts_apart=apart)
 
     def notes(self) -> list[str]:
         """Rows faster than light first, then what was assumed."""

@@ -154,6 +154,9 @@ class AttentionCost:
     """Tokens that these layers see, of the last ones or (`chunked`) of their own chunk; 0: all. The grids are those of
     layers that see everything: what a batch sees through the window is looked up in them."""
     chunked: bool = False
+    prompts_apart: bool = False
+    """Of `mixed`: several prompts of a step are looked up one by one, and share the time of the shortest call; else as
+    one that sees as many pairs."""
     power_uw: int = 0
     """What one device draws meanwhile, on average over a table's rows; 0: nobody says."""
 

@@ -172,6 +172,7 @@ def _attention(cost: AttentionCost, queries: int) -> "_native.Attention":
             cost.window,
             cost.chunked,
             queries,
+            cost.prompts_apart,
         )
     assert cost.split is not None, "attention has one of two shapes"
     split = cost.split

@@ -58,23 +58,50 @@ AttentionPrice AttentionCost::price_verified(const Batch& batch) const {
   return price(batch, seen);
 }
 
-AttentionPrice MixedGridAttention::price(const Batch&, const Features& f) const {
-  const std::int64_t q = f.prefill_tokens, q2 = q * q;
-  // Several prefills act like one of q tokens whose context gives the same causal area: k = area / 2q - q / 2. Where
-  // they see less than one prompt of q tokens would, k is negative and the missing area is taken off instead.
-  const bool one_prompt_sees_more = f.prefill_area < q2;
+// Several prefills act like one of q tokens whose context gives the same causal area: k = area / 2q - q / 2. Where
+// they see less than one prompt of q tokens would, k is negative and the missing area is taken off instead.
+Cell MixedGridAttention::as_one(std::int64_t q, std::int64_t area, const Place& count, const Place& length) const {
+  const std::int64_t q2 = q * q;
+  const bool one_prompt_sees_more = area < q2;
   const Place chunk = grid_.axis(0).locate(q);
-  const Place context = q > 0 && !one_prompt_sees_more ? grid_.axis(1).locate(f.prefill_area - q2, 2 * q) : Place{};
-  const Place count = grid_.axis(2).locate(f.decode_sequences);
-  const Place length = f.decode_sequences > 0 ? grid_.axis(3).locate(f.decode_context, f.decode_sequences) : Place{};
+  const Place context = q > 0 && !one_prompt_sees_more ? grid_.axis(1).locate(area - q2, 2 * q) : Place{};
   Cell cell = grid_.cell({chunk, context, count, length});
-  cell.ps += skew(f);
   if (q > 0 && one_prompt_sees_more) {
     const Ps whole = grid_.at({chunk, Place{}, Place{}, Place{}});
-    const Ps floor = grid_.at({grid_.axis(0).locate(1), Place{}, Place{}, Place{}});
-    const Ps unseen = round_div(static_cast<int128>(std::max<Ps>(0, whole - floor)) * (q2 - f.prefill_area), q2);
+    const Ps unseen = round_div(static_cast<int128>(std::max<Ps>(0, whole - shortest())) * (q2 - area), q2);
     cell.ps = std::max<Ps>(0, cell.ps - unseen);
     cell.provenance = std::max(cell.provenance, Provenance::kInterpolated);
+  }
+  return cell;
+}
+
+Ps MixedGridAttention::shortest() const { return grid_.at({grid_.axis(0).locate(1), Place{}, Place{}, Place{}}); }
+
+// What prompts looked up apart, sharing the time of the shortest call, take beyond one with their tokens and area.
+Cell MixedGridAttention::apart(const Batch& batch, const Features& f) const {
+  Cell more = as_one(f.prefill_tokens, f.prefill_area, Place{}, Place{});
+  const Ps floor = shortest();
+  more.ps = floor - more.ps;
+  for (const Item& item : batch.items) {
+    if (item.decodes()) continue;
+    const Cell own = as_one(item.tokens, sight().area(item.tokens, item.computed_before), Place{}, Place{});
+    more.ps += std::max<Ps>(0, own.ps - floor);
+    more.provenance = std::max(more.provenance, own.provenance);
+    more.beyond_permille = std::max(more.beyond_permille, own.beyond_permille);
+  }
+  return more;
+}
+
+AttentionPrice MixedGridAttention::price(const Batch& batch, const Features& f) const {
+  const Place count = grid_.axis(2).locate(f.decode_sequences);
+  const Place length = f.decode_sequences > 0 ? grid_.axis(3).locate(f.decode_context, f.decode_sequences) : Place{};
+  Cell cell = as_one(f.prefill_tokens, f.prefill_area, count, length);
+  cell.ps += skew(f);
+  if (prompts_apart_ && f.prefill_sequences > 1) {
+    const Cell more = apart(batch, f);
+    cell.ps = std::max<Ps>(0, cell.ps + more.ps);
+    cell.provenance = std::max({cell.provenance, more.provenance, Provenance::kInterpolated});
+    cell.beyond_permille = std::max(cell.beyond_permille, more.beyond_permille);
   }
   AttentionPrice price;
   price.add(cell);

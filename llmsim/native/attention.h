@@ -79,14 +79,21 @@ class AttentionCost {
 // A profile of mixed batches: (prefill chunk, its cached context, decode sequences, their mean context).
 class MixedGridAttention final : public AttentionCost {
  public:
-  MixedGridAttention(Grid<4> grid, std::int64_t skew_ps, Sight sight = {})
-      : AttentionCost(skew_ps, sight), grid_(std::move(grid)) {}
+  // `prompts_apart`: several prompts of a step cost what each does, but for the time of the shortest call, which they
+  // share; else what one prompt of their tokens and pairs does.
+  MixedGridAttention(Grid<4> grid, std::int64_t skew_ps, Sight sight = {}, bool prompts_apart = false)
+      : AttentionCost(skew_ps, sight), grid_(std::move(grid)), prompts_apart_(prompts_apart) {}
 
  protected:
   AttentionPrice price(const Batch& batch, const Features& seen) const override;
 
  private:
+  Cell as_one(std::int64_t q, std::int64_t area, const Place& count, const Place& length) const;
+  Cell apart(const Batch& batch, const Features& seen) const;
+  Ps shortest() const;
+
   Grid<4> grid_;
+  bool prompts_apart_;
 };
 
 // Prefill and decode measured apart, as silicon databases do; their times add up.

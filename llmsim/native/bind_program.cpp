@@ -70,13 +70,13 @@ void bind_attention(nb::module_& m) {
           "mixed",
           [](const std::vector<In<std::int64_t>>& axes, const In<std::int64_t>& ps, std::int64_t skew_ps,
              const std::optional<In<std::uint8_t>>& provenance, std::int64_t window, bool chunked,
-             std::int64_t queries_per_kv_head) {
+             std::int64_t queries_per_kv_head, bool prompts_apart) {
             return handle(std::make_unique<MixedGridAttention>(make_grid<4>(axes, ps, provenance), skew_ps,
-                                                               sight_of(window, chunked)),
+                                                               sight_of(window, chunked), prompts_apart),
                           queries_per_kv_head);
           },
           "axes"_a, "ps"_a, "skew_ps"_a, "provenance"_a = nb::none(), "window"_a = 0, "chunked"_a = false,
-          "queries_per_kv_head"_a = 1)
+          "queries_per_kv_head"_a = 1, "prompts_apart"_a = false)
       .def_static(
           "split",
           [](const std::vector<In<std::int64_t>>& prefill_axes, const In<std::int64_t>& prefill_ps,

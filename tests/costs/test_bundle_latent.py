@@ -69,3 +69,11 @@ def test_latents_are_read_by_tiles_of_heads_not_by_kv_heads(tmp_path: Path) -> N
     """128 heads are two tiles of 64, so 132 SMs are full from 106 sequences on; 128 KV heads would be from 2 on."""
     cost = priced(tmp_path, bundle(tmp_path, sparse=False)).attention
     assert cost.skew_ps_per_token_q20 / 2**20 == pytest.approx(0.003 * 1e6, rel=1e-3)
+
+
+def test_prompts_are_looked_up_apart_where_they_expand_latents(tmp_path: Path) -> None:
+    dense, sparse = tmp_path / "dense", tmp_path / "sparse"
+    for folder in (dense, sparse):
+        folder.mkdir()
+    assert priced(dense, bundle(dense, sparse=False)).attention.prompts_apart
+    assert not any(cost.prompts_apart for cost in priced(sparse, bundle(sparse, sparse=True)).attentions)

@@ -41,10 +41,10 @@ def affine(chunk: int, context: int, count: int, length: int) -> int:
     )
 
 
-def mixed(skew: int = 0) -> Any:
+def mixed(skew: int = 0, **given: Any) -> Any:
     cells = [affine(a, b, c, d) for a in CHUNK for b in CONTEXT for c in COUNT for d in LENGTH]
     axes = [np.array(axis, np.int64) for axis in (CHUNK, CONTEXT, COUNT, LENGTH)]
-    return _native.Attention.mixed(axes, np.array(cells, np.int64), skew)
+    return _native.Attention.mixed(axes, np.array(cells, np.int64), skew, **given)
 
 
 @settings(max_examples=200, deadline=None)
@@ -75,6 +75,25 @@ def test_prefills_that_do_not_see_each_other_cost_less_than_one_prompt_of_their_
     floor = program.step_ps([(2, 0)])
     assert floor < apart < together
     assert abs(apart - (together - (together - affine(1, 0, 0, 0)) // 2)) <= 64  # half the causal area is missing
+
+
+@given(
+    prompts=st.lists(st.tuples(st.integers(2, 100), st.integers(0, 500)), min_size=1, max_size=5),
+    decodes=st.lists(st.integers(0, 1000), max_size=5),
+)
+def test_prompts_looked_up_apart_share_the_shortest_call(
+    prompts: list[tuple[int, int]], decodes: list[int]
+) -> None:  # fmt: skip
+    program, floor = priced(mixed(prompts_apart=True)), affine(1, 0, 0, 0)
+    alone = [program.step_ps([prompt]) for prompt in prompts]
+    one = program.step_ps([*prompts, *((1, kv) for kv in decodes)])
+    if len(prompts) == 1:
+        assert one == priced(mixed()).step_ps([*prompts, *((1, kv) for kv in decodes)])
+        return
+    n, mean = len(decodes), Fraction(sum(decodes), len(decodes)) if decodes else Fraction(0)
+    beside = affine(0, 0, n, mean) - affine(0, 0, 0, 0) if n else 0  # type: ignore[arg-type]
+    wanted = floor + sum(max(0, ps - floor) for ps in alone) + beside
+    assert abs(one - wanted) <= 64 * (len(prompts) + 2)
 
 
 def test_the_longest_decode_row_sticks_out_by_kappa() -> None:
