@@ -33,6 +33,8 @@ class HeadShape:
     heads: int
     kv_heads: int
     head_dim: int
+    sinks: bool = False
+    """Each query head has a learned logit of its own beside the scores (gpt-oss)."""
 
     def elements(self, batch: Batch) -> int:
         """K and V of a batch."""
@@ -54,7 +56,7 @@ def shapes_of(model: ModelConfig, ops: Sequence[Operator]) -> dict[str, Shape]:
             widths = (op.heads, latent.kv_rank, latent.nope_dim, latent.rope_dim, latent.v_dim)
             found["attention"] = SparseShape(*widths, model.indexer.topk) if model.indexer else LatentShape(*widths)
         elif op.kind == "attention":
-            found.setdefault("attention", HeadShape(op.heads, op.kv_heads, op.head_dim))
+            found.setdefault("attention", HeadShape(op.heads, op.kv_heads, op.head_dim, model.attention_sinks))
     return found
 
 
@@ -159,6 +161,9 @@ def reference(torch: Any, buffers: Buffers) -> Any:
         k, v = (part.float().transpose(0, 1).repeat_interleave(group, 0) for part in buffers.keys_values_of(index))
         scores = q @ k.transpose(1, 2) / math.sqrt(buffers.shape.head_dim)
         allowed = torch.ones(new, new + cached, dtype=torch.bool, device=q.device).tril(cached)
-        weights = scores.masked_fill(~allowed, float("-inf")).softmax(-1)
+        scores = scores.masked_fill(~allowed, float("-inf"))
+        if buffers.sinks is not None:
+            scores = torch.cat((scores, buffers.sinks.float()[:, None, None].expand(-1, new, 1)), dim=-1)
+        weights = scores.softmax(-1)[..., : new + cached]
         rows.append((weights @ v).transpose(0, 1))
     return torch.cat(rows)

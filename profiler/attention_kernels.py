@@ -33,6 +33,7 @@ class Buffers(Paged):
         heads = (shape.kv_heads, shape.head_dim)
         self.query = torch.randn(self.tokens, shape.heads, shape.head_dim, **make)
         self.new_kv = [torch.randn(self.tokens, *heads, **make) for _ in range(2)]
+        self.sinks = torch.randn(shape.heads, **make) if shape.sinks else None
         self.packed_mask: Any = None
         self.cache = [torch.randn(self.num_pages, page, *heads, **make) for _ in range(2)]
         self.flat = [part.view(-1, *heads) for part in self.cache]
@@ -103,6 +104,8 @@ def _flash_call(torch: Any, buffers: Buffers) -> Work:
         "max_seqlen_q": max(q for q, _ in buffers.batch), "max_seqlen_k": max(buffers.lengths),
         "softmax_scale": buffers.scale, "causal": True, "block_table": buffers.table,
     }  # fmt: skip
+    if buffers.sinks is not None:
+        common["s_aux"] = buffers.sinks
     if _flash_page() == PAGE:
         from vllm.vllm_flash_attn import flash_attn_varlen_func
 
@@ -147,6 +150,8 @@ def _triton_call(torch: Any, buffers: Buffers) -> Work:
         "max_seqlen_k": max(buffers.lengths), "softmax_scale": buffers.scale, "causal": True, "window_size": (-1, -1),
         "block_table": buffers.table, "softcap": 0.0, "q_descale": None, "k_descale": None, "v_descale": None,
     }  # fmt: skip
+    if buffers.sinks is not None:
+        common["sinks"] = buffers.sinks
     with suppress(ImportError, AttributeError):  # a version of vLLM without segments
         common |= _triton_segments(torch, buffers)
 
@@ -156,6 +161,20 @@ def _triton_call(torch: Any, buffers: Buffers) -> Work:
         return out
 
     return run
+
+
+def _with_sinks(torch: Any, buffers: Buffers, parts: tuple[Any, Any, Any], mask: Any) -> Any:
+    """Of (sequences, heads, tokens, head_dim): as transformers attends where each head has a sink, which PyTorch's
+    kernel does not take."""
+    assert buffers.sinks is not None, "the caller looked"
+    q, k, v = parts
+    share = q.shape[1] // k.shape[1]
+    k, v = (part.repeat_interleave(share, 1) for part in (k, v))
+    scores = q @ k.transpose(-1, -2) * buffers.scale
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    sinks = buffers.sinks[None, :, None, None].expand(len(q), -1, q.shape[2], 1)
+    return torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1] @ v
 
 
 def _sdpa_call(torch: Any, buffers: Buffers) -> Work:
@@ -179,7 +198,10 @@ def _sdpa_call(torch: Any, buffers: Buffers) -> Work:
         for rows, slots, mask, count in plans:
             q = buffers.query[rows].unflatten(0, (count, -1)).transpose(1, 2)
             k, v = (flat[slots].unflatten(0, (count, -1)).transpose(1, 2) for flat in buffers.flat)
-            y = sdpa(q, k, v, attn_mask=mask, scale=buffers.scale, enable_gqa=gqa)
+            if buffers.sinks is None:
+                y = sdpa(q, k, v, attn_mask=mask, scale=buffers.scale, enable_gqa=gqa)
+            else:
+                y = _with_sinks(torch, buffers, (q, k, v), mask)
             out[rows] = y.transpose(1, 2).flatten(0, 1)
         return out
 

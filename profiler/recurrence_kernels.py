@@ -14,7 +14,7 @@ from typing import Any
 from llmsim.model import LinearAttention
 from profiler import recurrence
 from profiler.choice import first_right, relative_error
-from profiler.recurrence import Inputs, Order, by_token, make_inputs
+from profiler.recurrence import CHUNK, Inputs, Order, by_token, make_inputs
 
 Work = Callable[[], Any]
 Maker = Callable[[Any, Inputs], Work]
@@ -54,9 +54,13 @@ def _delta_scan(torch: Any, inputs: Inputs, chunked: Callable[..., Any]) -> Work
 
 
 def _fla_scan(torch: Any, inputs: Inputs) -> Work:
+    """The chunks of the one sequence are listed ahead, as vLLM does: the kernels would ask the device for them."""
     from vllm.model_executor.layers.fla.ops import chunk_gated_delta_rule
 
-    return _delta_scan(torch, inputs, chunk_gated_delta_rule)
+    whole, chunks = {"dtype": torch.int32, "device": inputs.mixed.device}, -(-len(inputs.mixed) // CHUNK)
+    indices = torch.stack((torch.zeros(chunks, **whole), torch.arange(chunks, **whole)), dim=1)
+    offsets = torch.tensor([0, chunks], **whole)
+    return _delta_scan(torch, inputs, partial(chunk_gated_delta_rule, chunk_indices=indices, chunk_offsets=offsets))
 
 
 def _flashinfer_scan(torch: Any, inputs: Inputs) -> Work:

@@ -145,7 +145,7 @@ def test_the_installed_vllm_takes_these_arguments(monkeypatch: pytest.MonkeyPatc
     module(monkeypatch, "vllm.v1.attention.backends.fa_utils", get_flash_attn_version=lambda head_size: 3)
     module(monkeypatch, f"{ops}.triton_unified_attention", unified_attention=keep("unified_attention"))
     module(monkeypatch, "vllm.model_executor.layers.fused_moe", fused_experts=keep("fused_experts"))
-    buffers = Buffers(torch, CPU, torch.float32, SHAPE, BATCH)
+    buffers = Buffers(torch, CPU, torch.float32, replace(SHAPE, sinks=True), BATCH)
     for name in ("flash", "triton"):
         KERNELS[name].call(torch, buffers)()
     expert_kernels.KERNELS["wide"]["vllm"](torch, torch.float32, None, None, "silu")(None, None, None)
@@ -158,6 +158,6 @@ def test_the_installed_vllm_takes_these_arguments(monkeypatch: pytest.MonkeyPatc
         known, needed = arguments_of(file, name)
         assert name in given, f"{name} was not called"
         assert needed <= given[name] <= known
-    assert {"scheduler_metadata", "num_splits"} <= given["flash_attn_varlen_func"]
-    assert {"softmax_segm_output", "seq_threshold_3D"} <= given["unified_attention"]
+    assert {"scheduler_metadata", "num_splits", "s_aux"} <= given["flash_attn_varlen_func"]
+    assert {"softmax_segm_output", "seq_threshold_3D", "sinks"} <= given["unified_attention"]
     assert "head_size" in arguments_of("v1/attention/backends/fa_utils.py", "get_flash_attn_version")[0]

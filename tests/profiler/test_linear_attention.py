@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from llmsim.model import Dtypes, Layout, LinearAttention, load_model, operators
 from profiler.kernels import unknown_operators
 from profiler.plan import Limits
-from tests.profiler.test_measure_windows import TINY, column, simulated, written
-from tests.profiler.test_measure_windows import measured as measured_within
+from tests.profiler.tiny_models import TINY, column, simulated, written
+from tests.profiler.tiny_models import measured as measured_within
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
 

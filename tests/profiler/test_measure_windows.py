@@ -93,3 +93,23 @@ def test_every_preset_with_a_window_is_measurable() -> None:
         model = load_model(name)
         ops = [op for op in operators(model, Layout(1, 1), Dtypes()) if op.kind != "collective"]
         assert any(op.window for op in ops) and unknown_operators(ops) == []
+
+
+@pytest.mark.parametrize("batch", [[(1, 40)], [(7, 0)], [(5, 9), (1, 30), (1, 17), (1, 17)]])
+def test_attention_with_sinks_agrees_with_plain_math(batch: list[tuple[int, int]]) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
+    from profiler.attention import HeadShape, reference, usable_kernels
+    from profiler.attention_kernels import KERNELS, Buffers
+
+    torch.manual_seed(len(batch))
+    shape, cpu = HeadShape(8, 2, 16, sinks=True), torch.device("cpu")
+    buffers = Buffers(torch, cpu, torch.float32, shape, batch)
+    found, wanted = KERNELS["sdpa"].call(torch, buffers)(), reference(torch, buffers)
+    assert torch.allclose(found, wanted, atol=1e-5)
+    for index, (new, cached) in enumerate(batch):  # the definition, for the last token of each sequence
+        keys, values = (part[:, 0] for part in buffers.keys_values_of(index))
+        logits = torch.cat((keys @ buffers.query_of(index)[-1, 0] / 4, buffers.sinks[:1]))
+        assert torch.allclose(wanted[buffers.starts[index + 1] - 1, 0], logits.softmax(0)[:-1] @ values, atol=1e-5)
+        assert len(keys) == new + cached
+    good, reasons = usable_kernels(torch, cpu, torch.float32, shape)
+    assert good == ["sdpa"] and "wrong by" in reasons["packed"]

@@ -8,8 +8,8 @@ import yaml
 
 from llmsim.model import Dtypes, Layout, load_model, operators, resolve_dtypes
 from profiler.plan import Limits
-from tests.profiler.test_measure_windows import TINY, column, simulated, written
-from tests.profiler.test_measure_windows import measured as measured_within
+from tests.profiler.tiny_models import TINY, column, simulated, written
+from tests.profiler.tiny_models import measured as measured_within
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
 

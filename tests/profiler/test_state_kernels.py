@@ -56,8 +56,11 @@ def post_conv(
 
 def chunked(
     q: Any, k: Any, v: Any, g: Any, beta: Any, initial_state: Any, output_final_state: bool, cu_seqlens: Any,
-    use_qk_l2norm_in_kernel: bool,
+    use_qk_l2norm_in_kernel: bool, chunk_indices: Any = None, chunk_offsets: Any = None,
 ) -> Any:  # fmt: skip
+    if chunk_indices is not None:
+        last = (q.shape[1] - 1) // 64
+        assert chunk_indices.tolist() == [[0, at] for at in range(last + 1)] and chunk_offsets.tolist() == [0, last + 1]
     assert q.shape[0] == 1 and cu_seqlens.tolist() == [0, q.shape[1]] and output_final_state
     assert not use_qk_l2norm_in_kernel and len(initial_state) == 1
     share = v.shape[2] // q.shape[2]
@@ -184,7 +187,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> Called:
 
     def kept(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*places: Any, **named: Any) -> Any:
-            calls[name] = named
+            calls.setdefault(name, {}).update(named)
             assert len(places) == POSITIONAL.get(name, 0)
             return function(*places, **named)
 
