@@ -22,6 +22,12 @@ Device = Annotated[str, typer.Argument(help="A device, or the path of its data s
 Count = Annotated[int, typer.Option("--instances", "-n", min=1, max=1 << 16, help="Copies of the model.")]
 Tp = Annotated[int, typer.Option("--tp", min=1, help="Tensor-parallel devices of an instance.")]
 Pp = Annotated[int, typer.Option("--pp", min=1, help="Pipeline stages of an instance.")]
+Ep = Annotated[
+    int | None,
+    typer.Option(
+        "--ep", min=1, help="Ranks that whole experts are spread over; 1: each is cut over --tp.", show_default="1"
+    ),
+]
 Node = Annotated[int, typer.Option("--devices-per-node", min=1, help="An instance is never on two nodes.")]
 Output = Annotated[
     Path | None,
@@ -37,6 +43,7 @@ def command(
     instances: Count = 1,
     tp: Tp = 1,
     pp: Pp = 1,
+    ep: Ep = None,
     devices_per_node: Node = 8,
     output: Output = None,
 ) -> None:
@@ -49,7 +56,7 @@ def command(
             f"an instance of --tp {tp} x --pp {pp} needs {needed} devices, a node has --devices-per-node "
             f"{devices_per_node}; lower the first or raise the last"
         )
-    text = json.dumps(_cluster(model, hardware, instances, tp, pp, devices_per_node // needed), indent=2) + "\n"
+    text = json.dumps(_cluster(model, hardware, instances, (tp, pp, ep), devices_per_node // needed), indent=2) + "\n"
     if output is None:
         sys.stdout.write(text)
         return
@@ -60,16 +67,21 @@ def command(
     typer.echo("its data sheet says (mem_size, GiB): put there what yours reports")
 
 
-def _cluster(model: str, hardware: str, instances: int, tp: int, pp: int, per_node: int) -> dict[str, Any]:
+def _cluster(
+    model: str, hardware: str, instances: int, sizes: tuple[int, int, int | None], per_node: int
+) -> dict[str, Any]:
     from llmsim.model import Layout, load_model, operators, resolve_dtypes
     from llmsim.model.hardware import data_sheet
 
+    tp, pp, ep = sizes
     sheet = data_sheet(hardware)
     shape = load_model(model)
-    operators(shape, Layout(tp, 1), resolve_dtypes(shape))  # says where the model cannot be split so
+    if ep is not None and not shape.num_experts:
+        raise InputError(f"--ep is {ep}; {model} has no experts, leave the option out")
+    operators(shape, Layout(tp, ep or 1), resolve_dtypes(shape))  # says where the model cannot be split so
     if pp > shape.num_layers:
         raise InputError(f"--pp is {pp}; {model} has {shape.num_layers} layers for so many stages")
-    instance = {
+    instance: dict[str, Any] = {
         "model_name": _from_anywhere(model),
         "hardware": _from_anywhere(hardware),
         "npu_mem": {
@@ -79,6 +91,8 @@ def _cluster(model: str, hardware: str, instances: int, tp: int, pp: int, per_no
         "tp_size": tp,
         "pp_size": pp,
     }
+    if shape.num_experts:
+        instance["ep_size"] = ep or 1
     link = sheet.intra_node_link_bytes_per_s / 1e9
     nodes = [{"instances": [instance] * min(per_node, instances - i)} for i in range(0, instances, per_node)]
     return {

@@ -13,6 +13,7 @@ from llmsim.lowering.group import lower_group, overheads_of, placed_at
 from llmsim.lowering.handover import handover_config, transfer_notes
 from llmsim.lowering.layouts import (
     lockstep_waves,
+    spread_notes,
 )
 from llmsim.lowering.lowered import LoweredDeployment, LoweredGroup, LoweringOptions
 from llmsim.lowering.meeting import check_capacities, kv_places, meeting_groups, met_by_others, place_memories
@@ -65,6 +66,8 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     notes |= dict.fromkeys(note for lowered in done.values() for note in lowered.network_notes)
     changes = adjustment_notes(options.calibration, options.disabled_terms)
     notes |= dict.fromkeys(evicted_notes(deployment))
+    for group, lowered in zip(deployment.groups, groups, strict=True):
+        notes |= dict.fromkeys(spread_notes(group, lowered.model, lowered.layout))
     account = accounting(deployment, groups, options.disabled_terms)
     waves = lockstep_waves(deployment, [(lowered.model, lowered.expanded) for lowered in groups])
     for index in (index for wave in waves for index in wave.groups):

@@ -79,6 +79,16 @@ def layout_of(group: Group, model: ModelConfig) -> Layout:
     return layout
 
 
+def spread_notes(group: Group, model: ModelConfig, layout: Layout) -> list[str]:
+    """Says what `ep_size` means where it is not given and vLLM's users would expect the other layout."""
+    if group.ep is not None or group.ffn_tp is not None or layout.dp > 1 or layout.ep == 1:
+        return []
+    return [
+        f"{model.name}: whole experts are spread over the {layout.ep} ranks of an instance, since no ep_size is given; "
+        'vLLM without --enable-expert-parallel cuts every expert over them, which is "ep_size": 1'
+    ]
+
+
 def with_even_graphs(group: Group, layout: Layout) -> Group:
     """The group without graphs whose tokens sequence parallelism cannot share out evenly, as in vLLM."""
     if not layout.sequence_parallel:

@@ -38,6 +38,30 @@ def test_instances_fill_nodes(tmp_path: Path) -> None:
     assert len(small["nodes"]) == 3
 
 
+def test_experts_are_cut_unless_they_are_spread(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without `ep_size` a file means what LLMServingSim's do, and a note says so."""
+    path = tmp_path / "c.json"
+    given = ["run", "--cluster-config", str(path), "--dataset", TRACE, "--cost-source", "roofline", "--json"]
+    tpot = []
+    for arguments, size in (([], 1), (["--ep", 2], 2)):
+        cluster = written(path, "Qwen/Qwen3-30B-A3B", "H200", "--tp", 2, *arguments)
+        assert cluster["nodes"][0]["instances"][0]["ep_size"] == size
+        capsys.readouterr()
+        assert main(given) == 0
+        found = json.loads(capsys.readouterr().out)
+        tpot.append(found["mean_tpot_ms"])
+        assert not any("no ep_size is given" in note for note in found["notes"])
+    assert tpot[0] != tpot[1]
+    del cluster["nodes"][0]["instances"][0]["ep_size"]
+    path.write_text(json.dumps(cluster), encoding="utf-8")
+    assert main(given) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["mean_tpot_ms"] == tpot[1]
+    assert any("spread over the 2 ranks of an instance, since no ep_size is given" in note for note in found["notes"])
+    dense = written(path, "Qwen/Qwen3-8B", "H200", "--tp", 2)
+    assert "ep_size" not in dense["nodes"][0]["instances"][0]
+
+
 def test_paths_hold_wherever_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = (ROOT / "llmsim/presets/models/Qwen/Qwen3-8B.json").read_text(encoding="utf-8")
     (tmp_path / "mine").mkdir()
@@ -57,6 +81,8 @@ def test_paths_hold_wherever_the_file_is(tmp_path: Path, monkeypatch: pytest.Mon
         (["Qwen/Qwen3-8B", "H200", "--tp", "16"], "needs 16 devices"),
         (["Qwen/Qwen3-8B", "H200", "--pp", "40", "--devices-per-node", "64"], "36 layers"),
         (["Qwen/Qwen3-8B", "H200", "-n", "0"], "--instances"),
+        (["Qwen/Qwen3-8B", "H200", "--ep", "2"], "--ep is 2; Qwen/Qwen3-8B has no experts"),
+        (["Qwen/Qwen3-30B-A3B", "H200", "--tp", "2", "--ep", "3"], "ep must divide tp"),
         (["Qwen/Qwen3-8B", "H200", "-o", "."], "folder"),
         (["Qwen/Qwen3-8B", "H200", "-o", ""], "the path is empty"),
     ],
