@@ -50,6 +50,26 @@ void check_chain(const Chain& chain) {
     }
 }
 
+// Whether the end of one collective cannot hold up the next on the links of a way. On a way of one link from a rank it
+// has left that link when the rank begins the next. On longer ways at one speed a message of the next comes in at the
+// latest one serialisation behind the last of the one before, without which its receiver does not begin; a ring or
+// direct receiver is busy with a message of its own, as long, until then. Trees may pass it on at once.
+bool clear_behind(const Chain& chain, std::span<const Use> uses) {
+    const std::span<const model::Link> links = chain.sites[0].topology->links();
+    const std::uint32_t devices = chain.sites[0].topology->num_devices();
+    const auto one_link = [&](const Use& use) {
+        const model::Link& link = links[use.link];
+        return link.from < devices && use.flow == (static_cast<std::uint64_t>(link.from) << 32 | link.to);
+    };
+    const auto as_fast = [&](const Use& use) {
+        return links[use.link].bandwidth_bytes_per_s == links[uses[0].link].bandwidth_bytes_per_s;
+    };
+    const auto scheduled = [](const CollectiveSite& site) { return site.scheduled(); };
+    return std::all_of(uses.begin(), uses.end(), one_link) ||
+           (std::none_of(chain.sites.begin(), chain.sites.end(), scheduled) &&
+            std::all_of(uses.begin(), uses.end(), as_fast));
+}
+
 bool chain_is_linear(const Chain& chain) {
     const CollectiveSite& first = chain.sites[0];
     if (first.options.network == NetworkKind::congestion_unaware) return true;
@@ -61,7 +81,16 @@ bool chain_is_linear(const Chain& chain) {
         const std::vector<Use> more = uses_of(site);
         uses.insert(uses.end(), more.begin(), more.end());
     }
-    return uses_are_private(*first.topology, uses);
+    return uses_are_private(*first.topology, uses) && clear_behind(chain, uses);
+}
+
+// Where every hop takes time, whoever ends at a time does so by events made before it, which one batch holds; messages
+// that take none arrive in a later batch the more links they cross, so that who begins next depends on their ways.
+bool keeps_step(const CollectiveSite& site, Bytes bytes) {
+    if (site.algorithm == model::Algorithm::measured) return true;
+    if (bytes > 0 && site.schedule == nullptr) return true;
+    const Topology& topology = *site.topology;
+    return !site.scheduled() && topology.is_plain() && topology.dimensions()[0].kind != model::TopologyKind::ring;
 }
 
 void check_time(Ps time) {
@@ -86,7 +115,10 @@ FoldedChain::FoldedChain(const Chain& chain) {
             }
             const auto [place, fresh] =
                 known.try_emplace({item.site, item.bytes}, static_cast<std::int32_t>(maps_.size()));
-            if (fresh) maps_.push_back(CollectiveMap::isolated(chain.sites[item.site], item.bytes));
+            if (fresh) {
+                maps_.push_back(CollectiveMap::isolated(chain.sites[item.site], item.bytes));
+                keeps_step_.push_back(keeps_step(chain.sites[item.site], item.bytes));
+            }
             compiled.items.push_back({{}, place->second});
         }
         blocks_.push_back(std::move(compiled));
@@ -104,27 +136,41 @@ Ps FoldedChain::end(Ps start_ps) {
 void FoldedChain::end(std::span<const Ps> starts_ps, std::span<Ps> ends_ps) {
     at_.assign(starts_ps.begin(), starts_ps.end());
     for (const Ps time : at_) check_time(time);
+    in_step_ = true;
     for (const Block& block : blocks_) {
         for (std::int64_t done = 0; done < block.repeat; ++done) {
             layer_start_ = at_;
-            for (const Item& item : block.items) pass_item(item);
-            if (leap(block.repeat - done - 1)) break;
+            const bool in_step = in_step_;
+            for (const Item& item : block.items) item.map < 0 ? pass_compute(item) : pass_collective(item);
+            if ((linear_ || in_step_ == in_step) && leap(block.repeat - done - 1)) break;
         }
     }
     std::copy(at_.begin(), at_.end(), ends_ps.begin());
 }
 
-void FoldedChain::pass_item(const Item& item) {
-    if (item.map < 0) {
-        const bool common = item.compute_ps.size() == 1;
-        for (std::size_t rank = 0; rank < num_ranks_; ++rank) {
-            at_[rank] += item.compute_ps[common ? 0 : rank];
-            check_time(at_[rank]);
-        }
-        return;
+void FoldedChain::pass_compute(const Item& item) {
+    const bool common = item.compute_ps.size() == 1;
+    for (std::size_t rank = 0; rank < num_ranks_; ++rank) {
+        at_[rank] += item.compute_ps[common ? 0 : rank];
+        check_time(at_[rank]);
     }
-    const CollectiveMap& map = maps_[static_cast<std::size_t>(item.map)];
+    const auto lasts = [](Ps span) { return span > 0; };
+    if (std::all_of(item.compute_ps.begin(), item.compute_ps.end(), lasts)) {
+        in_step_ = true;
+    } else if (std::any_of(item.compute_ps.begin(), item.compute_ps.end(), lasts)) {
+        in_step_ = false;
+    }
+}
+
+void FoldedChain::pass_collective(const Item& item) {
+    const auto index = static_cast<std::size_t>(item.map);
+    const CollectiveMap& map = maps_[index];
     const bool together = std::all_of(at_.begin(), at_.end(), [&](Ps time) { return time == at_[0]; });
+    if (!linear_ && !map.linear() && together && !in_step_) {
+        throw model::NotFoldable(
+            "ranks start a collective whose messages share links at one time, but after messages that take none: the "
+            "order of service depends on their ways, so the expanded graph has to be evaluated");
+    }
     if (together && map.ends_together()) {
         for (Ps& time : at_) time += map.simultaneous_ps();
     } else if (together || linear_) {
@@ -132,9 +178,10 @@ void FoldedChain::pass_item(const Item& item) {
         at_.swap(next_);
     } else {
         throw model::NotFoldable(
-            "ranks that have drifted apart start a collective whose messages share links: the order "
-            "of service depends on their starts, so the expanded graph has to be evaluated");
+            "ranks that have drifted apart start a collective whose messages may wait on links, for each other or for "
+            "those of the one before: that depends on their starts, so the expanded graph has to be evaluated");
     }
+    in_step_ = keeps_step_[index];
     for (const Ps time : at_) check_time(time);
 }
 

@@ -54,12 +54,15 @@ private:
         std::vector<Item> items;
         std::int64_t repeat;
     };
-    void pass_item(const Item& item);
+    void pass_compute(const Item& item);
+    void pass_collective(const Item& item);
     bool leap(std::int64_t remaining);
 
     std::size_t num_ranks_;
     bool linear_;
+    bool in_step_ = true;  // ranks that end at one time do so in one batch of the engine's events
     std::vector<CollectiveMap> maps_;
+    std::vector<bool> keeps_step_;  // by map
     std::vector<Block> blocks_;
     std::vector<Ps> at_;    // where each rank is
     std::vector<Ps> next_;  // scratch

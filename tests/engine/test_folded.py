@@ -1,5 +1,6 @@
 """Folded evaluation of a tensor-parallel iteration equals the expanded one, to the picosecond (invariant 9)."""
 
+import random
 from types import ModuleType
 from typing import Any
 
@@ -77,6 +78,77 @@ def test_skewed_starts_and_costs(engine: ModuleType, site: Site, data: st.DataOb
         assert not folded.linear
         return
     assert ends.tolist() == engine.expanded_ends(chain, starts).tolist()
+
+
+def far_topology(engine: ModuleType, rng: random.Random) -> Any:
+    """Routes of several links at several speeds: grids, and devices in a circle with a switch between neighbours."""
+    speeds = rng.choice(((10**9,), (10**9, 10**10, 10**11)))
+
+    def speed() -> tuple[int, int]:
+        return rng.choice(speeds), rng.choice((0, 1_000))
+
+    if rng.random() < 0.5:
+        shapes = (engine.TopologyKind.RING, engine.TopologyKind.SWITCH, engine.TopologyKind.FULLY_CONNECTED)
+        dims = rng.randint(1, 2)
+        return engine.Topology.grid([(rng.choice(shapes), rng.randint(2, 6), *speed(), 0) for _ in range(dims)])
+    n = rng.randint(3, 5)
+    builder = engine.TopologyBuilder(n, True)
+    for device in range(n):
+        between = builder.add_switch()
+        builder.add_link(device, between, *speed())
+        builder.add_link(between, (device + 1) % n, *speed())
+    return builder.build()
+
+
+def far_site(engine: ModuleType, rng: random.Random, topology: Any, group: list[int], network: Any, plain: bool) -> Any:
+    """Any kind and algorithm that go together; `plain`: ring and direct of the first four kinds."""
+    if rng.random() < 0.15:
+        table = engine.MeasuredTable([0, 4096], [1000, rng.randint(1000, 10**7)])
+        kind, measured = engine.CollectiveKind.ALL_REDUCE, engine.Algorithm.MEASURED
+        return engine.CollectiveSite(topology, group, kind, measured, table, network)
+    kinds = ["ALL_REDUCE", "ALL_GATHER", "REDUCE_SCATTER", "ALL_TO_ALL"]
+    kinds += [] if plain else ["BROADCAST", "REDUCE", "GATHER", "SCATTER", "BARRIER"]
+    algorithms = ["RING", "DIRECT"] + ([] if plain else ["HALVING_DOUBLING", "DOUBLE_BINARY_TREE"])
+    shape = engine.CollectiveShape() if plain else engine.CollectiveShape(root=rng.randrange(len(group)))
+    while True:
+        kind = getattr(engine.CollectiveKind, rng.choice(kinds))
+        algorithm = getattr(engine.Algorithm, rng.choice(algorithms))
+        try:
+            return engine.CollectiveSite(topology, group, kind, algorithm, network=network, shape=shape)
+        except engine.InvalidTopology:
+            continue
+
+
+@pytest.mark.parametrize("network", ["CONGESTION_UNAWARE", "CONGESTION_AWARE", "FAIR_SHARE"])
+@pytest.mark.parametrize("plain", [False, True])
+def test_long_ways_and_unlike_links(engine: ModuleType, network: str, plain: bool) -> None:
+    """A message of a collective may be behind the last one of the collective before: exact, or refused."""
+    equal = skewed = 0
+    for seed in range(400):
+        rng = random.Random(seed)
+        topology = far_topology(engine, rng)
+        group = rng.sample(range(topology.num_devices), rng.randint(2, min(topology.num_devices, 5)))
+        kind = getattr(engine.NetworkKind, network)
+        sites = [far_site(engine, rng, topology, group, kind, plain) for _ in range(3)]
+        items = []
+        for _ in range(rng.randint(1, 4)):
+            if rng.random() < 0.6:
+                size = rng.choice((0, 3, 30_000, 3_000_000))
+                items.append(engine.ChainItem.collective(rng.randrange(3), size))
+            else:
+                items.append(engine.ChainItem.compute([rng.randint(0, 10**7) for _ in group]))
+        chain = engine.Chain(sites, [(rng.randint(1, 3), items)])
+        spread = rng.choice((0, 10**7, 10**10))
+        starts = np.array([rng.choice((0, rng.randint(0, spread))) for _ in group])
+        try:
+            ends = engine.FoldedChain(chain).ends(starts)
+        except engine.NotFoldable:
+            continue
+        assert ends.tolist() == engine.expanded_ends(chain, starts).tolist(), seed
+        equal += 1
+        skewed += int(len(set(starts.tolist())) > 1)
+    assert equal > 50
+    assert skewed > (200 if network == "CONGESTION_UNAWARE" else 5)
 
 
 def test_a_graph_is_reused_with_other_amounts(engine: ModuleType) -> None:
