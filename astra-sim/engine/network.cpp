@@ -108,6 +108,15 @@ public:
 
     Ps send(Ps now, const Parcel& parcel) override { return enter(now, parcel.from, 0, parcel); }
 
+    // A link serves without a break until it is free: what lies ahead of `now` is not over yet.
+    std::vector<LinkCounters> counters(Ps now) const override {
+        std::vector<LinkCounters> out = NetworkBase::counters(now);
+        for (LinkId id = 0; id < out.size(); ++id) {
+            if (links_[id].free_at > now) out[id].busy_ps -= links_[id].free_at - now;
+        }
+        return out;
+    }
+
     void pass_on(Ps now, std::uint64_t token) override {
         const auto index = static_cast<std::uint32_t>(token);
         free_.push_back(index);

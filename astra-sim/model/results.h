@@ -10,9 +10,10 @@
 
 namespace astra_sim::model {
 
-// Per directed link, since the engine was made. Busy time never overlaps on a congestion-aware link; on a
-// congestion-unaware one it may exceed the elapsed time, because messages do not wait for each other there; on a
-// fair-share one it is the time with at least one message. The first two count a message when it enters the link.
+// Per directed link, since the engine was made. A message's bytes, and what it waits, count when it is given to the
+// link (of a cancelled one on a fair-share network what it has moved). Busy time is up to now and never overlaps on a
+// congestion-aware link; on a fair-share one it is the time with at least one message; on a congestion-unaware one it
+// counts with the bytes and may exceed the elapsed time, because messages do not wait for each other there.
 struct LinkCounters {
     Bytes bytes = 0;  // exact, without the padding of equal chunks
     std::int64_t messages = 0;
