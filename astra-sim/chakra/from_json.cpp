@@ -19,9 +19,9 @@ namespace {
 using config::Json;
 using model::InputError;
 
-class Converter {
+class JsonConverter {
 public:
-    Converter(const std::string& place, OwnNode& keeper) : place_(place), keeper_(keeper) {}
+    JsonConverter(const std::string& place, OwnNode& keeper) : place_(place), keeper_(keeper) {}
 
     void node(const Json& json) {
         expect_object(json, "a node");
@@ -262,11 +262,11 @@ bool is_node(const Json& json) {
 
 void from_json(const Json& json, const std::string& place, OwnNode& node) {
     node.clear();
-    Converter(place, node).node(json);
+    JsonConverter(place, node).node(json);
 }
 
 void metadata_from_json(const Json& json, const std::string& place, OwnNode& keeper, Metadata& metadata) {
-    Converter(place, keeper).metadata(json, metadata);
+    JsonConverter(place, keeper).metadata(json, metadata);
 }
 
 }  // namespace astra_sim::chakra

@@ -85,12 +85,12 @@ Found find_all(const Node& node) {
     return found;
 }
 
-class Converter {
+class FieldReader {
 public:
-    Converter(const Node& node, const std::string& path, std::uint32_t rank, const FieldRules& rules)
+    FieldReader(const Node& node, const std::string& path, std::uint32_t rank, const FieldRules& rules)
         : node_(node), path_(path), rank_(rank), rules_(rules), found_(find_all(node)) {}
 
-    NodeFields convert() {
+    NodeFields read() {
         out_.id = node_.id;
         out_.type = node_.type;
         if (node_.duration_micros > kMaxMicros)
@@ -280,7 +280,7 @@ std::string place_of(const Node& node, const std::string& path) {
 }
 
 NodeFields read_fields(const Node& node, const std::string& path, std::uint32_t rank, const FieldRules& rules) {
-    return Converter(node, path, rank, rules).convert();
+    return FieldReader(node, path, rank, rules).read();
 }
 
 }  // namespace astra_sim::chakra

@@ -22,7 +22,7 @@ namespace astra_sim::cli {
 namespace {
 
 constexpr std::array<const char*, 2> kUses = {"inputs", "outputs"};
-constexpr std::array<const char*, 2> kTracks = {"reads", "writes"};
+constexpr std::array<const char*, 2> kTensorTracks = {"reads", "writes"};
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;  // of all tensors of an NPU together
 
 struct Tensor {
@@ -82,9 +82,9 @@ private:
 
     std::int64_t write_npu(std::uint32_t npu) {
         file_.put(event("M", npu, "process_name") + ", \"args\": {\"name\": \"NPU " + std::to_string(npu) + "\"}}");
-        for (std::size_t track = 0; track < kTracks.size(); ++track) {
+        for (std::size_t track = 0; track < kTensorTracks.size(); ++track) {
             file_.put(event("M", npu, "thread_name") + ", \"tid\": " + std::to_string(track + 1) +
-                      ", \"args\": {\"name\": \"" + kTracks[track] + "\"}}");
+                      ", \"args\": {\"name\": \"" + kTensorTracks[track] + "\"}}");
         }
         std::unordered_map<std::uint64_t, const NodeRecord*> records;
         for (std::uint32_t at = report_.first[npu]; at < report_.first[npu + 1]; ++at) {

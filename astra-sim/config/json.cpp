@@ -14,9 +14,9 @@ namespace {
 
 constexpr int kMaxDepth = 200;
 
-class Parser {
+class JsonParser {
 public:
-    Parser(std::string_view text, const std::string& name) : text_(text), name_(name) {}
+    JsonParser(std::string_view text, const std::string& name) : text_(text), name_(name) {}
 
     Json document() {
         if (text_.substr(0, 3) == "\xef\xbb\xbf") at_ = line_start_ = 3;
@@ -253,7 +253,7 @@ std::string_view Json::kind_name() const {
     return names[static_cast<std::size_t>(kind)];
 }
 
-Json parse_json(std::string_view text, const std::string& name) { return Parser(text, name).document(); }
+Json parse_json(std::string_view text, const std::string& name) { return JsonParser(text, name).document(); }
 
 Json read_json(const std::string& path) { return parse_json(read_text(path, "a JSON file"), path); }
 

@@ -20,9 +20,9 @@ using Words = std::initializer_list<std::string_view>;
 constexpr std::int64_t kMostDevices = 65'536;
 constexpr std::int64_t kMostParallel = 1024;
 
-class Parser {
+class TopologyParser {
 public:
-    explicit Parser(const std::string& path) { out_.path = path; }
+    explicit TopologyParser(const std::string& path) { out_.path = path; }
 
     TopologyFile parse(const Json& json) {
         only(json, {"name", "source", "preset", "parameters", "dimensions", "devices", "devices_relay", "switches",
@@ -164,6 +164,6 @@ private:
 
 }  // namespace
 
-TopologyFile read_topology_file(const std::string& path) { return Parser(path).parse(read_json(path)); }
+TopologyFile read_topology_file(const std::string& path) { return TopologyParser(path).parse(read_json(path)); }
 
 }  // namespace astra_sim::config

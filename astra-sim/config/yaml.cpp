@@ -12,9 +12,9 @@ std::string_view trim(std::string_view text) {
     return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
-class Parser {
+class YamlParser {
 public:
-    Parser(std::string_view text, const std::string& name) : text_(text), name_(name) {}
+    YamlParser(std::string_view text, const std::string& name) : text_(text), name_(name) {}
 
     std::vector<YamlEntry> document() {
         std::string line;
@@ -121,7 +121,7 @@ private:
 }  // namespace
 
 std::vector<YamlEntry> parse_yaml(std::string_view text, const std::string& name) {
-    return Parser(text, name).document();
+    return YamlParser(text, name).document();
 }
 
 }  // namespace astra_sim::config

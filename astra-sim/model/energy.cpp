@@ -10,11 +10,11 @@ namespace astra_sim::model {
 
 namespace {
 
-using Wide = __int128;
-constexpr Wide kFemtoPerNano = 1'000'000;
+using Signed128 = __int128;
+constexpr Signed128 kFemtoPerNano = 1'000'000;
 
-std::int64_t nanojoules(Wide femtojoules) {
-    const Wide out = femtojoules / kFemtoPerNano;
+std::int64_t nanojoules(Signed128 femtojoules) {
+    const Signed128 out = femtojoules / kFemtoPerNano;
     if (out > kHorizon) throw OutOfRange("the energy of a run is beyond 2^62 nJ (1.3 GWh)");
     return static_cast<std::int64_t>(out);
 }
@@ -38,18 +38,19 @@ Energy energy_of(std::span<const DeviceCounters> devices, std::span<const LinkCo
                            " links, but the engine has " + std::to_string(links.size()));
     }
     Energy out;
-    Wide total = 0;
+    Signed128 total = 0;
     for (std::size_t c = 0; c < kNumPowerClasses; ++c) {
-        Wide busy = 0;
+        Signed128 busy = 0;
         for (const DeviceCounters& device : devices) busy += device.class_ps[c];
         out.class_nj[c] = nanojoules(busy * rates.class_mw[c]);
         total += out.class_nj[c];
     }
-    out.idle_nj = nanojoules(static_cast<Wide>(elapsed_ps) * rates.idle_mw * static_cast<Wide>(devices.size()));
+    out.idle_nj =
+        nanojoules(static_cast<Signed128>(elapsed_ps) * rates.idle_mw * static_cast<Signed128>(devices.size()));
     total += out.idle_nj;
     out.link_nj.assign(links.size(), 0);
     for (std::size_t l = 0; l < links.size() && !rates.link_fj_per_byte.empty(); ++l) {
-        out.link_nj[l] = nanojoules(static_cast<Wide>(links[l].bytes) * rates.link_fj_per_byte[l]);
+        out.link_nj[l] = nanojoules(static_cast<Signed128>(links[l].bytes) * rates.link_fj_per_byte[l]);
         total += out.link_nj[l];
     }
     out.total_nj = nanojoules(total * kFemtoPerNano);

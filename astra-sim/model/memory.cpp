@@ -9,7 +9,7 @@ namespace astra_sim::model {
 
 namespace {
 
-constexpr std::size_t kMaxLinks = std::size_t{1} << 27;
+constexpr std::size_t kMaxChannels = std::size_t{1} << 27;
 
 // One more than the largest number in use.
 std::uint32_t count_of(std::span<const std::uint32_t> numbers) {
@@ -96,7 +96,7 @@ void MemorySystem::lay(const Tier& tier) {
     const std::uint32_t instances = count_of(tier.instance_of);
     const std::uint32_t ports = count_of(tier.port_of);
     const std::size_t wanted = links_.size() + std::size_t{instances} * tier.channels * 2 + std::size_t{ports} * 2;
-    if (wanted > kMaxLinks) throw InvalidTopology("memory tier '" + tier.name + "' has more than 2^27 channels");
+    if (wanted > kMaxChannels) throw InvalidTopology("memory tier '" + tier.name + "' has more than 2^27 channels");
     places_.push_back({instances, num_places_, base + static_cast<LinkId>(links_.size()), kNone});
     num_places_ += instances;
     for (std::uint32_t i = 0; i < instances * tier.channels; ++i) {

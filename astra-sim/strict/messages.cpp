@@ -4,8 +4,6 @@ namespace astra_sim::strict {
 
 namespace {
 
-constexpr std::int64_t kControlBytes = 8192;
-
 template <class Item>
 Item take_front(std::deque<Item>& queue) {
     const Item front = queue.front();

@@ -11,6 +11,8 @@
 
 namespace astra_sim::strict {
 
+inline constexpr std::int64_t kControlBytes = 8192;  // the message that a rendezvous begins with
+
 class Network {
 public:
     // Throws model::InputError where the aware network cannot carry the configuration.

@@ -3,10 +3,6 @@
 
 namespace astra_sim::strict {
 
-namespace {
-constexpr std::int64_t kControlBytes = 8192;
-}
-
 void Collectives::send_after_control(std::uint32_t from, std::uint32_t to, std::uint32_t channel, std::int64_t bytes) {
     Handshake& handshake = handshakes_[channel];
     if (handshake.arrived == 0) {

@@ -6,7 +6,6 @@
 namespace llmsim {
 
 namespace {
-constexpr Key kOwnKey = Key{1} << 63;
 
 // Keys of a workload are dense numbers; a request's own name it, and so its model.
 Key salted(Key key, std::int32_t model) { return (key & kOwnKey) != 0 ? key : key | static_cast<Key>(model) << 47; }

@@ -16,10 +16,6 @@ KvCache::KvCache(const KvCacheConfig& config, SequenceTable& sequences)
     tables_.emplace(config.tables, size, config.max_model_len, config.prefix_caching, config.drops_last_hit);
 }
 
-namespace {
-constexpr Key kOwnKey = Key{1} << 63;  // content that no other request can have; workload keys keep this bit clear
-}
-
 // The workload's keys may name less than one of our blocks (then a block has the key of its last part) or, as those of
 // traces with long blocks do, several (then a block has its part of their key).
 bool KvCache::shareable(RequestId request, std::int32_t block) const {

@@ -7,12 +7,6 @@
 
 namespace llmsim {
 
-namespace {
-
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
-}  // namespace
-
 OffloadDomain::OffloadDomain(std::vector<Evaluator*> members, std::vector<std::shared_ptr<const OffloadConfig>> configs,
                              std::vector<OffloadCounters*> counters)
     : members_(std::move(members)),

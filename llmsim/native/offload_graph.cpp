@@ -4,12 +4,6 @@
 
 namespace llmsim {
 
-namespace {
-
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
-}  // namespace
-
 OffloadDomain::Builder::Builder(const OffloadDomain& owner, std::int32_t lanes)
     : owner_(owner), halves_(at(lanes)), computed_(owner.places_.size() * owner.members_.size(), -1) {
   lanes_.assign(halves_ == 1 ? 1 : 3, std::vector<Lane>(num_members()));

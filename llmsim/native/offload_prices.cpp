@@ -6,8 +6,6 @@ namespace llmsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 Ps moving(std::int64_t bytes, Ps latency, int128 rate_q16) {
   if (bytes == 0) return 0;
   const int128 volume = static_cast<int128>(bytes) * kPsPerSecond * 65536;

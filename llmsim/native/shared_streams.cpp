@@ -7,8 +7,6 @@ namespace llmsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 bool moves_bytes(std::size_t stream) {
   const auto kind = static_cast<DeviceStream>(stream % static_cast<std::size_t>(kNumDeviceStreams));
   return kind == DeviceStream::kCopyIn || kind == DeviceStream::kCopyOut || kind == DeviceStream::kPull ||

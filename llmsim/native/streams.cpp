@@ -11,8 +11,6 @@ namespace model = astra_sim::model;
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 // The ends of the members' steps, which keep the streams of their last nodes busy.
 void end_members(const StreamGraph& graph, std::span<const Ps> end, StreamCarry& carry, std::span<Ps> starts,
                  std::span<Ps> ends) {

@@ -1,6 +1,7 @@
 // The integer types that the serving core computes with.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 
@@ -12,10 +13,16 @@ using BlockId = std::int32_t;    // block of one group's pool; 0 is the null blo
 using Key = std::uint64_t;       // identity of a full block's content and prefix
 using int128 = __int128;
 
+// Content that no other request can have; keys of a workload keep this bit clear.
+inline constexpr Key kOwnKey = Key{1} << 63;
+
 inline constexpr Ps kNever = -1;
 inline constexpr Ps kEndOfTime = std::numeric_limits<Ps>::max();
 inline constexpr Ps kHorizon = Ps{1} << 62;  // 53 days; what a step may add to it still fits
 inline constexpr Ps kPsPerSecond = 1'000'000'000'000;
+
+// Of numbers that stand for "none" below 0, as an index.
+constexpr std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
