@@ -76,11 +76,12 @@ class Attention:
 
     def __init__(
         self, torch: Any, device: Any, dtype: Any, shape: Shape, kernel: str, *,
-        layers: int, cache_bytes: int, layer_share: int,
+        layers: int, cache_bytes: int, layer_share: int, product: Callable[[], Any] | None = None,
     ) -> None:  # fmt: skip
         """`layers` caches are rotated as a step does, as far as they exceed the last-level cache of `cache_bytes`.
 
         `layer_share`: work that the kernel's engine does once a step (the packed kernel's mask) counts 1/layer_share.
+        `product` makes the quantised layer that expands the latents of a context, where it is one.
         """
         self._torch = torch
         self._device = device
@@ -91,6 +92,7 @@ class Attention:
         self._layers = layers
         self._cache_bytes = cache_bytes
         self._share = layer_share
+        self._product = product
 
     def bytes_of(self, batch: Sequence[tuple[int, int]]) -> int:
         """What a layer reads of a batch, bytes."""
@@ -105,6 +107,9 @@ class Attention:
         kernel = self._family.kernels[self.kernel]
         make = (self._torch, self._device, self._dtype, self.shape, batch, kernel.page())
         buffers = [self._family.buffers(*make) for _ in range(copies)]
+        if self._product is not None:
+            for each in buffers:
+                each.product = self._product()
         calls = [kernel.call(self._torch, each) for each in buffers]
         run = rotating(lambda call: call(), calls)
         return run, kernel.once(self._torch, buffers[0]) if kernel.once is not None else None

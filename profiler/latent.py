@@ -8,6 +8,7 @@ W_UK and W_UV, keys and values of prompts and the two products around a decode's
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -55,6 +56,8 @@ class LatentBuffers(Paged):
         self.new = torch.randn(self.tokens, shape.width, **make)
         self.cache = torch.randn(self.num_pages, page, shape.width, **make)
         self.flat = self.cache.view(-1, shape.width)
+        self.product: Callable[[Any], Any] | None = None
+        """Of latents and the weights that expand them, where those are quantised."""
         self.write()
 
     def write(self) -> None:
@@ -79,7 +82,8 @@ class LatentBuffers(Paged):
 
     def expand(self, latents: Any) -> Any:
         """Keys without their rotated part, and values."""
-        made = self._torch.nn.functional.linear(latents, self.weight)
+        linear = self._torch.nn.functional.linear
+        made = linear(latents, self.weight) if self.product is None else self.product(latents.contiguous())
         return made.view(-1, self.shape.heads, self.shape.nope_dim + self.shape.v_dim)
 
     def keys_values(self, expanded: Any, rotated: Any) -> tuple[Any, Any]:

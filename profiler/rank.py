@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llmsim.config.errors import InputError
@@ -13,6 +13,7 @@ from profiler.device import DeviceInfo, torch_dtype
 from profiler.experts import Experts, usable_kernel
 from profiler.fused_layers import FusedLayers
 from profiler.kernels import Kernels, Style, Work, unknown_operators
+from profiler.latent import LatentShape
 from profiler.linear_attention import LinearLayer
 from profiler.memory import dummy_run
 from profiler.plan import attention_table, layers_of
@@ -97,7 +98,7 @@ class Rank:
         self._attentions = {
             name: Attention(
                 torch, device, self._dtype, shape, self.attention_kernels[name], layers=self._layers_of[name],
-                cache_bytes=info.cache_bytes, layer_share=self._layers_of[name],
+                cache_bytes=info.cache_bytes, layer_share=self._layers_of[name], product=self._expansion(shape),
             )
             for name, shape in shapes.items()
         }  # fmt: skip
@@ -205,6 +206,13 @@ class Rank:
         self.kernels |= layer.kernels
         self.reasons |= layer.reasons
         return layer
+
+    def _expansion(self, shape: Shape) -> Callable[[], Any] | None:
+        """Makes the quantised layer that expands latents, where prompts do that and it is quantised."""
+        op = self._ops.get("kv_b_proj")
+        if op is None or type(shape) is not LatentShape or op.name not in self._kernels.quantised:
+            return None
+        return lambda: self._kernels.quantised.layer(op, op.gemm_n)[0]
 
     def _choose(self, table: str, shape: Shape, wanted: str) -> str:
         """The kernel for the rows of a table; `wanted` is of attention itself."""

@@ -29,6 +29,8 @@ SPARSE = {
 }  # fmt: skip
 for fields in (LATENT, PLAIN, SPARSE):
     fields.pop("head_dim", None)
+BLOCKS = {"quant_method": "fp8", "weight_block_size": [16, 16], "fmt": "e4m3", "activation_scheme": "dynamic"}
+NARROW = {**LATENT, "quantization_config": BLOCKS}
 FP32 = Dtypes("fp32", "fp32", "fp32")
 BATCHES = [[(1, 40)], [(7, 0)], [(5, 9), (1, 300), (1, 17), (1, 17)], [(4, 0), (6, 0)], [(3, 5), (3, 5), (1, 0)]]
 
@@ -110,12 +112,12 @@ def test_decodes_come_first_and_go_where_an_engine_sends_them() -> None:
     assert prompts.decodes(5, uniform=True) == 1
 
 
-@pytest.mark.parametrize("fields", [LATENT, PLAIN], ids=lambda fields: str(fields["model_type"]))
+@pytest.mark.parametrize("fields", [LATENT, PLAIN, NARROW], ids=["queries ranked", "queries plain", "fp8"])
 def test_a_model_with_latent_attention_is_measured_and_simulated(fields: dict[str, Any], tmp_path: Path) -> None:
     path = written(tmp_path, fields)
     folder = measured(path) / "tp1"
     layers = set(column(folder / "dense.csv", "layer"))
-    own = {"qkv_a_proj", "q_b_proj"} if fields is LATENT else {"kv_a_proj", "q_proj"}
+    own = {"qkv_a_proj", "q_b_proj"} if fields is not PLAIN else {"kv_a_proj", "q_proj"}
     assert layers >= {"latent_norm", "kv_b_proj", "rotary_emb", "o_proj", *own} and "attention" not in layers
     assert not (folder / "indexer.csv").exists()
     lengths = [(20, 8), (200, 60)]
@@ -211,6 +213,39 @@ def test_rotation_of_pairs_is_the_same_in_both_styles() -> None:
         made.append([part.flatten().sort().values for part in work()])  # type: ignore[attr-defined]
     assert made[0][0].shape == made[1][0].shape
     assert torch.isfinite(made[0][0]).all()
+
+
+def test_quantised_weights_expand_the_context_of_prompts(tmp_path: Path) -> None:
+    torch = the_torch()
+    from llmsim.model import resolve_dtypes
+    from profiler.device import describe
+    from profiler.rank import Rank
+
+    for fields, expands in ((NARROW, True), ({**SPARSE, "quantization_config": BLOCKS}, False)):
+        path = written(tmp_path, fields)
+        model, cpu = load_model(str(path)), torch.device("cpu")
+        dtypes = resolve_dtypes(model, "fp32")
+        rank = Rank(torch, cpu, model, Layout(1, 1), dtypes, describe(torch, cpu), "fused", "sdpa", max_decodes=4)
+        made: list[int] = []
+        layer = rank._kernels.quantised.layer
+
+        def counted(op: Any, width: int, layer: Any = layer, made: list[int] = made) -> Any:
+            product, size = layer(op, width)
+            assert op.name == "kv_b_proj" and width == 4 * (16 + 16)
+
+            def run(x: Any) -> Any:
+                made.append(len(x))
+                return product(x)
+
+            return run, size
+
+        rank._kernels.quantised.layer = counted  # type: ignore[method-assign]
+        work = rank.attention_work([(3, 40), (1, 7)])[0]
+        made.clear()
+        latents, whole = work()  # type: ignore[misc]
+        assert made == ([40] if expands else []), "of the new tokens they are rows of dense.csv"
+        assert len(latents) == (1 if expands else 4) and (whole is not None) == expands
+        assert len(rank.work("dense", ("kv_b_proj", 4))[0]()) == 2, "decodes multiply by copies in the model's type"  # type: ignore[arg-type]
 
 
 def test_whole_experts_are_measured_whatever_the_degree(tmp_path: Path) -> None:
