@@ -70,6 +70,10 @@ def _eight_bits(up: Weight, down: Weight) -> Any:
 
 def _gpt_oss(torch: Any, dtype: Any, up: Weight, down: Weight, activation: Activation) -> Layer:
     """The kernels of triton_kernels, which vLLM takes for gpt-oss."""
+    from vllm.utils.import_utils import has_triton_kernels
+
+    if not has_triton_kernels():  # which also makes vLLM's own copy known by the package's name
+        raise ImportError("triton_kernels is not installed")
     from triton_kernels.matmul_ogs import FlexCtx, PrecisionConfig
     from vllm.model_executor.layers.fused_moe import config
     from vllm.model_executor.layers.fused_moe.experts import gpt_oss_triton_kernels_moe as kernels

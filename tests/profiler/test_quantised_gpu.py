@@ -180,6 +180,22 @@ def fused_marlin(
     return mixture(hidden_states, up, down, topk_weights, topk_ids, kind)
 
 
+def swizzled(weight: Any, scale: Any) -> tuple[Any, Any, Any]:
+    """(experts, inputs, outputs) in plain numbers, which stand for the order of the kernel."""
+    values = E2M1[torch.stack((weight & 15, weight >> 4), -1).flatten(-2).int()]
+    return (values * torch.exp2(scale.float() - 127).repeat_interleave(32, -1)).transpose(1, 2), "flex", "scale"
+
+
+def of_gpt_oss(
+    output_tensor: Any, hidden_states: Any, w1: Any, w2: Any, routing_data: Any, gather_indx: Any, scatter_indx: Any,
+    topk: int, quant_config: Any,
+) -> Any:  # fmt: skip
+    assert quant_config["w1_scale"].weight_scale == quant_config["w2_scale"].weight_scale == "scale"
+    assert quant_config["w1_bias"].shape == (len(w1), w1.shape[2]) and topk == gather_indx.shape[1]
+    up, down = w1.transpose(1, 2), w2.transpose(1, 2)
+    return output_tensor.copy_(mixture(hidden_states, up, down, scatter_indx, gather_indx, "swigluoai"))
+
+
 def kept_config(**how: Any) -> dict[str, Any]:
     return how
 
@@ -213,7 +229,17 @@ DOUBLES: dict[str, dict[str, Any]] = {
         "DeepGemmQuantScaleFMT": None,
     },
     MOE: {"fused_experts": fused},
-    f"{MOE}.config": {"fp8_w8a8_moe_quant_config": kept_config, "int8_w8a8_moe_quant_config": kept_config},
+    f"{MOE}.config": {
+        "fp8_w8a8_moe_quant_config": kept_config, "int8_w8a8_moe_quant_config": kept_config,
+        "mxfp4_w4a16_moe_quant_config": kept_config,
+    },
+    f"{MOE}.experts.gpt_oss_triton_kernels_moe": {
+        "make_routing_data": lambda ids, shares, experts: (experts, ids, shares),
+        "triton_kernel_fused_experts": of_gpt_oss,
+    },
+    f"{QUANT}.mxfp4_utils": {"_swizzle_mxfp4": swizzled},
+    "vllm.utils.import_utils": {"has_triton_kernels": lambda: True},
+    "triton_kernels.matmul_ogs": {"FlexCtx": SimpleNamespace, "PrecisionConfig": SimpleNamespace},
     f"{MOE}.activation": {"MoEActivation": MOE_ACTIVATION},
     f"{MOE}.experts.marlin_moe": {"fused_marlin_moe": fused_marlin},
 }  # fmt: skip
@@ -229,7 +255,11 @@ FILES = {
     "marlin_make_workspace_new": (f"{QUANT}.marlin_utils", 1), "swizzle_blockscale": (f"{QUANT}.nvfp4_utils", 1),
     "should_use_deepgemm_for_fp8_linear": ("vllm.utils.deep_gemm", 2),
     "fused_experts": (f"{MOE}.fused_moe", 0), "fp8_w8a8_moe_quant_config": (f"{MOE}.config", 0),
-    "int8_w8a8_moe_quant_config": (f"{MOE}.config", 0), "fused_marlin_moe": (f"{MOE}.experts.marlin_moe", 0),
+    "int8_w8a8_moe_quant_config": (f"{MOE}.config", 0), "mxfp4_w4a16_moe_quant_config": (f"{MOE}.config", 0),
+    "make_routing_data": (f"{MOE}.experts.gpt_oss_triton_kernels_moe", 3),
+    "triton_kernel_fused_experts": (f"{MOE}.experts.gpt_oss_triton_kernels_moe", 4 + 3),
+    "_swizzle_mxfp4": (f"{QUANT}.mxfp4_utils", 2),
+    "fused_marlin_moe": (f"{MOE}.experts.marlin_moe", 0),
 }  # fmt: skip
 """Where each function is, and how many of its arguments are given by their place."""
 
@@ -279,8 +309,8 @@ def mixtures() -> None:
     op = next(op for op in operators(model, Layout(1, 1), Dtypes("fp32", "fp32", "fp32")) if op.name == "moe")
     small = replace(op, experts_local=4, moe_inter=64, hidden=128, topk=2)
     for kind, makers in EXPERT_KERNELS.items():
-        for name in makers.keys() - {"grouped", "triton_kernels"}:
-            for activation in ("silu", "relu2", "swigluoai"):
+        for name in makers.keys() - {"grouped"}:
+            for activation in ("silu", "relu2", "swigluoai")[2 * (name == "triton_kernels") :]:
                 form: dict[str, Any] = {"scheme": SCHEMES.get(kind), "activation": activation}
                 experts = Experts(torch, CPU, torch.float32, small, name, **form)
                 assert experts.error() < 1e-5, (kind, name, activation)
