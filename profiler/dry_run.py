@@ -8,11 +8,11 @@ from pathlib import Path
 
 from llmsim.costs.bundle_files import variant_of
 from llmsim.export.files import check_writable_folder
-from llmsim.model import Layout, ModelConfig, Operator, load_model
+from llmsim.model import ModelConfig, Operator, load_model
 from profiler.measure import TABLES, MeasureOptions, dtypes_of
 from profiler.plan import Point, attention_table, points_of, seen_limits
 from profiler.quantised_linears import NARROW
-from profiler.rank import measured_operators, refuse_packed, refuse_unknown
+from profiler.rank import measured_operators, refuse_packed, refuse_unknown, sharded
 
 ROW_S = 0.5
 """Seconds of a row on a GPU, about: its samples, and making its buffers."""
@@ -27,7 +27,7 @@ def dry_run(options: MeasureOptions) -> list[str]:
     narrow = f"{dtypes.weight} weights and " * (dtypes.weight != dtypes.activation)
     lines, left = [f"{model.name} in {narrow}{dtypes.activation}, into {folder}"], 0
     for index, tp in enumerate(options.degrees):
-        ops = measured_operators(model, Layout(tp, 1), dtypes)
+        ops = measured_operators(model, sharded(model, tp), dtypes)
         refuse_unknown(model, ops)
         refuse_packed(model, ops, options.attention)
         points = points_of(ops, options.limits, skew=options.skew, experts=index == 0)

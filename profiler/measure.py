@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 from llmsim.config.errors import InputError
 from llmsim.costs.bundle_files import variant_of
-from llmsim.model import Dtypes, Layout, ModelConfig, load_model, resolve_dtypes
+from llmsim.model import Dtypes, ModelConfig, load_model, resolve_dtypes
 from profiler.device import import_torch, open_device, smi_name, torch_dtype
 from profiler.kernels import Style
 from profiler.meta import Meta
 from profiler.plan import Limits, Point, points_of
 from profiler.power import PowerMeter
-from profiler.rank import Rank, refuse_packed
+from profiler.rank import Rank, refuse_packed, sharded
 from profiler.tables import GrowingTable
 from profiler.timing import Clock, Stopwatch, Timing
 from profiler.yardstick import yardstick_us
@@ -78,7 +78,7 @@ def measure(options: MeasureOptions) -> Path:
     meta.check()
     ranks = [
         Rank(
-            torch, device, model, Layout(tp, 1), dtypes, meta.info, options.style, options.attention,
+            torch, device, model, sharded(model, tp), dtypes, meta.info, options.style, options.attention,
             max_decodes=options.limits.max_seqs,
         )
         for tp in options.degrees

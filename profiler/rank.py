@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llmsim.config.errors import InputError
-from llmsim.model import Dtypes, Layout, ModelConfig, Operator, operators, short_dtype
+from llmsim.model import Dtypes, Layout, ModelConfig, Operator, layout_problem, operators, short_dtype
 from profiler.attention import Attention, Shape, shapes_of, usable_kernels
 from profiler.device import DeviceInfo, torch_dtype
 from profiler.experts import Experts, usable_kernel
@@ -27,6 +27,16 @@ Parts = tuple[Work, Work | None, int]
 def measured_operators(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> list[Operator]:
     """The operators of one rank that take rows: all but collectives."""
     return [op for op in operators(model, layout, dtypes) if op.kind != "collective"]
+
+
+def sharded(model: ModelConfig, tp: int) -> Layout:
+    """One of `tp` ranks: its experts cut like the rest or, where that breaks their quantisation blocks, spread whole.
+
+    Neither changes a row, since experts are measured whole; all else is the same for both.
+    """
+    spread = Layout(tp, tp)
+    cut_breaks = bool(model.num_experts and layout_problem(model, Layout(tp, 1)))
+    return spread if cut_breaks and not layout_problem(model, spread) else Layout(tp, 1)
 
 
 def refuse_unknown(model: ModelConfig, ops: Sequence[Operator]) -> None:

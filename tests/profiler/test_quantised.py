@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from llmsim.model import Dtypes, Layout, load_model, operators, resolve_dtypes
+from profiler.measure import MeasureOptions, measure
 from profiler.plan import Limits
 from tests.profiler.tiny_models import TINY, column, simulated, written
 from tests.profiler.tiny_models import measured as measured_within
@@ -224,3 +225,27 @@ def test_every_quantised_preset_has_its_scheme() -> None:
     for name, kind in kinds.items():
         model = load_model(name)
         assert scheme_of(model, model.weight_dtype).kind == kind
+
+
+def test_experts_that_cannot_be_cut_are_spread(tmp_path: Path) -> None:
+    """Blocks of 128 in experts of 128: four ranks hold whole experts, and the rest of the rank is what it was."""
+    from profiler.rank import measured_operators, sharded
+
+    blocked = load_model("Qwen/Qwen3-30B-A3B-FP8")
+    assert (sharded(blocked, 2).ep, sharded(blocked, 4).ep, sharded(load_model("Qwen/Qwen3-30B-A3B"), 4).ep) == (
+        1,
+        4,
+        1,
+    )
+    wide = load_model("Qwen/Qwen3-30B-A3B")
+    ranks = [measured_operators(wide, Layout(4, ep), Dtypes()) for ep in (1, 4)]
+    assert [op for op in ranks[0] if op.name != "moe"] == [op for op in ranks[1] if op.name != "moe"]
+    path = written(
+        tmp_path, {**MOE, "num_attention_heads": 8, "num_key_value_heads": 8, "quantization_config": BLOCK_FP8}
+    )
+    assert sharded(load_model(str(path)), 2).ep == 2
+    folder = measure(
+        MeasureOptions(str(path), "cpu", tmp_path / "perf", (1, 2), SMALL, dtype="fp32", device="cpu", threads=1,
+                       clock="cpu", skew=False)
+    )  # fmt: skip
+    assert len(column(folder / "tp1" / "moe.csv", "tokens")) > 0 and (folder / "tp2" / "dense.csv").is_file()
