@@ -15,9 +15,13 @@ HELP = (
 )
 COLUMNS = (
     "run", "USD/h", "USD/M output", "tokens/s", "J/token", "p95 TTFT ms", "p95 TPOT ms", "good %", "spend",
-    "efficiency",
+    "efficiency", "times within %",
 )  # fmt: skip
-"""Of the table and of each row of --json; "good %": the requests that met the run's `--goodput`."""
+"""Of the table and of each row of --json; "good %": the requests that met the run's `--goodput`; "times within %": what
+nine in ten of the run's operator times are expected to be off by at most."""
+
+GUESSED_APART = 0.2
+"""Shares of analytic times that differ by more are said."""
 
 
 def command(
@@ -31,6 +35,7 @@ def command(
 
     first = _summary(baseline)
     rows = [_row(baseline, first, 1.0, 1.0)]
+    notes = []
     for path in candidates:
         summary = _summary(path)
         scores = compare(first, summary)
@@ -39,8 +44,27 @@ def command(
                 f"{path}: this run or {baseline} has no price or no throughput; give price_per_device_hour"
             )
         rows.append(_row(path, summary, scores.spend_ratio, scores.cost_efficiency))
-    sys.stdout.write(json_text({"runs": rows}) if as_json else _table(rows))
+        notes += [f"{path} beside {baseline}: {what}" for what in _unlike(first, summary)]
+    sys.stdout.write(json_text({"runs": rows, "notes": notes}) if as_json else _table(rows))
+    if not as_json:
+        sys.stdout.writelines(f"Note: {note}\n" for note in notes)
     return 0
+
+
+def _unlike(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Why the figures of two runs should not be put side by side, or not without a thought."""
+    notes = []
+    loads = [run.get("workload") or {} for run in (first, other)]
+    if loads[0] != loads[1]:
+        was, now = (f"{load.get('requests')} requests of {load.get('source')}" for load in loads)
+        notes.append(f"another load ({now}; {was}), so their ratios compare more than the clusters")
+    guessed = [((run.get("sources") or {}).get("by_provenance") or {}).get("analytic") or 0.0 for run in (first, other)]
+    if abs(guessed[0] - guessed[1]) > GUESSED_APART:
+        notes.append(
+            f"{100 * guessed[1]:.0f} % of the one's times are from data sheets alone, {100 * guessed[0]:.0f} % of the "
+            "other's; sheets promise what kernels do not reach, so that run looks the better for it"
+        )
+    return notes
 
 
 def _summary(path: Path) -> dict[str, Any]:
@@ -74,6 +98,7 @@ def _row(path: Path, summary: dict[str, Any], spend: float, efficiency: float) -
         None if good is None else 100 * good,
         spend,
         efficiency,
+        ((summary.get("sources") or {}).get("expected_error_percent") or {}).get("most"),
     )
     return dict(zip(COLUMNS, values, strict=True))
 

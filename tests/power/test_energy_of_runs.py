@@ -143,8 +143,23 @@ def test_cost_and_carbon_and_their_comparison(tmp_path: Path, capsys: pytest.Cap
     document["nodes"][0]["instances"][0]["price_per_device_hour"] = 0.5
     summary(tmp_path, capsys, document, "--run-dir", tmp_path / "b")
     assert main(["cost", str(tmp_path / "a"), str(tmp_path / "b"), "--json"]) == 0
-    (_, cheap) = json.loads(capsys.readouterr().out)["runs"]
+    compared = json.loads(capsys.readouterr().out)
+    (_, cheap) = compared["runs"]
     assert cheap["spend"] == pytest.approx(2.0) and cheap["efficiency"] == pytest.approx(2.0)
+    assert cheap["times within %"] == found["sources"]["expected_error_percent"]["most"]
+    assert compared["notes"] == []
+
+
+def test_runs_that_should_not_be_compared_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary(tmp_path, capsys, cluster(), "--run-dir", tmp_path / "a")
+    other = json.loads((tmp_path / "a" / "summary.json").read_text())
+    other["workload"]["requests"] += 1
+    other["sources"]["by_provenance"]["analytic"] = 0.5 - other["sources"]["by_provenance"]["analytic"] / 2
+    (tmp_path / "b.json").write_text(json.dumps(other))
+    assert main(["cost", str(tmp_path / "a"), str(tmp_path / "b.json")]) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Note: ")]
+    assert len(notes) == 2
+    assert "another load (" in notes[0] and "from data sheets alone" in notes[1]
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
