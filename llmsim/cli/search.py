@@ -59,7 +59,7 @@ def command(
             found = study.search(asked, known.of, trials, seed)
     except KeyboardInterrupt:
         raise InterruptedRun(
-            f"interrupted; {known.known} points are in {output}, and the same call goes on from there"
+            f"interrupted after {known.known} points, which are in {output}; the same call goes on from there"
         ) from None
     front = study.best(asked, found)
     result = report.as_json(asked, found, front, grid=study.is_grid(asked, trials), seed=seed)

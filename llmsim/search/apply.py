@@ -47,6 +47,7 @@ def load_base(space: Space) -> Base:
     path = beside if beside.exists() else Path(space.file.cluster)
     _ = load_cluster(path)
     base = Base(space, path, json.loads(path.read_text(encoding="utf-8-sig")))
+    _keep_paths_apart(base)
     for dimension in space.dimensions:
         if not dimension.name.startswith("--"):
             value = dimension.values[0] if dimension.values else dimension.low
@@ -121,6 +122,24 @@ def _places(document: Json, steps: Sequence[str | int], base: Base, path: str) -
     for step in steps:
         places = [found for place in places for found in _below(place, step, base, path)]
     return places
+
+
+def _keep_paths_apart(base: Base) -> None:
+    """A path that a later one sets again, or that is a part of one, would vary without effect."""
+    names = [one.name for one in base.space.dimensions]
+    paths = [name for name in names if not name.startswith(("--", COPIES)) and name != "replicas"]
+    for i, first in enumerate(paths):
+        for later in paths[i + 1 :]:
+            steps = _steps(base, first), _steps(base, later)
+            if len(steps[0]) >= len(steps[1]) and all(map(_meet, *steps)):
+                raise InputError(
+                    f"{base.space.path}: vary names {first} and, after it, {later}, which sets the same; remove one, "
+                    "or name the whole before its parts"
+                )
+
+
+def _meet(one: str | int, other: str | int) -> bool:
+    return one == other or ("*" in (one, other) and all(isinstance(step, int) or step == "*" for step in (one, other)))
 
 
 def _keep_devices_apart(base: Base, path: str) -> None:

@@ -15,6 +15,8 @@ from llmsim.config.errors import InputError
 MANAGED = ("--cluster-config", "--output", "--run-dir", "--timeline", "--json", "--arrivals")
 """Options of a run that the search gives itself, or whose files would be those of many runs."""
 
+MOST = 1e15
+"""Largest number of a range."""
 Point = Mapping[str, Any]
 """A value for every name of `vary`."""
 
@@ -108,6 +110,8 @@ def load_space(path: Path) -> Space:
             raise InputError(
                 f"{path}: {name} cannot be given here; options are those of `llmsim run` for one run's result"
             )
+    for name, value in (*file.options.items(), *((f"vary.{name}", given) for name, given in file.vary.items())):
+        _check_json(f"{path}: {name}", value)
     if not 1 <= file.devices_per_node <= 1 << 16:
         raise InputError(f"{path}: devices_per_node is {file.devices_per_node}; it must be from 1 to {1 << 16}")
     for name, bound in file.require.items():
@@ -134,6 +138,16 @@ def _read(path: Path) -> Any:
         raise InputError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
 
 
+def _check_json(where: str, value: Any) -> None:
+    """Dates, NaN and the like, which YAML has and neither a cluster file nor a command line."""
+    try:
+        json.dumps(msgspec.to_builtins(value) if isinstance(value, Range) else value, allow_nan=False)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{where} holds something that JSON has not; write dates as text, and finite numbers"
+        ) from None
+
+
 def _dimension(path: Path, name: str, given: list[Any] | Range) -> Dimension:
     where = f"{path}: vary.{name}"
     if isinstance(given, list):
@@ -142,8 +156,8 @@ def _dimension(path: Path, name: str, given: list[Any] | Range) -> Dimension:
         kept = [one for i, one in enumerate(given) if not any(_same(one, other) for other in given[:i])]
         return Dimension(name, tuple(kept))
     first, last = given.first, given.last
-    if not (math.isfinite(first) and math.isfinite(last)) or last < first:
-        raise InputError(f"{where} is from {first:g} to {last:g}; from must not be above to")
+    if not -MOST <= first <= last <= MOST:
+        raise InputError(f"{where} is from {first} to {last}; from must not be above to, and neither beyond {MOST:g}")
     if given.step and given.factor:
         raise InputError(f"{where} has a step and a factor; keep one of them")
     if given.step < 0 or given.factor < 0 or 0 < given.factor <= 1 or (given.factor and first <= 0):
@@ -166,4 +180,4 @@ def _numbers(where: str, given: Range) -> Iterator[int | float]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    return json.dumps(one, sort_keys=True, default=str) == json.dumps(other, sort_keys=True, default=str)
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)

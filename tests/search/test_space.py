@@ -1,5 +1,6 @@
 """The file of a search: ranges, paths into the cluster file, copies of instances, and what is refused in a sentence."""
 
+import datetime
 import json
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,11 @@ def test_the_grid_has_every_combination_once(tmp_path: Path) -> None:
         ({"options": {"--run-dir": "x"}}, "--run-dir cannot be given here"),
         ({"options": {"seed": 1}}, "seed cannot be given here"),
         ({"devices_per_node": 0}, "devices_per_node is 0"),
+        ({"vary": {"replicas": {"from": 1, "to": 10**400}}}, "neither beyond 1e+15"),
+        ({"vary": {"replicas": {"from": float("nan"), "to": 3.0}}}, "holds something that JSON has not"),
+        ({"vary": {"description": [datetime.date(2024, 1, 1)]}}, "vary.description holds something that JSON has not"),
+        ({"vary": {"replicas": [float("inf")]}}, "vary.replicas holds something that JSON has not"),
+        ({"options": {"--dtype": datetime.date(2024, 1, 1)}}, "--dtype holds something that JSON has not"),
         ({"minimize": ["x"]}, "unknown field minimize"),
     ],
 )
@@ -113,6 +119,24 @@ def test_names_that_the_cluster_file_does_not_have(name: str, said: str, tmp_pat
     with pytest.raises(InputError, match=r"s\.yaml: vary names") as caught:
         load_base(space(tmp_path, vary={name: [1, 2]}))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        ("nodes[0].instances[0].tp_size", "nodes[*].instances[*].tp_size"),
+        ("nodes[0].instances[0].tp_size", "nodes[0].instances"),
+        ("engine.block_size", "engine"),
+    ],
+)
+def test_a_path_that_would_have_no_effect_is_refused(first: str, later: str, tmp_path: Path) -> None:
+    whole = {"nodes[0].instances": [INSTANCE], "engine": {"block_size": 16}}
+    vary = {first: [16], later: [whole.get(later, 16)]}
+    with pytest.raises(InputError, match=r"after it, .*sets the same"):
+        load_base(space(tmp_path, vary=vary))
+    if later in whole:
+        load_base(space(tmp_path, vary=dict(reversed(vary.items()))))
+    load_base(space(tmp_path, vary={first: [16], "nodes[0].instances[0].pp_size": [1]}))
 
 
 def test_devices_that_share_the_memory_of_one_are_refused(tmp_path: Path) -> None:
