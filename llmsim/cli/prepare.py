@@ -128,7 +128,9 @@ def checked_options(arguments: Sequence[str]) -> RunOptions:
     """The options of a `run` command line, checked but not run: what other commands pass on to `trial`."""
     from llmsim.cli.app import run_app
 
-    options: RunOptions | int = run_app(list(arguments), standalone_mode=False, obj=lambda checked: checked)
+    options: RunOptions | int = run_app(
+        list(arguments), prog_name="llmsim run", standalone_mode=False, obj=lambda checked: checked
+    )
     if isinstance(options, int):  # typer gives the exit code of an interrupt in place of the result
         raise KeyboardInterrupt
     return options

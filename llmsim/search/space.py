@@ -12,7 +12,7 @@ import msgspec
 
 from llmsim.config.errors import InputError
 
-MANAGED = ("--cluster-config", "--output", "--run-dir", "--timeline", "--json", "--arrivals")
+MANAGED = ("--cluster-config", "--output", "--run-dir", "--timeline", "--json")
 """Options of a run that the search gives itself, or whose files would be those of many runs."""
 
 MOST = 1e15

@@ -176,3 +176,13 @@ def test_one_of_them_run() -> None:
     done = subprocess.run([sys.executable, "-m", "bench", "--repeat", "x"], capture_output=True, text=True, cwd=ROOT)
     said = 'python -m bench: error: --repeat is "x"; it must be an integer (see python -m bench --help)\n'
     assert (done.returncode, done.stderr, done.stdout) == (2, said, "")
+
+
+def test_verbs_that_take_the_options_of_a_run_speak_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = ["graph", "step", "--graph", str(tmp_path / "g.json"), "--cluster-config", "a", "--dataset", "b"]
+    for words, said in (
+        (["--no-such-thing"], "--no-such-thing is not an option of"),
+        (["--seed", "x"], '--seed is "x"'),
+    ):
+        found = refusal(capsys, main, "llmsim", *start, *words)
+        assert found.startswith(said) and found.endswith("(see llmsim run --help)")
