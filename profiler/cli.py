@@ -30,7 +30,12 @@ def _several_commands() -> None:
 Model = Annotated[str, typer.Argument(help="Model preset, or the path of a config.json.", show_default=False)]
 Hardware = Annotated[str, typer.Option("--hardware", help="Name of the device in cluster files and folders.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
-Threads = Annotated[int, typer.Option("--threads", min=0, help="CPU threads; 0: PyTorch's choice.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=0, help="CPU threads; 0: PyTorch's choice; by default 1 on a CPU.")
+]
+Clock = Annotated[
+    str, typer.Option(help="wall, cpu (processor time, whatever else runs), or auto: cpu for one thread of a CPU.")
+]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="bf16, fp16 or fp32; the model's by default.")]
 Types = Annotated[
     str | None,
@@ -50,18 +55,30 @@ def measure_command(
     ),
     dtype: Types = None,
     device: Device = "auto",
-    threads: Threads = 0,
-    max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the largest step.")] = 2048,
-    max_num_seqs: Annotated[int, typer.Option(min=1, help="Sequences of the largest step.")] = 256,
-    attention_max_kv: Annotated[int, typer.Option(min=16, help="Longest context.")] = 16384,
-    attention_chunk_factor: Annotated[float, typer.Option(min=1.1, help="Ratio of neighbouring chunk sizes.")] = 2.0,
-    attention_kv_factor: Annotated[float, typer.Option(min=1.1, help="Ratio of neighbouring contexts.")] = 2.0,
-    style: Annotated[str, typer.Option(help="fused (vLLM's shapes) or eager (transformers').")] = "fused",
+    threads: Threads = None,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of the largest step; by default 2048, on a CPU 512.")
+    ] = None,
+    max_num_seqs: Annotated[
+        int | None, typer.Option(min=1, help="Sequences of the largest step; by default 256, on a CPU 32.")
+    ] = None,
+    attention_max_kv: Annotated[
+        int | None, typer.Option(min=16, help="Longest context; by default the model's, at most 16384, on a CPU 2048.")
+    ] = None,
+    attention_chunk_factor: Annotated[
+        float | None, typer.Option(min=1.1, help="Ratio of neighbouring chunk sizes; by default 2, on a CPU 6.")
+    ] = None,
+    attention_kv_factor: Annotated[
+        float | None, typer.Option(min=1.1, help="Ratio of neighbouring contexts; by default 2, on a CPU 6.")
+    ] = None,
+    style: Annotated[
+        str, typer.Option(help="engine (inside transformers'), fused (vLLM's shapes), eager (transformers'), or auto.")
+    ] = "auto",
     attention: Annotated[
         str, typer.Option(help="auto, flash, flashmla, triton, sdpa, or packed (transformers').")
     ] = "auto",
     mode: Annotated[str | None, typer.Option(help="graph or eager; graph on CUDA by default.")] = None,
-    clock: Annotated[str, typer.Option(help="wall, or cpu: processor time, for a busy machine.")] = "wall",
+    clock: Clock = "auto",
     budget: Annotated[float | None, typer.Option("--budget", min=0.01, help="Minutes; the rest by another call.")] = (
         None
     ),
@@ -71,16 +88,19 @@ def measure_command(
         bool, typer.Option("--dry-run", help="Say what would be measured, and measure nothing; needs no device.")
     ] = False,
 ) -> int:
+    from llmsim.model import load_model
+    from profiler.defaults import Asked, clock_of, limits_for, on_cpu, threads_of
     from profiler.measure import MeasureOptions, measure
-    from profiler.plan import Limits
 
-    limits = Limits(max_num_batched_tokens, max_num_seqs, attention_max_kv, attention_chunk_factor, attention_kv_factor)
+    cpu = on_cpu(device)
+    asked = Asked(max_num_batched_tokens, max_num_seqs, attention_max_kv, attention_chunk_factor, attention_kv_factor)
+    limits = limits_for(asked, cpu=cpu, positions=load_model(model).max_position_embeddings)
     options = MeasureOptions(
         model=model, hardware=_hardware(hardware), out_root=out_root, degrees=_degrees(tp), limits=limits, dtype=dtype,
-        device=device, style=_one_of("--style", style, ("fused", "eager")),  # type: ignore[arg-type]
+        device=device, style=_one_of("--style", style, ("auto", "engine", "fused", "eager")),  # type: ignore[arg-type]
         attention=attention, mode=_one_of("--mode", mode, ("graph", "eager")) if mode else None,  # type: ignore[arg-type]
-        budget_minutes=budget, threads=threads, force=force, skew=skew,
-        clock=_one_of("--clock", clock, ("wall", "cpu")),  # type: ignore[arg-type]
+        budget_minutes=budget, threads=threads_of(threads, cpu=cpu), force=force, skew=skew,
+        clock=clock_of(_one_of("--clock", clock, ("auto", "wall", "cpu")), threads, cpu=cpu),
     )  # fmt: skip
     if dry_run:
         from profiler.dry_run import dry_run as described
@@ -103,25 +123,33 @@ def serve_log_command(
     hardware: Annotated[str | None, typer.Option(help="Name of the profile, for the cluster file.")] = None,
     device: Device = "auto",
     dtype: Dtype = None,
-    threads: Threads = 0,
-    max_num_seqs: Annotated[int, typer.Option(min=1, help="Requests of the largest step.")] = 128,
-    max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the largest step.")] = 2048,
+    threads: Threads = None,
+    max_num_seqs: Annotated[
+        int | None, typer.Option(min=1, help="Requests of the largest step; by default 128, on a CPU 32.")
+    ] = None,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of the largest step; by default 2048, on a CPU 512.")
+    ] = None,
     max_model_len: Annotated[int | None, typer.Option(min=1, help="Longest context.")] = None,
     kv_tokens: Annotated[int | None, typer.Option(min=512, help="Tokens that the KV cache holds.")] = None,
     gpu_memory_utilization: Annotated[float, typer.Option(min=0.05, max=1.0, help="vLLM's share of the memory.")] = 0.9,
     tensor_parallel_size: Annotated[int, typer.Option(min=1, help="Devices of the engine.")] = 1,
     num_reqs: Annotated[int, typer.Option(min=0, help="Requests to replay; 0: all.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Of the made-up prompts.")] = 0,
-    clock: Annotated[str, typer.Option(help="wall, or cpu: processor time (transformers on a busy CPU).")] = "wall",
+    clock: Clock = "auto",
 ) -> int:
+    from profiler.defaults import CPU, SERVED_SEQS, SERVED_TOKENS, clock_of, on_cpu, threads_of
     from profiler.serve_log import ServeOptions, serve_log, summary_of
 
+    cpu = on_cpu(device) and engine != "vllm"
     options = ServeOptions(
-        model=model, dataset=dataset, output=output, device=device, dtype=dtype, threads=threads,
+        model=model, dataset=dataset, output=output, device=device, dtype=dtype, threads=threads_of(threads, cpu=cpu),
         engine=_one_of("--engine", engine, ("auto", "vllm", "transformers")),  # type: ignore[arg-type]
-        max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs or (CPU.max_seqs if cpu else SERVED_SEQS), max_model_len=max_model_len,
+        max_num_batched_tokens=max_num_batched_tokens or (CPU.max_tokens if cpu else SERVED_TOKENS),
         kv_tokens=kv_tokens, gpu_memory_utilization=gpu_memory_utilization, tensor_parallel=tensor_parallel_size,
-        limit=num_reqs, seed=seed, hardware=hardware, clock=_one_of("--clock", clock, ("wall", "cpu")),  # type: ignore[arg-type]
+        limit=num_reqs, seed=seed, hardware=hardware,
+        clock=clock_of(_one_of("--clock", clock, ("auto", "wall", "cpu")), threads, cpu=cpu),
     )  # fmt: skip
     log = serve_log(options)
     for name, value in summary_of(log).items():

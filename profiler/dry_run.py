@@ -9,13 +9,14 @@ from pathlib import Path
 from llmsim.costs.bundle_files import variant_of
 from llmsim.export.files import check_writable_folder
 from llmsim.model import ModelConfig, Operator, load_model
+from profiler.defaults import on_cpu
 from profiler.measure import TABLES, MeasureOptions, dtypes_of
 from profiler.plan import Point, attention_table, points_of, seen_limits
 from profiler.quantised_linears import NARROW
 from profiler.rank import measured_operators, refuse_packed, refuse_unknown, sharded
 
 ROW_S = 0.5
-"""Seconds of a row on a GPU, about: its samples, and making its buffers."""
+"""Seconds of a row, about: its samples, and making its buffers; on a CPU those of a small model."""
 
 
 def dry_run(options: MeasureOptions) -> list[str]:
@@ -24,13 +25,15 @@ def dry_run(options: MeasureOptions) -> list[str]:
     dtypes = dtypes_of(model, options)
     folder = options.out_root / options.hardware / model.name / variant_of(dtypes)
     check_writable_folder(options.out_root)
+    cpu = on_cpu(options.device)
+    engine = cpu and options.style in ("auto", "engine")
     narrow = f"{dtypes.weight} weights and " * (dtypes.weight != dtypes.activation)
     lines, left = [f"{model.name} in {narrow}{dtypes.activation}, into {folder}"], 0
     for index, tp in enumerate(options.degrees):
         ops = measured_operators(model, sharded(model, tp), dtypes)
         refuse_unknown(model, ops)
         refuse_packed(model, ops, options.attention)
-        points = points_of(ops, options.limits, skew=options.skew, experts=index == 0)
+        points = points_of(ops, options.limits, skew=options.skew and not engine, experts=index == 0)
         done = {name: _done(folder / f"tp{1 if name == 'moe' else tp}" / f"{name}.csv", name) for name in TABLES}
         new = [point for point in points if tuple(map(str, point.key)) not in done[point.table]]
         left += len(new)
@@ -39,7 +42,8 @@ def dry_run(options: MeasureOptions) -> list[str]:
         lines.append(f"  the first {_first(new)} of them make a usable bundle")
         lines += [f"  {name}: {_shape(model, op)}" for name, op in {op.name: op for op in ops}.items()]
         lines.append(f"  the largest decode reads {_cache_gb(options, ops):.1f} GB of KV cache")
-    return [*lines, f"about {left * ROW_S / 60:.0f} minutes on a GPU, {ROW_S} s a row; --budget takes it in parts"]
+    where = "CPU" if cpu else "GPU"
+    return [*lines, f"about {left * ROW_S / 60:.0f} minutes on a {where}, {ROW_S} s a row; --budget takes it in parts"]
 
 
 def _first(points: list[Point]) -> int:

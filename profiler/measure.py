@@ -13,11 +13,12 @@ from llmsim.config.errors import InputError
 from llmsim.costs.bundle_files import variant_of
 from llmsim.model import Dtypes, ModelConfig, load_model, resolve_dtypes
 from profiler.device import import_torch, open_device, smi_name, torch_dtype
-from profiler.kernels import Style
+from profiler.engine_steps import EngineSteps
 from profiler.meta import Meta
 from profiler.plan import Limits, Point, points_of
 from profiler.power import PowerMeter
 from profiler.rank import Rank, refuse_packed, sharded
+from profiler.style import AnyStyle, chosen, shapes
 from profiler.tables import GrowingTable
 from profiler.timing import Clock, Stopwatch, Timing
 from profiler.yardstick import yardstick_us
@@ -53,7 +54,7 @@ class MeasureOptions:
     limits: Limits
     dtype: str | None = None
     device: str = "auto"
-    style: Style = "fused"
+    style: AnyStyle = "auto"
     attention: str = "auto"
     mode: Mode | None = None
     budget_minutes: float | None = None
@@ -73,19 +74,21 @@ def measure(options: MeasureOptions) -> Path:
     model = load_model(options.model)
     dtypes = dtypes_of(model, options)
     torch_dtype(torch, dtypes.activation)
+    engine, options, reason = chosen(torch, device, model, dtypes, options)
     folder = options.out_root / options.hardware / model.name / variant_of(dtypes)
     meta = Meta(folder / "meta.yaml", torch, device, options, model, dtypes)
     meta.check()
     ranks = [
         Rank(
-            torch, device, model, sharded(model, tp), dtypes, meta.info, options.style, options.attention,
+            torch, device, model, sharded(model, tp), dtypes, meta.info, shapes(options.style), options.attention,
             max_decodes=options.limits.max_seqs,
         )
         for tp in options.degrees
     ]  # fmt: skip
+    ranks[0].reasons |= {"style engine": reason} if reason else {}
     refuse_packed(model, ranks[0].measured, options.attention)
     meta.write(ranks, "running")
-    session = _Session(torch, device, options, folder, ranks)
+    session = _Session(torch, device, options, folder, ranks, engine)
     state = "interrupted"
     try:
         state = session.run()
@@ -108,8 +111,12 @@ def dtypes_of(model: ModelConfig, options: MeasureOptions) -> Dtypes:
 class _Session:
     """One sitting: walks the points of all ranks by stage, within the budget."""
 
-    def __init__(self, torch: Any, device: Any, options: MeasureOptions, folder: Path, ranks: Sequence[Rank]) -> None:
+    def __init__(
+        self, torch: Any, device: Any, options: MeasureOptions, folder: Path, ranks: Sequence[Rank],
+        engine: EngineSteps | None = None,
+    ) -> None:  # fmt: skip
         self._options = options
+        self._engine = engine
         self._watch = Stopwatch(torch, device, clock=options.clock)
         self._mode: Mode = options.mode or ("graph" if device.type == "cuda" else "eager")
         self._on_cpu = device.type == "cpu"
@@ -205,6 +212,8 @@ class _Session:
 
     def _rows(self, rank: Rank, point: Point) -> dict[tuple[object, ...], dict[str, object]]:
         """The rows that one measurement gives: on a CPU, all layers of a token count are timed in their places."""
+        if self._engine is not None:
+            return {key: _cells(timing, None, 0.0) for key, timing in self._engine.rows(point).items()}
         if point.table == "skew":
             return {point.key: self._skew(rank, point.key)}
         if point.table == "dense" and self._on_cpu:

@@ -19,6 +19,10 @@ class Limits:
     max_kv: int
     chunk_factor: float = 2.0
     kv_factor: float = 2.0
+    seq_factor: float = 2.0
+    """Ratio of neighbouring numbers of decodes beside a prompt."""
+    max_total_kv: int | None = None
+    """Cached tokens of all decodes of a step, at most; None: as many as the longest contexts together."""
 
 
 @dataclass(frozen=True)
@@ -80,18 +84,21 @@ def attention_points(limits: Limits, table: str = "attention") -> Iterator[Point
     chunks = geometric(16, limits.max_tokens, limits.chunk_factor) if limits.max_tokens > 16 else [limits.max_tokens]
     kvs = geometric(16, limits.max_kv, limits.kv_factor)
     counts = geometric(1, limits.max_seqs, 2.0)
+    room = limits.max_total_kv or limits.max_seqs * limits.max_kv
     for n in counts:
         for kv in kvs:
-            yield Point(0, table, (0, 0, n, kv))
+            if n * kv <= room or kv == kvs[0]:
+                yield Point(0, table, (0, 0, n, kv))
     for chunk in chunks:
         for kv in (0, *kvs):
             yield Point(0 if kv in (0, *kvs[::2], kvs[-1]) else 1, table, (chunk, kv, 0, 0))
+    beside = geometric(1, limits.max_seqs, limits.seq_factor)
     for chunk in chunks:
         for before in (0, *kvs):
-            for n in counts:
+            for n in beside:
                 for kv in kvs:
-                    if chunk + n <= limits.max_tokens + limits.max_seqs:
-                        yield Point(_mixed_stage(limits, chunks, kvs, counts, (chunk, before, n, kv)), table,
+                    if chunk + n <= limits.max_tokens + limits.max_seqs and (n * kv <= room or kv == kvs[0]):
+                        yield Point(_mixed_stage(limits, chunks, kvs, beside, (chunk, before, n, kv)), table,
                                     (chunk, before, n, kv))  # fmt: skip
 
 

@@ -8,8 +8,8 @@ to all keys of the batch under one dense mask, so attention costs (all new token
 
 from __future__ import annotations
 
-import json
 import random
+import statistics
 import threading
 import time
 from collections.abc import Sequence
@@ -20,17 +20,21 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from llmsim.config.errors import InputError
-from llmsim.model import load_model, resolve_dtypes
+from llmsim.model import Layout, load_model, resolve_dtypes
 from profiler.clock import ReplayClock
-from profiler.device import describe, import_torch, open_device, torch_dtype
+from profiler.device import describe, import_torch, open_device
+from profiler.engine_steps import PAGE, refusal
 from profiler.host_time import host_gap_ns
+from profiler.places import OUTSIDE, Places, marked
+from profiler.rank import measured_operators
 from profiler.serve_log import Job, Log, ServeOptions, Stamps, Step, warm_up_jobs
 from profiler.timing import Stopwatch
+from profiler.transformers_model import fields_of, random_model
 from profiler.yardstick import yardstick_us
 
-PAGE = 256
-"""Tokens of a page of the engine's cache (its default)."""
 LONGEST_WAIT_S = 3600.0
+GAP_SEQUENCES, GAP_PROMPT, GAP_S = 32, 16, 5.0
+"""Of the decodes in which the host gap is found: how many at most, their prompts, and about how long they run."""
 
 
 def replay(options: ServeOptions, jobs: Sequence[Job]) -> Log:
@@ -44,7 +48,7 @@ def replay(options: ServeOptions, jobs: Sequence[Job]) -> Log:
     device = open_device(torch, options.device, options.threads)
     if options.tensor_parallel != 1:
         raise InputError("--tensor-parallel-size: the transformers engine is run on one device here; say 1")
-    model = _model(torch, device, options)
+    model = random_model(torch, device, options.model, options.dtype, options.seed)
     _check_lengths(model, jobs, options)
     recorder = _Recorder(model, options, jobs)
     try:
@@ -52,10 +56,10 @@ def replay(options: ServeOptions, jobs: Sequence[Job]) -> Log:
         speeds = [_speed_us(torch, device, options)]
         stamps, steps = recorder.run(jobs)
         speeds.append(_speed_us(torch, device, options))
+        gap_ns = _host_gap_ns(torch, device, options, recorder, warm)
     finally:
         recorder.close()
     info = describe(torch, device)
-    gap_ns = _host_gap_ns(torch, device, options, warm)
     facts = {
         "clock": options.clock, "device": device.type, "name": info.name, **info.facts,
         "attention": model.config._attn_implementation,
@@ -71,47 +75,32 @@ def replay(options: ServeOptions, jobs: Sequence[Job]) -> Log:
     return Log("transformers", stamps, steps, facts)
 
 
-def _fields(options: ServeOptions) -> dict[str, Any]:
-    from llmsim.model.presets import config_path
+def _host_gap_ns(torch: Any, device: Any, options: ServeOptions, recorder: _Recorder, warm: Sequence[Step]) -> int:
+    """Time of a step that no row of a profile has.
 
-    return {k: v for k, v in json.loads(config_path(options.model).read_text("utf-8")).items() if k[0] != "_"}
-
-
-def _model(torch: Any, device: Any, options: ServeOptions) -> Any:
-    """The architecture of the config.json with random weights."""
-    import transformers
-
-    config = load_model(options.model)
-    dtype = torch_dtype(torch, resolve_dtypes(config, options.dtype).activation)
-    fields = _fields(options)
-    kind = fields.pop("model_type")
-    for name in ("torch_dtype", "dtype", "architectures", "transformers_version"):
-        fields.pop(name, None)
-    settings = transformers.AutoConfig.for_model(kind, **fields)
-    settings._attn_implementation = "sdpa"
-    torch.manual_seed(options.seed)
-    transformers.logging.set_verbosity_error()
-    with torch.device(device):
-        made = transformers.AutoModelForCausalLM.from_config(settings, dtype=dtype)
-    return made.to(device=device, dtype=dtype).eval()
-
-
-def _host_gap_ns(torch: Any, device: Any, options: ServeOptions, warm: Sequence[Step]) -> int:
-    """Time of a step that is not its kernels'.
-
-    On a CPU from the model made narrow (`host_time`); on a GPU, whose kernels run beside Python, the time of the
-    warm-up's steps outside of the model: forming the batch, taking the tokens.
+    On a CPU what the engine spends outside of the places where a profile measures: forming the batch, what the model
+    does once a step, taking the tokens. Where a profile has single kernels (models with windows), also the Python of
+    modules, which the model made narrow shows (`host_time`). On a GPU, whose kernels run beside Python, the time of
+    the warm-up's steps outside of the model.
     """
-    if device.type == "cpu":
-        with TemporaryDirectory() as folder:
-            gap = host_gap_ns(torch, device, options, _fields(options), partial(_steps, torch, device), Path(folder))
-            return max(gap, _outside_ns(warm))  # a difference of medians is noisy; it is not less than its part
-    return _outside_ns(warm)
+    if device.type != "cpu":
+        return _outside_ns(warm)
+    config = load_model(options.model)
+    ops = measured_operators(config, Layout(1, 1), resolve_dtypes(config, options.dtype))
+    if not refusal(torch, device, config, ops, (1,)):
+        step_s = statistics.median([step.end - step.start for step in warm] or [0.0])
+        gap = recorder.outside_s(gated=config.mlp_gated, seconds_of_a_step=step_s)
+        if gap is not None:
+            return round(gap * 1e9)
+    with TemporaryDirectory() as folder:
+        run = partial(_steps, torch, device)
+        gap_ns = host_gap_ns(torch, device, options, fields_of(options.model), run, Path(folder))
+        return max(gap_ns, _outside_ns(warm))  # a difference of medians is noisy; it is not less than its part
 
 
 def _steps(torch: Any, device: Any, options: ServeOptions, jobs: Sequence[Job]) -> list[Step]:
     """Serves jobs on an engine of their own, after two of them to warm it up."""
-    recorder = _Recorder(_model(torch, device, options), options, jobs)
+    recorder = _Recorder(random_model(torch, device, options.model, options.dtype, options.seed), options, jobs)
     try:
         recorder.run([replace(job, request_id=f"first-{job.request_id}") for job in jobs[:2]])
         return recorder.run(jobs)[1]
@@ -170,6 +159,8 @@ class _Recorder:
             raise InputError("this transformers chose asynchronous batching, which is not recorded; use --engine vllm")
         self._steps: list[Step] = []
         self._stamps: dict[str, Stamps] = {}
+        self._places: Places | None = None
+        self._spent: list[dict[str, float]] = []
         self._watch()
 
     def run(self, jobs: Sequence[Job]) -> tuple[list[Stamps], list[Step]]:
@@ -184,6 +175,29 @@ class _Recorder:
             self._submit(job, due)
         self._wait(len(jobs))
         return [self._stamps[job.request_id] for job in jobs], self._steps
+
+    def outside_s(self, *, gated: bool, seconds_of_a_step: float) -> float | None:
+        """Median over decode steps of the time outside of all operators, s; None where attention has no place.
+
+        It counts from the end of one step to that of the next: what the engine does between two belongs to them.
+        """
+        room = min(self.pages - 1, self._options.max_num_batched_tokens // GAP_PROMPT)  # a page each, read at once
+        count = min(self._options.max_num_seqs, GAP_SEQUENCES, room)
+        answer = min(max(round(GAP_S / max(seconds_of_a_step, 1e-3)), 9), 64)
+        jobs = [Job(f"gap-{index}", 0.0, GAP_PROMPT, answer) for index in range(max(count, 1))]
+        self._places = Places(self._clock.now)
+        self._spent = []
+        with marked(self._model, self._places, gated=gated):
+            steps = self.run(jobs)[1]
+        decodes = [
+            spent
+            for step, spent in zip(steps[1:], self._spent[1:], strict=True)
+            if all(new == 1 for new, _ in step.batch) and len(step.batch) == len(jobs)
+        ]
+        self._places = None
+        if not decodes or any("attention" not in spent for spent in decodes):
+            return None
+        return statistics.median(spent[OUTSIDE] for spent in decodes)
 
     def close(self) -> None:
         """Stops the engine's thread."""
@@ -241,6 +255,8 @@ class _Recorder:
             generate(model)
             self._synchronize()
             local.model = self._clock.now() - local.model
+            if self._places is not None:
+                self._places.mark(OUTSIDE)
 
         def updated() -> None:
             states = [s for s in processor.inputs_and_outputs.requests_in_batch if s.has_new_token]
@@ -249,6 +265,8 @@ class _Recorder:
             for each in states:
                 self._stamps[each.state.request_id].tokens.append(end)
             self._steps.append(Step(local.start, end, local.batch, local.model))
+            if self._places is not None:
+                self._spent.append(self._places.taken())
 
         processor.prepare_next_batch, processor._generation_step = prepared, generated
         processor.update_batch = updated

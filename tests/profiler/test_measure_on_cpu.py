@@ -50,7 +50,7 @@ def tiny(tmp_path: Path) -> Path:
 def options(tiny: Path, out: Path, **changes: Any) -> MeasureOptions:
     base = MeasureOptions(
         model=str(tiny), hardware="cpu", out_root=out, degrees=(1,), limits=Limits(16, 2, 32, 4.0, 4.0), dtype="fp32",
-        device="cpu", threads=1, clock="cpu",
+        device="cpu", threads=1, clock="cpu", style="fused",
     )  # fmt: skip
     return replace(base, **changes)
 
