@@ -35,5 +35,5 @@ class ReplayClock:
             if looks >= 2:
                 self._skipped += due - self.now()
                 return
-            # Processor time does not run faster than the wall's, so this is never too long; each look is work of its own.
+            # Processor time is no faster than the wall's, so this is not too long; and each look takes time of its own.
             time.sleep(max(SHORTEST_S, min(left, POLL_S)))

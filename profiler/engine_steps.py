@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from llmsim.model import ModelConfig, Operator
@@ -42,6 +42,8 @@ class EngineSteps:
     ) -> None:  # fmt: skip
         """At least `samples` steps of a batch, for about `row_s` seconds; NotHere where an operator has no place."""
         self._samples, self._row_s = samples, row_s
+        self.speed_us = 0.0
+        """What the reference step takes at the speed that all rows are given at."""
         self._config = config
         self._executions = _executions(ops)
         self._attention = sum(op.repeat for op in ops if op.kind == "attention")
@@ -59,7 +61,7 @@ class EngineSteps:
         missing = [name for name in (*self._executions, "attention") if name not in seen]
         if missing:
             raise NotHere(f"transformers' {type(self._model).__name__} has no module known as {', '.join(missing)}")
-        self._places.cost_s = self._cost_of_a_mark_s()
+        self._places.cost_s, self.speed_us = self._compared()
 
     def rows(self, point: Point) -> dict[tuple[object, ...], Timing]:
         """The rows that one measurement gives: all operators of a token count are timed together."""
@@ -69,8 +71,7 @@ class EngineSteps:
         if point.table == "per_sequence":
             return {point.key: self._step(sizes[0])[str(point.key[0])]}
         if point.table == "moe":
-            with _routed(self._torch, self._model, sizes[1]):
-                return {point.key: self._timed(self._batch(sizes[0]))["moe"]}
+            return {point.key: self._timed(self._batch(sizes[0]), active=sizes[1])["moe"]}
         chunk, before, count, cached = sizes
         return {point.key: self._timed([*[(1, cached)] * count, *([(chunk, before)] if chunk else [])])["attention"]}
 
@@ -84,33 +85,52 @@ class EngineSteps:
             self._steps[tokens] = self._timed(self._batch(tokens))
         return self._steps[tokens]
 
-    def _timed(self, batch: Batch) -> dict[str, Timing]:
-        """Microseconds of one execution of each operator, from several steps of one batch."""
+    def speed_now_us(self) -> float:
+        """Microseconds of the reference step (some short decodes), median of a few: how fast the machine is now."""
+        batch = self._reference()
+        return statistics.median(sum(self._spent(batch).values()) for _ in range(2 * self._samples)) * 1e6
+
+    def _reference(self) -> Batch:
+        return self._batch(min(8, self._limits.max_seqs))
+
+    def _timed(self, batch: Batch, active: int = 0) -> dict[str, Timing]:
+        """Microseconds of one execution of each operator, from several steps of one batch; `active`: experts in use,
+        0 for those that the router chooses.
+
+        A reference step runs beside each of them, and times are as if it took `speed_us`: what else runs on a machine
+        can make a step take twice its time, in processor time too, and that changes from row to row.
+        """
         found: dict[str, list[float]] = {name: [] for name in (*self._executions, "attention")}
+        reference = self._reference()
+        speeds_us: list[float] = []
         with self._marked():
             self._spent(batch)
             started = self._clock.now()
-            while len(found["attention"]) < self._samples:
-                spent = self._spent(batch)
+            while len(speeds_us) < self._samples:
+                with _routed(self._torch, self._model, active) if active else nullcontext():
+                    spent = self._spent(batch)
                 for name, times in self._executions.items():
                     found[name].append(spent.get(name, 0.0) / times * 1e6)
                 found["attention"].append((spent["attention"] + spent.get(MASK, 0.0)) / self._attention * 1e6)
-                if len(found["attention"]) >= 3 and self._clock.now() - started > self._row_s:
+                speeds_us.append(sum(self._spent(reference).values()) * 1e6)
+                if len(speeds_us) >= 3 and self._clock.now() - started > self._row_s:
                     break
-        return {name: summary(times) for name, times in found.items()}
+        scale = self.speed_us / statistics.median(speeds_us)
+        return {name: summary([time * scale for time in times]) for name, times in found.items()}
 
-    def _cost_of_a_mark_s(self) -> float:
-        """Steps with marks less steps without, taken in turns: a reading of the processor's clock is a system call,
-        which slows what follows it, too."""
-        batch, places = self._batch(min(8, self._limits.max_seqs)), self._places
+    def _compared(self) -> tuple[float, float]:
+        """Seconds of a mark, from steps with marks and without in turns (a reading of the processor's clock is a system
+        call, which slows what follows it, too); and microseconds of the steps without, the reference of all rows."""
+        batch, places = self._reference(), self._places
+        plain: list[float] = []
         more: list[float] = []
         began = time.perf_counter()
         while len(more) < COST_PAIRS and (len(more) < self._samples or time.perf_counter() - began < COST_S):
-            plain = sum(self._spent(batch).values())
+            plain.append(sum(self._spent(batch).values()))
             before = places.marks
             with self._marked():
-                more.append((sum(self._spent(batch).values()) - plain) / (places.marks - before))
-        return max(0.0, statistics.median(more))
+                more.append((sum(self._spent(batch).values()) - plain[-1]) / (places.marks - before))
+        return max(0.0, statistics.median(more)), statistics.median(plain) * 1e6
 
     def _marked(self) -> AbstractContextManager[None]:
         return marked(self._model, self._places, gated=self._config.mlp_gated)

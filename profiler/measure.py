@@ -77,7 +77,9 @@ def measure(options: MeasureOptions) -> Path:
     engine, options, reason = chosen(torch, device, model, dtypes, options)
     folder = options.out_root / options.hardware / model.name / variant_of(dtypes)
     meta = Meta(folder / "meta.yaml", torch, device, options, model, dtypes)
-    meta.check()
+    before = meta.check()
+    if engine is not None:
+        engine.speed_us = float(before.get("reference_step_us", engine.speed_us))
     ranks = [
         Rank(
             torch, device, model, sharded(model, tp), dtypes, meta.info, shapes(options.style), options.attention,
@@ -87,8 +89,8 @@ def measure(options: MeasureOptions) -> Path:
     ]  # fmt: skip
     ranks[0].reasons |= {"style engine": reason} if reason else {}
     refuse_packed(model, ranks[0].measured, options.attention)
-    meta.write(ranks, "running")
     session = _Session(torch, device, options, folder, ranks, engine)
+    meta.write(ranks, "running", session.found())
     state = "interrupted"
     try:
         state = session.run()
@@ -125,7 +127,8 @@ class _Session:
         self._tables: dict[tuple[int, str], GrowingTable] = {}
         self._meter = PowerMeter(smi_name(torch, device)) if device.type == "cuda" else None
         self._busy: dict[str, list[tuple[float, float]]] = {}
-        self._yardstick = (lambda: yardstick_us(torch, device, self._watch)) if self._on_cpu else None
+        own = self._on_cpu and engine is None
+        self._yardstick = (lambda: yardstick_us(torch, device, self._watch)) if own else None
         self.yardsticks_us: list[float] = []
         self.skipped: dict[str, str] = {}
         self.memory: dict[str, object] = {}
@@ -135,7 +138,11 @@ class _Session:
     def found(self) -> dict[str, object]:
         """What this sitting adds to the provenance."""
         found: dict[str, object] = {"rows_measured_last": self.measured, "rows_skipped": self.skipped}
-        speed = {"yardstick_us": [round(us, 1) for us in self.yardsticks_us]} if self.yardsticks_us else {}
+        speed: dict[str, object] = (
+            {"yardstick_us": [round(us, 1) for us in self.yardsticks_us]} if self.yardsticks_us else {}
+        )
+        if self._engine is not None:
+            speed |= {"reference_step_us": round(self._engine.speed_us, 1)}
         return {**found, **speed, "memory": self.memory, "power": self.power}
 
     def run(self) -> str:

@@ -40,10 +40,10 @@ class Meta:
         what = (repr(shape), dtype, options.style, options.attention, options.mode, self.info.name, options.clock)
         self.fingerprint = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
 
-    def check(self) -> None:
-        """InputError when the folder holds a measurement of something else."""
+    def check(self) -> dict[str, Any]:
+        """What an earlier sitting wrote, {} for none; InputError when the folder holds another measurement."""
         if not self._path.is_file() or self._options.force:
-            return
+            return {}
         try:
             found = yaml.safe_load(self._path.read_text(encoding="utf-8")) or {}
         except (yaml.YAMLError, OSError) as error:
@@ -53,8 +53,9 @@ class Meta:
                 f"{self._path}: the folder holds a measurement of another model, device or kernel choice; give another "
                 "--out-root or --hardware, or say --force to add rows to it all the same"
             )
+        return found
 
-    def write(self, ranks: Sequence[Rank], state: str, found: dict[str, object] | None = None) -> None:
+    def write(self, ranks: Sequence[Rank], state: str, found: dict[str, object]) -> None:
         """Writes what is known now, `found` by the sitting; the rows themselves are in the tables."""
         limits = self._options.limits
         content: dict[str, object] = {
@@ -71,7 +72,7 @@ class Meta:
             "skew_profile": {"enabled": self._options.skew, "times": "sums of three executions"},
             "skew_fit": {"enabled": False},
         }  # fmt: skip
-        content |= found or {}
+        content |= found
         temporary = self._path.with_suffix(".tmp")
         with written(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)

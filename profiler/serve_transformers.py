@@ -12,7 +12,7 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,10 +22,12 @@ from typing import Any
 from llmsim.config.errors import InputError
 from llmsim.model import Layout, load_model, resolve_dtypes
 from profiler.clock import ReplayClock
+from profiler.defaults import CPU
 from profiler.device import describe, import_torch, open_device
-from profiler.engine_steps import PAGE, refusal
+from profiler.engine_steps import PAGE, open_engine, refusal
 from profiler.host_time import host_gap_ns
 from profiler.places import OUTSIDE, Places, marked
+from profiler.plan import Limits
 from profiler.rank import measured_operators
 from profiler.serve_log import Job, Log, ServeOptions, Stamps, Step, warm_up_jobs
 from profiler.timing import Stopwatch
@@ -53,9 +55,10 @@ def replay(options: ServeOptions, jobs: Sequence[Job]) -> Log:
     recorder = _Recorder(model, options, jobs)
     try:
         warm = recorder.run(warm_up_jobs(jobs, options.warm_up))[1] if options.warm_up else []
-        speeds = [_speed_us(torch, device, options)]
+        speed = _speed(torch, device, options)
+        speeds = [speed[1]()]
         stamps, steps = recorder.run(jobs)
-        speeds.append(_speed_us(torch, device, options))
+        speeds.append(speed[1]())
         gap_ns = _host_gap_ns(torch, device, options, recorder, warm)
     finally:
         recorder.close()
@@ -63,7 +66,7 @@ def replay(options: ServeOptions, jobs: Sequence[Job]) -> Log:
     facts = {
         "clock": options.clock, "device": device.type, "name": info.name, **info.facts,
         "attention": model.config._attn_implementation,
-        **({"yardstick_us": speeds} if device.type == "cpu" else {}),
+        **({speed[0]: [round(us, 1) for us in speeds]} if device.type == "cpu" else {}),
         "pages": recorder.pages, "page_tokens": PAGE, "asynchronous": recorder.asynchronous,
         "instance": {
             "engine_profile": "transformers-5", "max_num_seqs": options.max_num_seqs,
@@ -108,8 +111,20 @@ def _steps(torch: Any, device: Any, options: ServeOptions, jobs: Sequence[Job]) 
         recorder.close()
 
 
-def _speed_us(torch: Any, device: Any, options: ServeOptions) -> float:
-    return round(yardstick_us(torch, device, Stopwatch(torch, device, clock=options.clock)), 1)
+def _speed(torch: Any, device: Any, options: ServeOptions) -> tuple[str, Callable[[], float]]:
+    """What tells how fast the machine is, as a profile's meta.yaml has it, and its measurement, us."""
+    if device.type == "cpu":
+        config = load_model(options.model)
+        dtypes = resolve_dtypes(config, options.dtype)
+        ops = measured_operators(config, Layout(1, 1), dtypes)
+        limits = Limits(CPU.max_tokens, CPU.max_seqs, PAGE)
+        engine, _ = open_engine(
+            torch, device, options.model, config, dtypes.activation, ops, limits, options.clock, (1,)
+        )
+        if engine is not None:
+            return "reference_step_us", engine.speed_now_us
+    watch = Stopwatch(torch, device, clock=options.clock)
+    return "yardstick_us", lambda: yardstick_us(torch, device, watch)
 
 
 def _outside_ns(steps: Sequence[Step]) -> int:
