@@ -27,6 +27,11 @@ EXPECTED = {
     "mooncake_sessions.jsonl": (
         "mooncake", [0, None, None, 99.5, None], [512, 1030, 1100, 64, 80], [10, 11, 12, 4, 5], [2500, 0, 0, 1, 0],
     ),
+    # tokens of text: bytes over 4; the second of "talk" has 19 bytes, 30 tokens of answer and 8 bytes before and in it
+    "mooncake_text.jsonl": (
+        "mooncake", [0, 50, None, 1000, 1100], [6, 5, 37, 2, 6], [4, 30, 5, 50, 3], [0, 2000, 0, 0, 0],
+    ),
+    "mooncake_messages.jsonl": ("mooncake", [0, None], [3, 7], [158, 103], [4503.5, 0]),
     "bailian.jsonl": ("bailian", [0, 386, 1386, 8886], [40, 16, 64, 65], [13, 3, 8, 8], [0] * 4),
     "azure_2023.csv": ("azure", [0, 4314.579, 15319.4101], [374, 396, 879], [44, 109, 55], [0] * 3),
     "azure_2024.csv": ("azure", [0, 7.405, 990.07], [2162, 2399, 76], [5, 6, 15], [0] * 3),
@@ -104,6 +109,18 @@ def test_packed_files_read_alike(tmp_path, name, packing):
     again = load_dataset(str(path), known_models=["m"], granularity=16)
     assert np.array_equal(plain.arrival_ps, again.arrival_ps)
     assert np.array_equal(plain.keys, again.keys)
+
+
+def test_prompts_given_as_text_that_cannot_be_counted(tmp_path):
+    path = tmp_path / "t.jsonl"
+    for row, why in (
+        ('"messages": [], "message_mode": "both", "output_length": 3', '"message_mode" is "both"; it may be'),
+        ('"payload": {"prompt": [1, 2], "max_tokens": 3}', r'"input_length" is missing; .*text_input, messages'),
+        ('"text_input": "a"', '"output_length" is missing'),
+    ):
+        path.write_text('{"timestamp": 0, "text_input": "a", "output_length": 1}\n{"timestamp": 1, ' + row + "}\n")
+        with pytest.raises(InputError, match=f"t.jsonl:2:.*{why}"):
+            load_dataset(str(path), known_models=[], granularity=0)
 
 
 def test_damaged_zstd(tmp_path):

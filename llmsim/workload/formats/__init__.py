@@ -62,6 +62,9 @@ def detect(path: str, head: Head) -> str:
             return name
     if head.kind == "empty":
         raise InputError(f"{path}: the trace is empty")
+    for keys, what in NO_TRACES.items():
+        if head.has(*keys):
+            raise InputError(f"{path}:1:1: {what}")
     named = "; columns=ARRIVAL|PROMPT|ANSWER names its columns"
     columns = f" (columns {', '.join(head.columns)}{named})" if head.kind == "csv" else ""
     simplest = '{"input_toks": 200, "output_toks": 100, "arrival_time_ns": 0}'
@@ -69,6 +72,13 @@ def detect(path: str, head: Head) -> str:
         f'{path}:1:1: not a trace that is known: it begins with "{head.shown}"{columns}; the simplest has lines such '
         f"as {simplest}; known: {', '.join(FORMATS)} (docs/traces.md)"
     )
+
+
+NO_TRACES = {
+    ("aiperf_version", "input_config"): "a summary of aiperf; its requests are in profile_export.jsonl beside it",
+    ("service_kind", "experiments"): "an export of GenAI-Perf, which has no token counts; give the trace that it sent",
+}
+"""Keys of files that are often given instead of a trace, and which file has the requests."""
 
 
 @contextmanager

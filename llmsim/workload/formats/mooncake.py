@@ -2,10 +2,11 @@
 
 Two requests with equal leading `hash_ids` share those blocks; the last id of a prompt may name a partial block. A row
 of a session with `delay` (ms) comes that long after the last token of the row before it; one with a timestamp comes
-then. A file without any times, as ServeGen's batch jobs, begins as a whole.
+then. A file without any times, as ServeGen's batch jobs, begins as a whole. Prompts may be
+given as text (mooncake_text).
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -13,6 +14,7 @@ from msgspec import Meta
 from llmsim.core import Workload
 from llmsim.workload.formats.batches import Batch, each
 from llmsim.workload.formats.head import Head
+from llmsim.workload.formats.mooncake_text import Prompts
 from llmsim.workload.formats.rows import all_scaled_ns, json_batches, scaled_ns
 from llmsim.workload.formats.source import Rows, Source, Texts
 from llmsim.workload.formats.table import Table
@@ -37,31 +39,62 @@ class Row(msgspec.Struct, gc=False):
     created_time: float | None = None
     input_tokens: Count | None = None
     output_tokens: Count | None = None
+    text_input: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    message_mode: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    payload: dict[str, Any] | None = None
+
+
+SAID = ("text_input", "messages", "payload")
 
 
 def detect(head: Head) -> bool:
     lengths = head.has("input_length", "output_length") or head.has("input_tokens", "output_tokens")
     lines = head.kind in ("lines", "object") and not head.has("chat_id")
-    return lines and (lengths or head.has("input_length", "hash_ids"))
+    timed = any(head.has(name) for name in ("output_length", "timestamp", "delay", "session_id"))
+    said = timed and any(head.has(name) for name in SAID)
+    return lines and (lengths or said or head.has("input_length", "hash_ids"))
 
 
 def read(source: Source, head: Head) -> Table:
     table = Table(source, block_tokens=source.options.block or BLOCK_TOKENS)
     stops_early = bool(head.first and "session_id" not in head.first)
-    untimed = bool(head.first) and not any(
-        head.has(name) for name in ("timestamp", "created_time", "delay", "delay_ms")
-    )
+    times = ("timestamp", "created_time", "delay", "delay_ms")
+    untimed = head.first is not None and all(head.first.get(name) is None for name in times)
+    prompts = Prompts(source)
     if untimed and source.options.rate is None:
         table.notes.append(f"{source.path}: no timestamps, so all requests begin at 0; rate= spreads them")
     for batch in json_batches(table, Row):
         if not isinstance(batch, Batch) or not (table.wants(len(batch.records)) and _take_all(table, batch)):
             for number, row in each(batch):
-                take(table, number, row, untimed=untimed)
+                take(table, number, spelt_out(table, number, row, prompts), untimed=untimed)
                 if table.full and stops_early:
-                    return table
+                    break
         if table.full and stops_early:
             break
+    if prompts.how:
+        table.notes.append(f"{source.path}: prompts are given as text, and their token counts {prompts.how}")
     return table
+
+
+def spelt_out(table: Table, number: int, row: Row, prompts: Prompts) -> Row:
+    """The row with its prompt's length, where it holds the prompt itself."""
+    if row.input_length is not None or row.input_tokens is not None:
+        return row
+    answer = row.output_length if row.output_length is not None else row.output_tokens
+    if row.text_input is not None:
+        row.input_length = prompts.tokens(row.text_input)
+    elif row.messages is not None:
+        if row.message_mode not in (None, "history", "delta"):
+            raise table.refusal(number, f'"message_mode" is "{row.message_mode}"; it may be "history" or "delta"')
+        session = None if row.session_id is None else str(row.session_id)
+        delta = row.message_mode == "delta"
+        row.input_length = prompts.of_messages(row.messages, row.tools, session, answer or 0, delta=delta)
+    elif row.payload is not None:
+        row.input_length, limit = prompts.of_payload(row.payload)
+        row.output_length = answer if answer is not None else limit
+    return row
 
 
 def _take_all(table: Table, batch: Batch[Row]) -> bool:
@@ -98,7 +131,10 @@ def take(table: Table, number: int, row: Row, *, untimed: bool = False) -> None:
     tokens_out = row.output_length if row.output_length is not None else row.output_tokens
     if tokens_in is None or tokens_out is None:
         missing = "input_length" if tokens_in is None else "output_length"
-        raise table.refusal(number, f'"{missing}" is missing; a row needs input_length, output_length and timestamp')
+        instead = " (or text_input, messages, payload)" if tokens_in is None else ""
+        raise table.refusal(
+            number, f'"{missing}" is missing; a row needs input_length{instead}, output_length and timestamp'
+        )
     at_ms = row.timestamp if row.timestamp is not None else row.created_time
     delay_ms = row.delay if row.delay is not None else row.delay_ms
     session = None if row.session_id is None else str(row.session_id)

@@ -63,7 +63,8 @@ def detect(head: Head) -> bool:
     if head.kind == "parquet":
         return any(name in head.columns for name in SAID)
     said = head.has("conversations") or head.has("conversation")
-    if head.has("messages") and not any(head.has(name) for name in ("input_length", "timestamp", "delay")):
+    timed = ("input_length", "output_length", "timestamp", "delay")  # the `messages` of Mooncake's extended rows
+    if head.has("messages") and not any(head.has(name) for name in timed):
         said = True
     return head.kind in ("array", "lines", "object") and said
 
@@ -115,7 +116,7 @@ class _Reader:
     def __init__(self, source: Source) -> None:
         self.table = Table(source)
         self._options = source.options
-        self._count, self.how = _counter(source)
+        self._count, self.how = counter(source)
         self._taken = 0
 
     @property
@@ -246,7 +247,7 @@ def _estimated(sizes: Int64) -> Int64:
     return np.maximum(-(-sizes // BYTES_PER_TOKEN), 1)
 
 
-def _counter(source: Source) -> tuple[Callable[[str], int] | None, str]:
+def counter(source: Source) -> tuple[Callable[[str], int] | None, str]:
     """How many tokens a text has, None where that is estimated; and how that is said."""
     path = source.options.tokenizer
     if path is None:
