@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from llmsim.export.parquet import parquet_writer, record_batch
 from llmsim.results.kept_series import Columns, KeptSeries, Table
 from llmsim.results.tables import KV_TIER_SERIES, SERIES, Column
 
@@ -99,6 +98,8 @@ class _GrowingFile:
         return {name: np.concatenate([part[name] for part in self._parts]) for name in names} if self._parts else {}
 
     def _write(self, rows: Columns) -> None:
+        from llmsim.export.parquet import parquet_writer, record_batch  # runs without a folder need neither
+
         if self._writer is None:
             self._writer = self._open.enter_context(parquet_writer(self._path, self._schema))
         self._writer.write_batch(record_batch(rows, self._schema))
