@@ -45,7 +45,8 @@ def complete_grid(table: Table) -> MixedGrid:
     """The four-dimensional grid without holes.
 
     Rules, in order: a step without prefill does not depend on kv_prefill, one without decodes not on kv_decode; holes
-    between measured points are interpolated linearly, first along the KV axes, then along the chunk; what lies outside
+    between measured points are interpolated linearly, first along the KV axes, then along the chunk; chunks that still
+    have no mixed row, as in a profile that was stopped early, take the sums of prefill and decodes; what lies outside
     is constant below and linear above, along decode KV, prefill KV, decodes and chunk in that order. A plane chunk = 1
     repeats the smallest measured chunk: a mixed step runs the mixed kernel, however short its prefill.
     """
@@ -57,6 +58,7 @@ def complete_grid(table: Table) -> MixedGrid:
     for axis in (3, 1):
         fill_line_axis(values, marks, axis, axes[axis], outside=False)
     fill_line_axis(values, marks, 0, axes[0], outside=False, from_index=1)
+    _sums_where_nothing_is_mixed(values, marks, axes)
     for axis in (3, 1, 2):
         fill_line_axis(values, marks, axis, axes[axis], outside=True)
     fill_line_axis(values, marks, 0, axes[0], outside=True, from_index=1)
@@ -93,6 +95,22 @@ def _independent_planes(values: Floats, marks: UInt8) -> None:
         block[...] = np.where(known, block, source)
         stamp[...] = np.where(known, stamp, measured)
     values[0, :, 0, :] = 0.0
+
+
+def _sums_where_nothing_is_mixed(values: Floats, marks: UInt8, axes: list[Int64]) -> None:
+    """Else the line from a pure prefill on would give decodes beside it for nothing."""
+    bare = 1 + np.flatnonzero(np.isnan(values[1:, :, 1:, :]).all(axis=(1, 2, 3)))
+    if not len(bare) or values.shape[2] == 1:
+        return
+    decodes, prefills = values[:1].copy(), values[:, :, :1, :].copy()
+    for axis in (3, 2):
+        fill_line_axis(decodes, np.zeros_like(decodes, dtype=np.uint8), axis, axes[axis], outside=True)
+    for axis in (1, 0):
+        fill_line_axis(
+            prefills, np.zeros_like(prefills, dtype=np.uint8), axis, axes[axis], outside=True, from_index=int(axis == 0)
+        )
+    values[bare, :, 1:, :] = prefills[bare] + decodes[:, :, 1:, :]
+    marks[bare, :, 1:, :] = Provenance.EXTRAPOLATED
 
 
 def skew_ps_per_token_q20(path: Path, kv_heads: int, num_sms: int) -> tuple[int, str]:
