@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmsim.config.errors import InputError
+from llmsim.model import load_model, model_names
 from profiler.cli import main
 from profiler.clock import ReplayClock
-from profiler.measure import TABLES
+from profiler.dry_run import dry_run
+from profiler.measure import TABLES, MeasureOptions
 from profiler.plan import Limits, attention_points, expert_points, geometric, layer_points, skew_points, token_grid
 from profiler.serve_log import Log, ServeOptions, Stamps, Step, jobs_of, summary_of, write_log
 from profiler.tables import GrowingTable
@@ -148,3 +150,20 @@ def test_bad_options_are_one_sentence(arguments: list[str], expected: str, capsy
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith("profiler: error: ") and expected in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_every_preset_can_be_measured_wherever_it_can_run(tp: int, tmp_path: Path) -> None:
+    small = Limits(max_tokens=64, max_seqs=4, max_kv=64)
+    refused = {}
+    for name in model_names():
+        try:
+            report = dry_run(MeasureOptions(name, "X", tmp_path, (tp,), small))
+        except InputError as error:
+            refused[name] = str(error)
+            continue
+        model = load_model(name)
+        assert f"{model.weight_dtype} weights and" in report[0] or model.weight_dtype == model.dtype
+        assert report[0].endswith(model.weight_dtype)
+    assert all(f"cannot run with tp {tp}" in why for why in refused.values()), refused
+    assert len(refused) == (0 if tp == 1 else 2)
