@@ -83,9 +83,9 @@ def make_weight(torch: Any, device: Any, scheme: Scheme, outputs: int, inputs: i
     elif scheme.dtype == "int8":
         data = torch.randint(-INT8_MAX, INT8_MAX + 1, (*experts, outputs, inputs), dtype=torch.int8, device=device)
     else:
-        data = (torch.randn(*experts, outputs, inputs, device=device, dtype=torch.bfloat16) * 16).to(
-            torch.float8_e4m3fn
-        )
+        data = torch.empty(*experts, outputs, inputs, device=device, dtype=torch.float8_e4m3fn)
+        for one in data.view(-1, outputs, inputs):  # wide numbers of one expert at a time fit beside all
+            one.copy_(torch.randn(outputs, inputs, device=device, dtype=torch.bfloat16) * 16)
     exponents = torch.randint(-9, -6, scales, device=device)
     if scheme.kind == "mxfp4":
         return Weight(scheme, data, (exponents + 3 + E8M0_ZERO).to(torch.uint8), outputs, inputs)

@@ -18,15 +18,17 @@ Linear = Callable[[Any], Any]
 Maker = Callable[[Any, Any, Weight], Linear]
 """(torch, dtype of activations, weights) -> outputs of activations (tokens, inputs)."""
 ANYWHERE = ("scaled_mm", "int_mm", "dequantised")
-CHECKED_TOKENS, CHECKED_WIDTH = 24, 512
+CHECKED_TOKENS, CHECKED_WIDTH = (24, 40), 512
+FLASHINFER_TOKENS = 32
+"""From so many tokens on vLLM multiplies by DeepGEMM."""
 LEAST_ROWS = 32
 """PyTorch's integer product on CUDA takes no fewer rows than 17."""
 TINY = 1e-12
 FP8_UTILS = "vllm.model_executor.layers.quantization.utils.fp8_utils"
 
 
-def _deep_gemm(torch: Any, dtype: Any, weight: Weight) -> Linear:
-    """DeepGEMM, with scales that are powers of two where vLLM has it so."""
+def _deep_gemm_parts(torch: Any, dtype: Any, weight: Weight) -> tuple[Any, Any, Linear]:
+    """Weights and scales as DeepGEMM wants them, and the product; scales are powers of two where vLLM has it so."""
     from vllm.model_executor.layers.quantization.utils import fp8_utils
     from vllm.utils.deep_gemm import DeepGemmQuantScaleFMT, fp8_gemm_nt, is_deep_gemm_e8m0_used
     from vllm.utils.deep_gemm import should_use_deepgemm_for_fp8_linear as takes
@@ -48,6 +50,27 @@ def _deep_gemm(torch: Any, dtype: Any, weight: Weight) -> Linear:
         out = torch.empty(len(x), weight.outputs, dtype=dtype, device=x.device)
         fp8_gemm_nt(narrow, (data, scale), out, is_deep_gemm_e8m0_used=two)
         return out
+
+    return data, scale, run
+
+
+def _deep_gemm(torch: Any, dtype: Any, weight: Weight) -> Linear:
+    return _deep_gemm_parts(torch, dtype, weight)[2]
+
+
+def _flashinfer(torch: Any, dtype: Any, weight: Weight) -> Linear:
+    """What vLLM runs on Hopper: few tokens by FlashInfer, which quantises them itself, more by DeepGEMM."""
+    from vllm.utils import flashinfer
+
+    have, shape = flashinfer.is_flashinfer_fp8_blockscale_gemm_supported(), (weight.outputs, weight.inputs)
+    if not flashinfer.should_use_flashinfer_for_blockscale_fp8_gemm(have, dtype, dtype, weight.data.dtype, shape):
+        raise ValueError("FlashInfer has no such product here, or not for these shapes")
+    data, scale, many = _deep_gemm_parts(torch, dtype, weight)
+
+    def run(x: Any) -> Any:
+        if len(x) >= FLASHINFER_TOKENS:
+            return many(x)
+        return flashinfer.flashinfer_fp8_blockscale_gemm(input=x, weight=data, weight_scale=scale, out_dtype=dtype)
 
     return run
 
@@ -216,8 +239,8 @@ LAST: dict[str, Maker] = {"dequantised": _dequantised}
 KERNELS: Mapping[str, Mapping[str, Maker]] = MappingProxyType(
     {
         "fp8": {"cutlass": _cutlass, "scaled_mm": _scaled_mm, **LAST},
-        "fp8_block": {"deep_gemm": _deep_gemm, "cutlass": _cutlass_block, "triton": _triton_block,
-                      "scaled_mm_block": _scaled_mm_block, **LAST},
+        "fp8_block": {"flashinfer": _flashinfer, "deep_gemm": _deep_gemm, "cutlass": _cutlass_block,
+                      "triton": _triton_block, "scaled_mm_block": _scaled_mm_block, **LAST},
         "int8": {"cutlass": _cutlass, "int_mm": _int_mm, **LAST},
         "mxfp4": {"marlin": _marlin_fp4, **LAST},
         "nvfp4": {"cutlass": _cutlass_nvfp4, "marlin": _marlin_fp4, **LAST},
@@ -242,9 +265,12 @@ def usable_kernel(
 
     def error(maker: Maker) -> float:
         weight = make_weight(torch, device, scheme, outputs, inputs)
-        x = exact_activations(torch, device, dtype, scheme, CHECKED_TOKENS, inputs)
-        wanted = x.float() @ dequantised(torch, weight, torch.float32).t()
-        return relative_error(maker(torch, dtype, weight)(x), wanted)
+        plain = dequantised(torch, weight, torch.float32).t()
+        run, errors = maker(torch, dtype, weight), []
+        for tokens in CHECKED_TOKENS:
+            x = exact_activations(torch, device, dtype, scheme, tokens, inputs)
+            errors.append(relative_error(run(x), x.float() @ plain))
+        return max(errors)
 
     makers = KERNELS[scheme.kind]
     return first_right(device, {name: partial(error, maker) for name, maker in makers.items()}, ANYWHERE)

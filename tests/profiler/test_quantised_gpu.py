@@ -65,6 +65,12 @@ def triton(a: Any, b: Any, a_scale: Any, b_scale: Any, block: list[int], output_
     return cutlass(a, b.t(), a_scale.t().contiguous().t(), b_scale.t(), output_dtype)
 
 
+def by_flashinfer(input: Any, weight: Any, weight_scale: Any, out_dtype: Any) -> Any:
+    assert len(input) < 32, "more tokens are DeepGEMM's"
+    narrow, each = groups(input, 128, column_major_scales=True)
+    return cutlass(narrow, weight.t(), each, weight_scale.t(), out_dtype)
+
+
 def deep_gemm(narrow: Any, wide: Any, out: Any, is_deep_gemm_e8m0_used: bool) -> None:
     out.copy_(cutlass(narrow[0], wide[0].t(), narrow[1], wide[1].t(), out.dtype))
 
@@ -228,6 +234,11 @@ DOUBLES: dict[str, dict[str, Any]] = {
         "should_use_deepgemm_for_fp8_linear": lambda dtype, shape: shape[0] % 64 == shape[1] % 128 == 0,
         "DeepGemmQuantScaleFMT": None,
     },
+    "vllm.utils.flashinfer": {
+        "is_flashinfer_fp8_blockscale_gemm_supported": lambda: True,
+        "should_use_flashinfer_for_blockscale_fp8_gemm": lambda have, out, x, kind, shape: have and shape[1] % 128 == 0,
+        "flashinfer_fp8_blockscale_gemm": by_flashinfer,
+    },
     MOE: {"fused_experts": fused},
     f"{MOE}.config": {
         "fp8_w8a8_moe_quant_config": kept_config, "int8_w8a8_moe_quant_config": kept_config,
@@ -254,6 +265,7 @@ FILES = {
     "marlin_permute_scales": (f"{QUANT}.marlin_utils", 0), "apply_gptq_marlin_linear": (f"{QUANT}.marlin_utils", 0),
     "marlin_make_workspace_new": (f"{QUANT}.marlin_utils", 1), "swizzle_blockscale": (f"{QUANT}.nvfp4_utils", 1),
     "should_use_deepgemm_for_fp8_linear": ("vllm.utils.deep_gemm", 2),
+    "should_use_flashinfer_for_blockscale_fp8_gemm": ("vllm.utils.flashinfer", 5),
     "fused_experts": (f"{MOE}.fused_moe", 0), "fp8_w8a8_moe_quant_config": (f"{MOE}.config", 0),
     "int8_w8a8_moe_quant_config": (f"{MOE}.config", 0), "mxfp4_w4a16_moe_quant_config": (f"{MOE}.config", 0),
     "make_routing_data": (f"{MOE}.experts.gpt_oss_triton_kernels_moe", 3),
@@ -297,10 +309,11 @@ def products(dtype: Any = None) -> None:
             torch.manual_seed(2)
             for outputs, inputs in ((128, 256), (192, 128)):
                 weight = make_weight(torch, CPU, scheme, outputs, inputs)
-                x = exact_activations(torch, CPU, torch.float32, scheme, 5, inputs)
-                wanted = x @ dequantised(torch, weight, torch.float32).t()
-                found = KERNELS[kind][name](torch, torch.float32, weight)(x)
-                assert relative_error(found, wanted) < 1e-5, (kind, name)
+                run = KERNELS[kind][name](torch, torch.float32, weight)
+                for tokens in (5, 33):
+                    x = exact_activations(torch, CPU, torch.float32, scheme, tokens, inputs)
+                    wanted = x @ dequantised(torch, weight, torch.float32).t()
+                    assert relative_error(run(x), wanted) < 1e-5, (kind, name)
 
 
 def mixtures() -> None:
