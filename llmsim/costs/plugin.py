@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from llmsim.config.errors import InputError, LlmsimError, nearest
 from llmsim.costs.blackbox import PREFIX, BlackboxSource
 from llmsim.costs.source import AttentionCost, CostRequest, CostSource, Curve
@@ -70,16 +72,29 @@ class _Guarded:
 
     def operator(self, op: Any, last: int) -> Curve | None:
         """As the plug-in answers; its table must reach `last`."""
-        curve: Curve | None = self._call("operator", op, last)
-        if curve is not None and (len(curve.ps) != last + 1 or bool((curve.ps < 0).any())):
+        curve = self._call("operator", op, last)
+        if curve is None:
+            return None
+        where = f"{self.name}: operator {op.name}"
+        if not isinstance(curve, Curve):
+            raise InputError(f"{where}: the answer is of the type {type(curve).__name__}; a Curve or None was expected")
+        ps, marks = np.asarray(curve.ps), np.asarray(curve.provenance)
+        if ps.dtype.kind not in "iu" or marks.dtype.kind not in "iu":
             raise InputError(
-                f"{self.name}: operator {op.name}: the curve must have {last + 1} times, none negative, index 0 first"
+                f"{where}: times are {ps.dtype} and marks {marks.dtype}; whole ps and Provenance are needed"
             )
+        if not len(ps) == len(marks) == last + 1 or bool((ps < 0).any()):
+            raise InputError(f"{where}: the curve must have {last + 1} times and marks, none negative, index 0 first")
         return curve
 
     def attention(self, op: Any) -> AttentionCost | None:
         """As the plug-in answers."""
-        cost: AttentionCost | None = self._call("attention", op)
+        cost = self._call("attention", op)
+        if cost is not None and not isinstance(cost, AttentionCost):
+            raise InputError(
+                f"{self.name}: attention {op.name}: the answer is of the type {type(cost).__name__}; "
+                "an AttentionCost or None was expected"
+            )
         return cost
 
     def notes(self) -> list[str]:

@@ -91,6 +91,19 @@ def test_a_cost_source_in_python(folder: Path, capsys: pytest.CaptureFixture[str
     assert fast["sources"]["by_source"]["my_costs.TwiceAsFast"] > 0.5
 
 
+ANSWERS = """
+import numpy as np
+from llmsim.costs.source import Curve
+
+class TwiceAsFast:
+    def __init__(self, request): pass
+    def operator(self, op, last):
+        marks = np.zeros(last + 1, np.uint8)
+        return {}
+    def attention(self, op): return {}
+"""
+
+
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
@@ -104,6 +117,16 @@ def test_a_cost_source_in_python(folder: Path, capsys: pytest.CaptureFixture[str
             "    def attention(self, op): return None\n",
             "ZeroDivisionError",
         ),
+        (ANSWERS.format("{'ps': 1}", "None"), "the answer is of the type dict; a Curve or None was expected"),
+        (
+            ANSWERS.format("Curve(np.full(last + 1, 5.5), marks, 'x')", "None"),
+            "times are float64 and marks uint8; whole ps",
+        ),
+        (
+            ANSWERS.format("Curve(np.zeros(last + 1, np.int64), marks[1:], 'x')", "None"),
+            "times and marks, none negative",
+        ),
+        (ANSWERS.format("None", "5"), "the answer is of the type int; an AttentionCost or None was expected"),
     ],
 )
 def test_a_broken_cost_source_ends_in_a_sentence(
