@@ -133,7 +133,7 @@ def checked(given: CommandLine) -> RunOptions:
         profile_dirs_given=bool(given.profile_dir),
         cost_source="auto" if ":" in source else _named_source(source),
         cost_plugin=source if ":" in source or source not in COST_SOURCES else "",
-        cost_tables=tuple(given.cost_table or ()),
+        cost_tables=refused.cost_tables(given.cost_table or []),
         predict_attention=given.enable_attn_prediction,
         require="" if given.require is None else _one_of("--require", given.require, REQUIRED),
         collectives=_one_of("--collective-costs", given.collective_costs, COLLECTIVES),

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from llmsim.config.errors import InputError, NotYetError
@@ -29,6 +29,16 @@ def fp_dtype(bits: int) -> str:
     if bits not in FP:
         raise InputError(f"--fp is {bits}; it may be 8, 16 or 32")
     return FP[bits]
+
+
+def cost_tables(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """The paths of `--cost-table`; InputError, before any group is looked at, for one that is no table there."""
+    for path in paths:
+        what = "does not exist" if not path.exists() else "is a folder" if path.is_dir() else ""
+        what = what or ("" if path.suffix in (".csv", ".json", ".parquet") else "has another ending")
+        if what:
+            raise InputError(f'--cost-table "{path}" {what}; name a .csv, .json or .parquet file')
+    return tuple(paths)
 
 
 def named_outputs(paths: Mapping[str, Path | None], run_id: str | None) -> dict[str, Path | None]:

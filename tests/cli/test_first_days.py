@@ -71,6 +71,17 @@ def test_other_verbs_refuse_an_empty_path(verb: list[str], capsys: pytest.Captur
     assert "the path is empty" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "what"), [("nowhere.csv", "does not exist"), ("t.xls", "has another ending"), ("", "is a folder")]
+)
+def test_a_cost_table_that_is_none_is_named_as_the_option(
+    tmp_path: Path, name: str, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.xls").touch()
+    assert run_main([*GIVEN, "--cost-table", str(tmp_path / name)]) == 2
+    assert f'--cost-table "{tmp_path / name}" {what}' in capsys.readouterr().err
+
+
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert re.fullmatch(r"llmsim \d+\.\d+\.\d+\n", capsys.readouterr().out)

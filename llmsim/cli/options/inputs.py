@@ -34,7 +34,9 @@ RequestTimeout = Annotated[
 Horizon = Annotated[
     float | None, option(PANEL, "--horizon", text="Simulated seconds after which the run ends, whatever is left.")
 ]
-Seed = Annotated[int, option(PANEL, "--seed", text="Seed of random routing and of think times.", default=True)]
+Seed = Annotated[
+    int, option(PANEL, "--seed", text="Seed of random routing, expert loads, acceptance and think times.", default=True)
+]
 Routing = Annotated[
     str,
     option(
