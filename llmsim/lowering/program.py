@@ -19,6 +19,8 @@ FEATURES = {
     "prefills": _native.Feature.PREFILLS,
 }
 PARTS = {"prologue": 0, "layer": 1, "head": 2}
+TILE_ROWS = 64
+"""Queries that read a cached row together (native/attention.cpp)."""
 
 
 def padded_counts(graph_sizes: Sequence[int], max_tokens: int, multiple: int = 1) -> Int32:
@@ -155,7 +157,10 @@ def _operator(placed: Placed, attentions: Sequence[AttentionCost]) -> "_native.O
 
 
 def queries_per_kv_head(op: Operator) -> int:
-    """Query heads that read the same cached rows: all of them with latent attention, which decodes on its cache."""
+    """Query heads that read the same cached rows: all of them with latent attention, which decodes on its cache. With
+    sparse attention whole tiles, so that every token counts: each reads what was chosen for it."""
+    if op.name == "attention_sparse":
+        return -(-op.heads // TILE_ROWS) * TILE_ROWS
     latent = op.decode_flops_per_context_token != op.flops_per_context_token
     return op.heads if latent else max(1, op.heads // max(1, op.kv_heads))
 

@@ -234,3 +234,20 @@ def test_three_ways_to_say_how_many_drafts_hold() -> None:
 def test_batch_sizes_take_the_range_before_a_gap() -> None:
     given = config(acceptance_rate=1.0, num_speculative_tokens_per_batch_size=[[1, 2, 9], [5, 6, 1]])
     assert resolve_speculation(given, 8).tokens_by_sequences == (0, 3, 3, 3, 3, 1, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "queries"),
+    [
+        ("meta-llama/Llama-3.1-8B", 2, 4), ("deepseek-ai/DeepSeek-V3", 8, 16),
+        ("deepseek-ai/DeepSeek-V3.2", 8, 64), ("deepseek-ai/DeepSeek-V3.2", 1, 128),
+    ],
+)  # fmt: skip
+def test_tokens_that_read_the_same_rows_share_tiles(name: str, tp: int, queries: int) -> None:
+    """Each token of sparse attention fills whole tiles of 64 rows, since it reads rows of its own."""
+    from llmsim.lowering.program import queries_per_kv_head
+    from llmsim.model import Dtypes, Layout, load_model, operators
+
+    ops = operators(load_model(name), Layout(tp, 1), Dtypes())
+    op = next(op for op in ops if op.kind == "attention" and op.name != "indexer")
+    assert queries_per_kv_head(op) == queries
