@@ -48,6 +48,7 @@ Bytes scaled(Bytes bytes, std::int64_t units, std::int64_t denominator, bool up)
 
 // How far a message goes past the end of its lap.
 std::int64_t beyond_lap(const Message& message) {
+    if (message.first + message.units <= message.lap) return 0;  // most are in the first one
     return std::max<std::int64_t>(0, message.first % message.lap + message.units - message.lap);
 }
 
@@ -63,11 +64,12 @@ Bytes Schedule::timing_bytes(const Message& message, Bytes bytes) const {
 // Part i of the vector are its bytes from floor(i * bytes / denominator) on: no message carries more than its timing
 // says.
 Bytes Schedule::exact_bytes(const Message& item, Bytes bytes) const {
-    const std::int64_t begin = item.first / item.lap * item.lap;
     const std::int64_t over = beyond_lap(item);
     const auto before = [&](std::int64_t part) { return scaled(bytes, part, denominator_, false); };
     const Bytes straight = before(item.first + item.units - over) - before(item.first);
-    return over == 0 ? straight : straight + before(begin + over) - before(begin);
+    if (over == 0) return straight;
+    const std::int64_t begin = item.first / item.lap * item.lap;
+    return straight + before(begin + over) - before(begin);
 }
 
 ScheduleBuilder::ScheduleBuilder(const CollectivePlan& plan, std::span<const DeviceId> group)
