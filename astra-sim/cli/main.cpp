@@ -1,4 +1,7 @@
 // The command `astra-sim`.
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -34,6 +37,19 @@ void write_file(const std::string& path, const std::string& text) {
     file.close();
 }
 
+// Before a run, which may be long: a file that is there has to be writable, any other is made and taken away again.
+// Throws InputError.
+void check_output(const std::string& path) {
+    if (path.empty()) return;
+    if (access(path.c_str(), F_OK) == 0) {
+        if (access(path.c_str(), W_OK) != 0)
+            throw model::InputError("cannot write " + path + ": " + std::strerror(errno));
+        return;
+    }
+    TextFile(path).close();
+    std::remove(path.c_str());
+}
+
 Files read_files(const CommandLine& line) {
     Files files;
     files.system = config::read_system(line.system);
@@ -59,6 +75,7 @@ int run(const CommandLine& line) {
         print_notes(*notes);
     }
     if (line.backend.starts_with(kExternal)) return run_elsewhere(line, files);
+    for (const auto* path : {&line.node_times, &line.link_counters, &line.timeline}) check_output(*path);
     std::vector<std::string> notes;
     Report outcome = line.rules == "strict" ? run_strict(line, files, notes) : run_default(line, files, notes);
     print_notes(notes);

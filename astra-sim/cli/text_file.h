@@ -1,7 +1,9 @@
 // A file that is written piece by piece; what could not be written is told once, at its end.
 #pragma once
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,7 +16,7 @@ class TextFile {
 public:
     // Throws model::InputError.
     explicit TextFile(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "wb")) {
-        if (file_ == nullptr) throw model::InputError("cannot write " + path);
+        if (file_ == nullptr) throw model::InputError("cannot write " + path + ": " + std::strerror(errno));
     }
     ~TextFile() {
         if (file_ != nullptr) std::fclose(file_);

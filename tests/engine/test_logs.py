@@ -72,3 +72,12 @@ def test_malformed_tensors_are_named(command: Path, tmp_path: Path, tensors: lis
     refused = run(command, tmp_path, "default", traces, KEEPS)
     assert refused.exit_code == 2
     assert f"attribute inputs {sentence}" in refused.errors
+
+
+@pytest.mark.parametrize("option", ["node-times", "link-counters", "timeline"])
+def test_what_cannot_be_written_is_said_before_the_run(command: Path, tmp_path: Path, option: str) -> None:
+    case = ck.write_case(tmp_path / "case", [NODES] * 2, ck.network("FullyConnected", 2), {})
+    result = run_case(command, case, tmp_path, flags=(f"--{option}={tmp_path}/nowhere/x",), rules="default")
+    assert (result.exit_code, result.report) == (2, None)
+    assert f"cannot write {tmp_path}/nowhere/x: No such file or directory" in result.errors
+    assert not (tmp_path / "node_times.csv").exists()
