@@ -24,6 +24,9 @@ from llmsim.costs.tables import read_content
 if TYPE_CHECKING:
     from llmsim.model import Operator
 
+SLOW_LINKS = 5.0
+"""Times a ring on the data sheet's links: beyond what protocols and small messages cost."""
+
 CODE_VERSION = 1
 """Version of the cached form; raised when old files must not be read any more."""
 
@@ -99,7 +102,7 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
     by_sheet = isinstance(sources[0], RooflineSource)
     if bandwidth_differs(request) and not by_sheet:
         notes.append(_unused_bandwidth(request))
-    notes += [_unused_links(ranks, costs[0]) for ranks, costs in tabled.items()]
+    notes += [_unused_links(ranks, costs[0]) + _beside_sheet(costs, request) for ranks, costs in tabled.items()]
     light = own_light_of(request) if by_sheet else light_of(request)
     floor = floor_of(request, light, enforce=sources[0].enforce_floor)
     first, *more = attentions
@@ -119,6 +122,23 @@ def _unused_links(ranks: str, example: OpCost) -> str:
         f"collectives among {ranks} take measured times ({example.name}: {example.source}): link_bw and link_latency "
         "of the cluster file are not used for them (--collective-costs links uses them)"
     )
+
+
+def _beside_sheet(costs: list[OpCost], request: CostRequest) -> str:
+    """Says where a measured all-reduce is far slower than a ring on the links of the data sheet."""
+    for op in request.operators:
+        cost = next((one for one in costs if one.name == op.name), None)
+        if cost is None or op.collective != "all_reduce" or request.hardware is None:
+            continue
+        ranks, last = request.layout.ranks(op.among), len(cost.ps) - 1
+        moved = 2 * (ranks - 1) / ranks * op.collective_bytes_per_token * last
+        times = cost.ps[last] / 1e12 / (moved / request.hardware.intra_node_link_bytes_per_s)
+        if times > SLOW_LINKS:
+            return (
+                f"; that machine's links are slow: at {last} {op.feature} {op.name} takes {times:.0f} times as long "
+                f"as on {request.hardware.intra_node_link_bytes_per_s / 1e9:g} GB/s, the data sheet's"
+            )
+    return ""
 
 
 def _unused_bandwidth(request: CostRequest) -> str:

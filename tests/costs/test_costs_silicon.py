@@ -297,3 +297,10 @@ def test_what_the_database_lacks_is_an_error_or_comes_from_elsewhere() -> None:
         compile_costs(request(hardware="RTX4090", source="silicon"))
     costs = compile_costs(request(hardware="A100", dtypes=Dtypes(weight="fp8"), source="silicon"))
     assert any("qkv_proj" in note and "not in the silicon source" in note for note in costs.notes)
+
+
+@pytest.mark.parametrize(("hardware", "tp", "slow"), [("L40S", 8, True), ("L40S", 2, False), ("H100", 8, False)])
+def test_measured_collectives_of_a_machine_with_slow_links_are_said(hardware: str, tp: int, slow: bool) -> None:
+    notes = compile_costs(request(hardware=hardware, tp=tp)).notes
+    (note,) = [note for note in notes if "take measured times" in note]
+    assert ("that machine's links are slow" in note) == slow
