@@ -109,6 +109,10 @@ int main(int argc, char** argv) {
             std::fputs((cli::usage() + cli::tools_usage()).c_str(), stdout);
             return 0;
         }
+        if (line.version) {
+            std::printf("astra-sim %s\n", cli::kVersion);
+            return 0;
+        }
         return cli::run(line);
     } catch (const std::bad_alloc&) {
         std::fputs("error: memory is not enough for this run\n", stderr);

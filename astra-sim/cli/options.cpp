@@ -118,7 +118,7 @@ void apply(CommandLine& line, const std::string& name, const std::string& value)
     }
 }
 
-bool is_flag(const std::string& name) { return name == "json" || name == "help"; }
+bool is_flag(const std::string& name) { return name == "json" || name == "help" || name == "version"; }
 
 void check_outputs(const CommandLine& line) {
     if (line.rules == "strict" && !line.link_counters.empty()) {
@@ -181,11 +181,13 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
             line.json = truth(name, value);
         } else if (name == "help") {
             line.help = true;
+        } else if (name == "version") {
+            line.version = true;
         } else {
             apply(line, name, value);
         }
     }
-    if (!line.help) check(line);
+    if (!line.help && !line.version) check(line);
     return line;
 }
 

@@ -24,10 +24,12 @@ struct CommandLine {
     bool rendezvous = false;
     bool json = false;
     bool help = false;
+    bool version = false;
     std::string unknown;  // a sentence about the last option that is none, or ""
     std::vector<std::string> notes;
 };
 
+inline constexpr const char* kVersion = "0.1.0";       // the package's
 inline constexpr const char* kExternal = "external:";  // what such a backend begins with
 
 // `--option=value` or `--option value`. Throws model::InputError.

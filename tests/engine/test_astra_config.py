@@ -114,6 +114,13 @@ def test_a_custom_implementation_is_for_a_node_number(command: Path, case: Path,
     assert f'custom.yml:1: expected "node id: prefix", found "{key}"' in _stderr(command, case)
 
 
+def test_version_is_that_of_the_package(command: Path) -> None:
+    found = re.search(r'^version = "(.*)"', (REPOSITORY / "pyproject.toml").read_text(), re.M)
+    assert found is not None
+    done = subprocess.run([str(command), "--version"], capture_output=True, text=True, check=False, timeout=HANGS_S)
+    assert (done.returncode, done.stdout) == (0, f"astra-sim {found[1]}\n")
+
+
 def test_options_are_checked(command: Path, case: Path) -> None:
     assert "strict or default was expected" in _stderr(command, case, "--rules=sloppy")
     assert "congestion-aware or fair-share was expected" in _stderr(command, case, "--network-backend=ns3")
