@@ -209,6 +209,8 @@ def refusal(torch: Any, device: Any, config: ModelConfig, ops: Sequence[Operator
         return "a model cut for several ranks is none that transformers runs here; give --tp 1"
     if any(op.window for op in ops):
         return "the model has layers with a window"
+    if config.latent is not None:
+        return "its attention is on a compressed cache"
     weights = sum(op.weight_bytes * op.repeat for op in ops)
     if weights * SHARE_OF_MEMORY > describe(torch, device).memory_bytes:
         return f"the model's {weights / 1e9:.1f} GB of weights are more than a quarter of the memory"

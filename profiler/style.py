@@ -31,9 +31,12 @@ def chosen(
         return None, options if wanted != "auto" else replace(options, style="fused"), ""
     ops = measured_operators(model, Layout(options.degrees[0], 1), dtypes)
     refuse_unknown(model, ops)
-    engine, why = open_engine(
-        torch, device, options.model, model, dtypes.activation, ops, options.limits, options.clock, options.degrees
-    )
+    if dtypes.weight != dtypes.activation:
+        engine, why = None, f"its weights are {dtypes.weight}"
+    else:
+        engine, why = open_engine(
+            torch, device, options.model, model, dtypes.activation, ops, options.limits, options.clock, options.degrees
+        )
     if engine is not None:
         return engine, replace(options, style="engine", attention="packed", skew=False), ""
     if wanted == "engine":
