@@ -54,7 +54,7 @@ class MeasureOptions:
     limits: Limits
     dtype: str | None = None
     device: str = "auto"
-    style: AnyStyle = "auto"
+    style: AnyStyle = "fused"
     attention: str = "auto"
     mode: Mode | None = None
     budget_minutes: float | None = None

@@ -61,6 +61,9 @@ def test_places_divide_the_time_without_a_gap() -> None:
     places.cost_s = 4.0
     work()
     assert places.taken() == {OUTSIDE: 6.0, "outer": 12.0, "inner": 6.0, "after": 6.0}
+    places.cost_s = 40.0  # a noisy difference: no place is left with nothing
+    work()
+    assert places.taken() == {OUTSIDE: 5.0, "outer": 10.0, "inner": 5.0, "after": 5.0}
 
 
 def test_a_module_is_told_by_the_end_of_its_path() -> None:
@@ -140,7 +143,7 @@ def test_what_the_engine_cannot_do_is_said(torch: Any, tmp_path: Path) -> None:
 def test_measure_takes_its_rows_there_on_a_cpu(torch: Any, tmp_path: Path) -> None:
     options = MeasureOptions(
         model=saved(EXPERTS, tmp_path), hardware="cpu", out_root=tmp_path / "perf", degrees=(1,), limits=SMALL,
-        dtype="fp32", device="cpu", threads=1, clock="cpu",
+        dtype="fp32", device="cpu", threads=1, clock="cpu", style="auto",
     )  # fmt: skip
     folder = measure(options)
     meta = yaml.safe_load((folder / "meta.yaml").read_text())
