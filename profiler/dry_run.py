@@ -26,7 +26,7 @@ def dry_run(options: MeasureOptions) -> list[str]:
     folder = options.out_root / options.hardware / model.name / variant_of(dtypes)
     check_writable_folder(options.out_root)
     cpu = on_cpu(options.device)
-    engine = cpu and options.style in ("auto", "engine")
+    engine = cpu and options.style in ("auto", "engine") and dtypes.weight == dtypes.activation
     narrow = f"{dtypes.weight} weights and " * (dtypes.weight != dtypes.activation)
     lines, left = [f"{model.name} in {narrow}{dtypes.activation}, into {folder}"], 0
     for index, tp in enumerate(options.degrees):

@@ -7,14 +7,15 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmsim.config.errors import InputError
-from llmsim.model import Dtypes, Layout, ModelConfig
+from llmsim.model import Dtypes, ModelConfig
 from profiler.engine_steps import EngineSteps, open_engine
 from profiler.kernels import Style
-from profiler.rank import measured_operators, refuse_unknown
+from profiler.rank import measured_operators, refuse_unknown, sharded
 
 if TYPE_CHECKING:
     from profiler.measure import MeasureOptions
 
+QUANTISED = "its weights are quantised, and those of a model that is made there are not"
 AnyStyle = Style | Literal["auto", "engine"]
 
 
@@ -29,11 +30,10 @@ def chosen(
     wanted = options.style
     if wanted not in ("auto", "engine") or (wanted == "auto" and options.attention not in ("auto", "packed")):
         return None, options if wanted != "auto" else replace(options, style="fused"), ""
-    ops = measured_operators(model, Layout(options.degrees[0], 1), dtypes)
+    ops = measured_operators(model, sharded(model, options.degrees[0]), dtypes)
     refuse_unknown(model, ops)
-    if dtypes.weight != dtypes.activation:
-        engine, why = None, f"its weights are {dtypes.weight}"
-    else:
+    engine, why = None, QUANTISED
+    if dtypes.weight == dtypes.activation:
         engine, why = open_engine(
             torch, device, options.model, model, dtypes.activation, ops, options.limits, options.clock, options.degrees
         )
@@ -43,7 +43,7 @@ def chosen(
         raise InputError(f'--style is "engine", which takes rows inside the engine of transformers: {why}')
     if device.type != "cpu" or find_spec("transformers") is None:
         return None, replace(options, style="fused"), why
-    packed = not any(op.window for op in ops)
+    packed = not any(op.window for op in ops) and not model.attention_sinks and model.latent is None
     return None, replace(options, style="eager", attention="packed" if packed else options.attention), why
 
 

@@ -133,6 +133,9 @@ def test_a_quantised_model_is_measured_and_simulated(name: str, tmp_path: Path) 
     assert all(scheme_of(model, op.weight_dtype).kind == kind for op in ops if op.weight_dtype not in ("", "fp32"))
     folder = measured_within(path, limits=SMALL)
     assert folder.name == dtypes.weight
+    meta = yaml.safe_load((folder / "meta.yaml").read_text())
+    assert "weights are quantised" in meta["kernels"]["not_used"].get("style engine", "weights are quantised")
+    assert meta["kernels"]["style"] != "engine", "whose model has wide weights"
     kernels = yaml.safe_load((folder / "meta.yaml").read_text())["kernels"]
     best = {"fp8": "scaled_mm", "int8": "int_mm"}.get(kind, "dequantised")
     assert {layer: kernels[layer] for layer in narrow} == dict.fromkeys(narrow, best)
@@ -225,6 +228,17 @@ def test_every_quantised_preset_has_its_scheme() -> None:
     for name, kind in kinds.items():
         model = load_model(name)
         assert scheme_of(model, model.weight_dtype).kind == kind
+
+
+def test_latent_attention_over_quantised_projections(tmp_path: Path) -> None:
+    from tests.profiler.test_measure_latent import LATENT
+
+    blocks = {**BLOCK_FP8, "weight_block_size": [8, 8]}
+    path = written(tmp_path, {**LATENT, "quantization_config": blocks})
+    folder = measured_within(path, limits=SMALL)
+    assert folder.name == "fp8" and len(simulated(path, [(6, 4)])) == 1
+    kernels = yaml.safe_load((folder / "meta.yaml").read_text())["kernels"]
+    assert kernels["o_proj"] == "dequantised" and kernels["attention"] == {"tp1": "sdpa"}
 
 
 def test_experts_that_cannot_be_cut_are_spread(tmp_path: Path) -> None:
