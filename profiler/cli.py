@@ -42,6 +42,22 @@ Types = Annotated[
     typer.Option("--dtype", help="bf16, fp16 or fp32; fp8 or int8: of weights alone; the model's by default."),
 ]
 
+MaxTokens = Annotated[
+    int | None, typer.Option(min=1, help="Tokens of the largest step; by default 2048, on a CPU 512.")
+]
+LongestContext = Annotated[
+    int | None, typer.Option(min=16, help="Longest context; by default the model's, at most 16384, on a CPU 2048.")
+]
+ChunkFactor = Annotated[
+    float | None, typer.Option(min=1.1, help="Ratio of neighbouring chunk sizes; by default 2, on a CPU 6.")
+]
+ContextFactor = Annotated[
+    float | None, typer.Option(min=1.1, help="Ratio of neighbouring contexts; by default 2, on a CPU 6.")
+]
+HowRun = Annotated[
+    str, typer.Option(help="engine (inside transformers'), fused (vLLM's shapes), eager (transformers'), or auto.")
+]
+
 
 @app.command(
     "measure", cls=Command, help="Time the operators of a model and write a profile bundle; continues where it stopped."
@@ -56,24 +72,14 @@ def measure_command(
     dtype: Types = None,
     device: Device = "auto",
     threads: Threads = None,
-    max_num_batched_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of the largest step; by default 2048, on a CPU 512.")
-    ] = None,
+    max_num_batched_tokens: MaxTokens = None,
     max_num_seqs: Annotated[
         int | None, typer.Option(min=1, help="Sequences of the largest step; by default 256, on a CPU 32.")
     ] = None,
-    attention_max_kv: Annotated[
-        int | None, typer.Option(min=16, help="Longest context; by default the model's, at most 16384, on a CPU 2048.")
-    ] = None,
-    attention_chunk_factor: Annotated[
-        float | None, typer.Option(min=1.1, help="Ratio of neighbouring chunk sizes; by default 2, on a CPU 6.")
-    ] = None,
-    attention_kv_factor: Annotated[
-        float | None, typer.Option(min=1.1, help="Ratio of neighbouring contexts; by default 2, on a CPU 6.")
-    ] = None,
-    style: Annotated[
-        str, typer.Option(help="engine (inside transformers'), fused (vLLM's shapes), eager (transformers'), or auto.")
-    ] = "auto",
+    attention_max_kv: LongestContext = None,
+    attention_chunk_factor: ChunkFactor = None,
+    attention_kv_factor: ContextFactor = None,
+    style: HowRun = "auto",
     attention: Annotated[
         str, typer.Option(help="auto, flash, flashmla, triton, sdpa, or packed (transformers').")
     ] = "auto",
@@ -127,9 +133,7 @@ def serve_log_command(
     max_num_seqs: Annotated[
         int | None, typer.Option(min=1, help="Requests of the largest step; by default 128, on a CPU 32.")
     ] = None,
-    max_num_batched_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of the largest step; by default 2048, on a CPU 512.")
-    ] = None,
+    max_num_batched_tokens: MaxTokens = None,
     max_model_len: Annotated[int | None, typer.Option(min=1, help="Longest context.")] = None,
     kv_tokens: Annotated[int | None, typer.Option(min=512, help="Tokens that the KV cache holds.")] = None,
     gpu_memory_utilization: Annotated[float, typer.Option(min=0.05, max=1.0, help="vLLM's share of the memory.")] = 0.9,

@@ -12,7 +12,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from profiler.paged import PAGE, Batch, Kernel, Paged, Part, Work, needs_cuda
+from profiler.paged import PAGE, Batch, Kernel, Paged, Part, Work, alike, needs_cuda
 
 INDEXER_PAGE = 64
 SCORED_ELEMENTS = 1 << 27
@@ -97,12 +97,9 @@ def checked(shape: IndexerShape) -> Batch:
 
 def _plain_call(torch: Any, buffers: IndexerBuffers) -> Work:
     """Products of all heads, as many queries at once as memory allows, sequences of equal sizes together."""
-    groups: dict[tuple[int, int], list[int]] = {}
-    for index, sizes in enumerate(buffers.batch):
-        groups.setdefault(sizes, []).append(index)
     topk, device = buffers.shape.topk, buffers.device
     plans = []
-    for (new, cached), members in groups.items():
+    for (new, cached), members in alike(buffers.batch).items():
         rows = torch.cat([torch.arange(buffers.starts[i], buffers.starts[i + 1], device=device) for i in members])
         slots = torch.cat([buffers.slots[i] for i in members])
         hidden = torch.ones(new, new + cached, dtype=torch.bool, device=device).triu(cached + 1)

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from profiler.latent import LatentBuffers
-from profiler.paged import Part, Work
+from profiler.paged import Part, Work, alike
 
 CONTEXT_PART = 64 * 1024
 """Cached tokens of all prompts together that vLLM expands at once
@@ -132,12 +132,9 @@ def _context(
 
 def plain_prompts(torch: Any, buffers: LatentBuffers, part: Part) -> Work:
     """PyTorch's attention, prompts of equal sizes in one call, over keys and values of context and new tokens."""
-    groups: dict[tuple[int, int], list[int]] = {}
-    for index, sizes in enumerate(part.batch):
-        groups.setdefault(sizes, []).append(index)
     rank, device = buffers.shape.kv_rank, buffers.device
     plans = []
-    for (new, cached), members in groups.items():
+    for (new, cached), members in alike(part.batch).items():
         rows = torch.cat([torch.arange(part.starts[i], part.starts[i + 1], device=device) for i in members])
         context = torch.cat([part.slots[i][:cached] for i in members])
         mask = torch.ones(new, new + cached, dtype=torch.bool, device=device).tril(cached) if cached else None

@@ -14,6 +14,14 @@ PAGE = 16
 """Tokens of a page of the cache, as vLLM has them."""
 
 
+def alike(batch: Batch) -> dict[tuple[int, int], list[int]]:
+    """Indices of the sequences of equal (new, cached) tokens, which one call can take together."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for index, sizes in enumerate(batch):
+        groups.setdefault(sizes, []).append(index)
+    return groups
+
+
 class Paged:
     """Pages, slots and lengths of a batch; what the pages hold is up to the kind of attention."""
 
