@@ -8,7 +8,7 @@ PYTHON_FILES := $(sort $(shell find llmsim -name '*.py'))
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 
-.PHONY: run test bench lint format sanitize clean always
+.PHONY: run test replay bench lint format sanitize clean always
 
 run: $(STAMP)
 	$(BIN)/python main.py --cluster-config cluster_config/h100_llama31_8b.json --dataset dataset/chat_h100_300.jsonl \
@@ -18,6 +18,11 @@ run: $(STAMP)
 # over from the other when it is done first. Plain `pytest` runs them one after the other.
 test: $(STAMP) $(TOOLS)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
+
+# The same bytes as before: every bundled cluster and one run for each option with a path of its own, compared with the
+# committed digests (tests/replay). `cd tests && python -m replay --accept` replaces them.
+replay: $(STAMP) $(TOOLS)
+	cd tests && PYTHONPATH=.. ../$(BIN)/python -m replay
 
 bench: $(STAMP) $(TOOLS)
 	$(BIN)/python -m bench
