@@ -1,0 +1,52 @@
+"""`python -m mixes FIRST COUNT`, from tests/: checks the random runs of seeds FIRST to FIRST + COUNT - 1."""
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from mixes.checks import Broken, Doubled, check
+
+TESTS = Path(__file__).resolve().parents[1]
+EVERY = 500
+"""Seeds between two lines of progress."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m mixes", description="Checks random clusters with random options.")
+    parser.add_argument("first", type=int, help="first seed")
+    parser.add_argument("count", type=int, help="number of seeds")
+    options = parser.parse_args()
+    os.environ["LLMSIM_DEBUG"] = "1"  # what is no known error is raised
+    os.chdir(TESTS)
+    sys.path.insert(0, str(TESTS))
+    doubled: list[Doubled] = []
+    refused = broken = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(options.first, options.first + options.count):
+            try:
+                found = check(seed, Path(folder))
+                refused += found is None
+                doubled += [] if found is None else [found]
+            except Exception as error:
+                broken += 1
+                print(f"seed {seed}: {error if isinstance(error, Broken) else repr(error)}", flush=True)
+            if (seed - options.first + 1) % EVERY == 0:
+                print(f"... seed {seed}: {len(doubled)} ran, {refused} refused, {broken} broken", flush=True)
+    _report(doubled, refused, broken)
+    return 1 if broken else 0
+
+
+def _report(doubled: list[Doubled], refused: int, broken: int) -> None:
+    slower = [one.ratio for one in doubled if one.ratio > 1]
+    fixed = sum(one.fixed_schedule for one in doubled)
+    print(f"{len(doubled)} ran, {refused} were refused or finished nothing, {broken} are broken")
+    print(
+        f"twice the bandwidth: {fixed} kept their schedule, none of them slower; of the others {len(slower)} are "
+        f"slower, at worst {max(slower, default=1):.4f} times the makespan"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
