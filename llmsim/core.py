@@ -280,6 +280,8 @@ class Results:
     kv_tier_series: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
     """The same per interval; `llmsim.results.tables.KV_TIER_SERIES`."""
     interrupted: bool = False
+    circular: tuple[int, ...] = ()
+    """Groups whose requests took KV blocks from each other for ever, which ended the run."""
     horizon_ps: int | None = None
     """Where the run was cut, as asked for; None: it was not."""
     invariants: Mapping[str, str] = field(default_factory=dict)
@@ -289,4 +291,4 @@ class Results:
     @property
     def cut_short(self) -> bool:
         """Whether requests may be left that would have gone on."""
-        return self.interrupted or self.horizon_ps is not None
+        return self.interrupted or bool(self.circular) or self.horizon_ps is not None

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from llmsim import _native
 from llmsim.config.errors import InputError
 from llmsim.core import Workload
 from llmsim.export.step_graph import Round
@@ -29,7 +30,10 @@ def round_of(
     done, count = False, 0
     while not done:
         with errors_named(simulation, deployment, workload, options):
-            done = simulation.run(EVENTS_PER_BATCH)
+            try:
+                done = simulation.run(EVENTS_PER_BATCH)
+            except _native.Circular:
+                done = True  # no iteration behind this one differs
         steps = simulation.steps()
         worked = {member: steps["tokens"][steps["group"] == member] > 0 for member in members}
         own = np.flatnonzero(worked[group])

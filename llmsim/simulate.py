@@ -18,7 +18,9 @@ from llmsim.routing import RouterSpec
 from llmsim.scheduling.policies import PolicySpecs
 
 EVENTS_PER_CALL = 100_000
-"""Events between two looks at the keyboard and the progress bar: some tens of milliseconds."""
+"""Most events between two looks at signals and the progress bar."""
+WALL_MS_PER_CALL = 50
+"""Milliseconds on the wall clock between two looks; no result depends on where a call ends."""
 
 Progress = Callable[["_native.Simulation"], None]
 
@@ -54,6 +56,8 @@ def simulate(
 ) -> Results:
     """Runs to the end, or until KeyboardInterrupt: then the results cover what was done and say `interrupted`.
 
+    Where requests take KV blocks from each other for ever, the results cover what was done and say `circular`.
+
     The rows of the series go to `sink` while the run goes on, and what it keeps is in the results; without one, all.
 
     Raises InvariantError when the simulation stalls, which is a defect of the simulator, InputError when a router, a
@@ -62,18 +66,24 @@ def simulate(
     simulation = native_simulation(deployment, workload, options)
     sink = sink or KeptSeries()
     interrupted = False
+    circular: tuple[int, ...] = ()
     try:
         with errors_named(simulation, deployment, workload, options):
             ended = False
             while not ended:
-                ended = simulation.run(EVENTS_PER_CALL)
+                ended = simulation.run(EVENTS_PER_CALL, WALL_MS_PER_CALL)
                 if progress is not None:
                     progress(simulation)
                 _hand_over_series(simulation, sink)
     except KeyboardInterrupt:
         interrupted = True
         _hand_over_series(simulation, sink)
-    return _results(deployment, workload, simulation, interrupted, options.series_interval_ps, sink)
+    except _native.Circular as error:
+        circular = tuple(int(group) for group in str(error).split(", "))
+        _hand_over_series(simulation, sink)
+    results = _results(deployment, workload, simulation, interrupted, circular, options.series_interval_ps, sink)
+    results.invariants = check_invariants(results, deployment.enforces_light)
+    return results
 
 
 def _hand_over_series(simulation: "_native.Simulation", sink: SeriesSink) -> None:
@@ -239,6 +249,7 @@ def _results(
     workload: Workload,
     simulation: "_native.Simulation",
     interrupted: bool,
+    circular: tuple[int, ...],
     interval_ps: int,
     sink: SeriesSink,
 ) -> Results:
@@ -270,9 +281,8 @@ def _results(
         handovers=_handovers(simulation),
         energy=deployment.accounting.energy(simulation, requests, interval_ps or PS_PER_S),
         interrupted=interrupted,
+        circular=circular,
         horizon_ps=simulation.now_ps if simulation.at_horizon else None,
         notes=(*deployment.notes, *_cut_by_length(workload, requests)),
     )
-    results = with_output_processing(results, deployment.output_processing_ps)
-    results.invariants = check_invariants(results, deployment.enforces_light)
-    return results
+    return with_output_processing(results, deployment.output_processing_ps)

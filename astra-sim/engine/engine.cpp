@@ -23,6 +23,7 @@ Engine::Engine(std::shared_ptr<const Topology> topology, EngineOptions options)
       settles_(options.network == NetworkKind::fair_share),
       streams_(static_cast<std::size_t>(topology_->num_devices()) * kNumStreams),
       devices_(topology_->num_devices()) {
+    poll_ = std::move(options.poll);
     if (options.endpoint_delay_ps < 0 || options.endpoint_delay_ps > model::kMaxSpan) {
         throw model::InvalidTopology("the endpoint delay is " + std::to_string(options.endpoint_delay_ps) +
                                      " ps: it has to be between 0 and 2^60");
@@ -141,6 +142,7 @@ std::optional<Ps> Engine::next_event_ps() const {
 // One delta cycle of one time; false when nothing is pending.
 bool Engine::step() {
     if (queue_.empty()) return false;
+    if (poll_ && (++steps_ & 15U) == 0) poll_();
     completed_.clear();
     next_completed_ = 0;
     now_ = queue_.next_time();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,6 +31,8 @@ struct EngineOptions {
     Ps endpoint_delay_ps = 0;                             // added to every message at its receiver
     RateQuantum quantum{};                                // of the fair-share network
     std::shared_ptr<const model::MemorySystem> memory{};  // of this topology; null: no tiers
+    // Called between events every so often, so that a long run can be ended by an exception; none: never.
+    std::function<void()> poll{};
 };
 
 // How a caller with a clock of its own (a serving loop) uses it: submit graphs and transfers for times not before
@@ -162,6 +165,8 @@ private:
     std::size_t next_completed_ = 0;
     std::size_t in_flight_ = 0;
     std::uint64_t num_events_ = 0;
+    std::function<void()> poll_;
+    std::uint32_t steps_ = 0;
     GraphId next_id_ = 0;
 };
 

@@ -6,6 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from llmsim.cli import forget_stdout
 from llmsim.config.errors import InfeasibleError, InputError, InterruptedRun, InvariantError, LlmsimError
 from llmsim.core import Results, Status
@@ -201,10 +203,27 @@ def _verdict(results: Results) -> int:
         raise InterruptedRun(
             f"interrupted; the {done} requests that had finished were written, {len(results.workload) - done} were not"
         )
+    if results.circular:
+        raise InfeasibleError(circular_sentence(results))
     rejected = (results.requests.status == Status.REJECTED).nonzero()[0]
     if len(rejected):
         raise InfeasibleError(_rejection(results, [int(i) for i in rejected]))
     return 0
+
+
+def circular_sentence(results: Results) -> str:
+    """Which requests take KV blocks from each other for ever, and what would let them end."""
+    workload, requests = results.workload, results.requests
+    open_states = (Status.WAITING, Status.RUNNING, Status.PARKED)
+    rows = np.flatnonzero(np.isin(requests.status, open_states) & np.isin(requests.group, results.circular))
+    names = [str(workload.request_id[row] if workload.request_id else row) for row in rows[:NAMED].tolist()]
+    more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+    groups = ", ".join(map(str, results.circular))
+    return (
+        f"the requests {', '.join(names)}{more} of group {groups} can never end: they preempt each other for ever, and "
+        f"none has got further for so long that none will; the other results were written; give these requests "
+        "different priorities or arrival times, give the group more KV blocks, or leave out --no-reserve-full-isl"
+    )
 
 
 def _rejection(results: Results, rejected: list[int]) -> str:

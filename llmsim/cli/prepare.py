@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from llmsim.cli.checked import RunOptions
-from llmsim.config.errors import InputError
+from llmsim.config.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
     from llmsim.config import Deployment
@@ -36,6 +36,10 @@ def trial(options: RunOptions) -> "Results":
     results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
     if results.interrupted:
         raise KeyboardInterrupt
+    if results.circular:
+        from llmsim.cli.outputs import circular_sentence
+
+        raise InfeasibleError(circular_sentence(results))
     return results
 
 

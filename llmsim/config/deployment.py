@@ -37,6 +37,10 @@ class LinkSpec:
     bandwidth_bytes_per_s: tuple[int, ...]
     latency_ps: tuple[int, ...]
 
+    def latency_of(self, dimension: int) -> int:
+        """Latency of a dimension's links, ps; the last entry stands for all dimensions that are not given."""
+        return self.latency_ps[min(dimension, len(self.latency_ps) - 1)]
+
 
 @dataclass(frozen=True)
 class Processors:

@@ -72,6 +72,8 @@ class _GrowingFile:
         self._writer: Any = None
 
     def add(self, rows: Columns) -> None:
+        if self._parts and not len(rows["time_ps"]):
+            return
         self._parts.append(rows)
         self._rows += len(rows["time_ps"])
         if self._rows >= ROWS_AT_ONCE:

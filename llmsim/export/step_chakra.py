@@ -17,6 +17,8 @@ from llmsim.export.chakra import COLLECTIVES, NodeType, TraceNode, Value, write_
 from llmsim.export.step_graph import IterationGraph
 from llmsim.export.step_nodes import PS_PER_US, GraphNode
 
+SMALLEST_NETWORK = 2
+"""Devices of the smallest network that ASTRA-sim builds."""
 Groups = dict[tuple[int, ...], int]
 """Ranks of a group that needs a name -> its number."""
 
@@ -100,7 +102,8 @@ def write_chakra(graph: IterationGraph, ranks: list[int], folder: Path) -> list[
     """`workload.<device>.et` for each rank, and system, network, memory and group files of the domain; the paths.
 
     Ring collectives, as the program prices them. The network is the domain's own full meshes, on which rank and device
-    are the same; of a cluster with a topology it is that one, and with all ranks its other devices have empty traces.
+    are the same; of a cluster with a topology it is that one, and with all ranks its other devices have empty traces. A
+    group of one device has a network of SMALLEST_NETWORK devices, of which the others have one node of no duration.
     NotYetError for a step with copies or other devices, for which traces have one compute stream too few.
     """
     if any(node.device != "npu" for node in graph.nodes):
@@ -112,6 +115,9 @@ def write_chakra(graph: IterationGraph, ranks: list[int], folder: Path) -> list[
     groups, ends_ps = groups_of(graph), rounded_ends_ps(graph)
     devices = _devices(graph)
     traces = {devices[rank]: trace_of(graph, rank, groups, ends_ps) for rank in ranks}
+    if graph.topology is None and graph.ranks == 1:
+        idle: dict[str, Value] = {"is_cpu_op": False, "num_ops": 0, "tensor_size": 0}
+        traces[SMALLEST_NETWORK - 1] = [TraceNode(0, "idle", "COMP", attributes=idle)]  # strict rules need a node
     if graph.topology is not None and len(ranks) == graph.ranks:
         traces |= {device: [] for device in range(graph.topology.num_devices) if device not in traces}
     written = []
@@ -135,7 +141,7 @@ def _network(graph: IterationGraph) -> dict[str, str]:
     """The files of the network and of the system, by name; arriving messages are reduced in the device's own memory."""
     dimensions = [one for one in graph.dimensions if one[0] > 1]
     if graph.topology is None and not dimensions:
-        dimensions = [(2, *graph.dimensions[0][1:])]
+        dimensions = [(SMALLEST_NETWORK, *graph.dimensions[0][1:])]
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
     system = {
         "scheduling-policy": "LIFO", "endpoint-delay": 0, "active-chunks-per-dimension": 1,

@@ -20,6 +20,7 @@ from llmsim.lowering.meeting import check_capacities, kv_places, meeting_groups,
 from llmsim.lowering.network import ClusterNetwork, cluster_network
 from llmsim.lowering.offload import evicted_notes
 from llmsim.lowering.routed import Routes, routes_of
+from llmsim.lowering.scheduler import NOT_VALIDATED
 from llmsim.lowering.shared_links import SharedLinks, shared_links, unshared_notes
 
 MAX_GROUPS = 8192
@@ -64,7 +65,11 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
         )
     )
     notes |= dict.fromkeys(note for lowered in done.values() for note in lowered.network_notes)
-    changes = adjustment_notes(options.calibration, options.disabled_terms)
+    schedulers = dict.fromkeys(one.engine.scheduler for one in groups)
+    changes = (
+        *(NOT_VALIDATED[name] for name in schedulers if name in NOT_VALIDATED),
+        *adjustment_notes(options.calibration, options.disabled_terms),
+    )
     notes |= dict.fromkeys(evicted_notes(deployment))
     for group, lowered in zip(deployment.groups, groups, strict=True):
         notes |= dict.fromkeys(spread_notes(group, lowered.model, lowered.layout))

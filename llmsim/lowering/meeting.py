@@ -111,7 +111,7 @@ def place_memories(deployment: Deployment, groups: Sequence["LoweredGroup"], net
     plans = {group.index: plan for group, one in zip(deployment.groups, groups, strict=True) if (plan := one.offload)}
     pools: dict[str, int] = {}
     if deployment.pool is not None and any(place != HOST for plan in plans.values() for place in plan.copies.places):
-        pools = _pool_devices(deployment.pool, network)
+        pools = _pool_devices(deployment, deployment.pool, network)
     channels = {
         index: tuple(_channels(deployment, group, plan, network) for _ in range(group.num_devices))
         for index, plan in plans.items()
@@ -120,7 +120,7 @@ def place_memories(deployment: Deployment, groups: Sequence["LoweredGroup"], net
     return Memories(pools, channels)
 
 
-def _pool_devices(pool: PoolSpec, network: ClusterNetwork) -> dict[str, int]:
+def _pool_devices(deployment: Deployment, pool: PoolSpec, network: ClusterNetwork) -> dict[str, int]:
     """Their places, by name."""
     if pool.devices == 1:
         assert network.pool is not None, "the file declares it"
@@ -128,7 +128,9 @@ def _pool_devices(pool: PoolSpec, network: ClusterNetwork) -> dict[str, int]:
     found = {}
     for number in range(pool.devices):
         link = network.config.add_link(pool.device.bandwidth_bytes_per_s, pool.device.latency_ps)
-        found[f"cxl:{number}"] = network.config.add_place(EVERY_NODE, (link, link), (-1, -1))
+        found[f"cxl:{number}"] = network.config.add_place(
+            EVERY_NODE, (link, link), (-1, -1), near_latency_ps=port_of(deployment).latency_ps
+        )
     return found
 
 

@@ -3,7 +3,8 @@
 Every device has two ports, full duplex: one to its node's switch, one (the network card) to a switch between nodes; no
 switch blocks. The cluster file's `link_bw` and `link_latency` list dimensions, innermost first: 0 inside an instance
 (its collectives, not in the fabric), 1 between the instances of a node, 2 between nodes; the last entry stands for all
-that are not given. A link's latency is charged on the way out. A host memory is one link of `mem_bw`, shared by
+that are not given. A link's latency is charged on the way out; what leaves a memory pays that of the link it crosses on
+top of the memory's own. A host memory is one link of `mem_bw`, shared by
 reads and writes, on its node's switch. Where the file names a topology, devices reach each other by its routes instead.
 """
 
@@ -51,6 +52,8 @@ def cluster_network(deployment: Deployment, contention: str = "fair", routes: Ro
         )
         for group in deployment.groups
     )
+    near_latency_ps = deployment.link.latency_of(BETWEEN_GROUPS)
+    far_latency_ps = deployment.link.latency_of(BETWEEN_NODES)
     hosts: list[int | None] = []
     for node in deployment.nodes:
         memory = node.host_memory
@@ -58,19 +61,23 @@ def cluster_network(deployment: Deployment, contention: str = "fair", routes: Ro
             hosts.append(None)
             continue
         link = config.add_link(memory.bandwidth_bytes_per_s, memory.latency_ps)
-        hosts.append(config.add_place(node.index, (link, link), _port(config, deployment.link, BETWEEN_NODES)))
+        far = _port(config, deployment.link, BETWEEN_NODES)
+        hosts.append(config.add_place(node.index, (link, link), far, near_latency_ps=near_latency_ps))
     pool = None
     if deployment.pool is not None:
         whole = deployment.pool.whole
         link = config.add_link(whole.bandwidth_bytes_per_s, whole.latency_ps)
-        pool = config.add_place(EVERY_NODE, (link, link), (-1, -1))
+        pool = config.add_place(EVERY_NODE, (link, link), (-1, -1), near_latency_ps=near_latency_ps)
     drives = tuple(
-        None if node.storage is None else config.add_place(node.index, _drive(config, node.storage), (-1, -1))
+        None
+        if node.storage is None
+        else config.add_place(node.index, _drive(config, node.storage), (-1, -1), near_latency_ps=near_latency_ps)
         for node in deployment.nodes
     )
     storage = None
     if deployment.storage is not None:
-        storage = config.add_place(len(deployment.nodes), (-1, -1), _drive(config, deployment.storage))
+        drive = _drive(config, deployment.storage)
+        storage = config.add_place(len(deployment.nodes), (-1, -1), drive, far_latency_ps=far_latency_ps)
     return ClusterNetwork(config, devices, tuple(hosts), pool, drives, storage)
 
 
@@ -99,4 +106,4 @@ def _port(config: "_native.FabricConfig", link: LinkSpec, dimension: int) -> tup
     """Links out and in of one dimension."""
     at = min(dimension, len(link.bandwidth_bytes_per_s) - 1)
     bandwidth = link.bandwidth_bytes_per_s[at]
-    return config.add_link(bandwidth, link.latency_ps[at]), config.add_link(bandwidth, 0)
+    return config.add_link(bandwidth, link.latency_of(dimension)), config.add_link(bandwidth, 0)

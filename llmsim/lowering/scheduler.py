@@ -11,6 +11,10 @@ FREE_ORDER = {"vllm-0.19": _native.FreeOrder.APPEND}
 """Engines that append every freed block; later ones put blocks that nothing can hit in front (recorded from 0.24)."""
 FREES_AT_ONCE = ("vllm-0.19",)
 """Engines that free what a request loses even while a batch in flight writes it and a connector may fill it."""
+NOT_VALIDATED = {
+    "sglang": "the scheduler sglang is not validated: no run or recorded schedule of SGLang has been compared with it",
+}
+"""Note of every run with a scheduler that imitates an engine and was never compared with it."""
 ORDERS = {
     "fcfs": _native.QueueOrder.FCFS,
     "priority": _native.QueueOrder.PRIORITY,
@@ -56,6 +60,7 @@ def scheduler_config(
     else:
         scheduler = _native.BatchingConfig()
         scheduler.scheduler = engine.scheduler
+        scheduler.ends_foreseen = engine.ignore_eos
     scheduler.hands_over, scheduler.takes_over = pd_type == "prefill", pd_type == "decode"
     scheduler.max_num_seqs = engine.max_num_seqs
     scheduler.max_num_scheduled_tokens = engine.max_num_scheduled_tokens

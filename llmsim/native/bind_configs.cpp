@@ -149,6 +149,7 @@ void bind_scheduler_configs(nb::module_& m) {
       .def_rw("kv", &BatchingConfig::kv)
       .def("with_policies", &with_policies<BatchingConfig>, "policies"_a, "The same, but for these decisions.")
       .def_rw("sglang_new_tokens", &BatchingConfig::sglang_new_tokens)
+      .def_rw("ends_foreseen", &BatchingConfig::ends_foreseen)
       .def_rw("mlfq_levels", &BatchingConfig::mlfq_levels)
       .def_rw("mlfq_tokens_per_iteration", &BatchingConfig::mlfq_tokens_per_iteration)
       .def_rw("mlfq_starvation_ps", &BatchingConfig::mlfq_starvation);
@@ -209,8 +210,8 @@ void bind_expanded(nb::module_& m) {
           [](ExpandedConfig* config, std::shared_ptr<astra_sim::model::Topology> topology,
              astra_sim::engine::NetworkKind network, std::vector<CollectiveSpec> collectives, std::int32_t members,
              std::vector<astra_sim::model::DeviceId> devices) {
-            new (config)
-                ExpandedConfig{std::move(topology), network, std::move(collectives), members, std::move(devices)};
+            new (config) ExpandedConfig{std::move(topology), network,       std::move(collectives), members,
+                                        std::move(devices),  signal_check()};
           },
           "topology"_a, "network"_a, "collectives"_a, "members"_a = 1,
           "devices"_a = std::vector<astra_sim::model::DeviceId>{});

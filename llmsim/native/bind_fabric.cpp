@@ -107,15 +107,18 @@ void bind_fabric(nb::module_& m) {
           "bytes_per_s"_a, "latency_ps"_a, "A directed link; returns its number.")
       .def(
           "add_place",
-          [](FabricConfig& c, std::int32_t island, const Ports& near, const Ports& far, std::int64_t device) {
-            c.places.push_back(
-                {island, port_of(near), port_of(far),
-                 device < 0 ? astra_sim::model::kNone : static_cast<astra_sim::model::DeviceId>(device)});
+          [](FabricConfig& c, std::int32_t island, const Ports& near, const Ports& far, std::int64_t device,
+             Ps near_latency_ps, Ps far_latency_ps) {
+            c.places.push_back({island, port_of(near), port_of(far),
+                                device < 0 ? astra_sim::model::kNone : static_cast<astra_sim::model::DeviceId>(device),
+                                near_latency_ps, far_latency_ps});
             return c.places.size() - 1;
           },
-          "island"_a, "near"_a, "far"_a, "device"_a = -1,
+          "island"_a, "near"_a, "far"_a, "device"_a = -1, "near_latency_ps"_a = 0, "far_latency_ps"_a = 0,
           "A memory; returns its number. near, far: numbers of the links (out, in), -1: none. island -1: near to all. "
-          "device: its number in the topology, whose routes it takes to other devices.")
+          "device: its number in the topology, whose routes it takes to other devices. near_latency_ps, "
+          "far_latency_ps: of the cluster's link that KV crosses on its way out, where the out link is the memory's "
+          "own.")
       .def(
           "add_topology",
           [](FabricConfig& c, std::shared_ptr<astra_sim::model::Topology> topology) {

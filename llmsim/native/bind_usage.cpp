@@ -24,6 +24,28 @@ std::int64_t twice_cancelled(const Simulation& s, const Group& g) {
   return count;
 }
 
+// Adds what the requests of one side (of groups that compute prompts for others, or of all others) have computed and
+// have not finished, by group; of prompts that are computed for others, what finished, too.
+void add_open_tokens(const SequenceTable& sequences, const RequestLog& log, bool prompts,
+                     std::vector<std::int64_t>& tokens) {
+  for (RequestId request = 0; request < static_cast<RequestId>(sequences.size()); ++request) {
+    const Sequence& one = sequences[request];
+    const auto status = static_cast<Status>(one.status);
+    std::int64_t computed = one.num_computed;
+    if (status == Status::kCancelled) computed = std::max(one.lost_to, one.num_computed);
+    if (status == Status::kFinished) computed = prompts ? one.num_tokens - 1 : 0;
+    if (log.group[request] >= 0) tokens[static_cast<std::size_t>(log.group[request])] += computed;
+  }
+}
+
+// By group: tokens that its requests have computed, but for those of finished requests, which the request columns say.
+std::vector<std::int64_t> open_tokens(const Simulation& s) {
+  std::vector<std::int64_t> tokens(s.groups().size(), 0);
+  add_open_tokens(s.sequences(), s.log(), false, tokens);
+  if (s.prompt_log() != nullptr) add_open_tokens(*s.prompt_sequences(), *s.prompt_log(), true, tokens);
+  return tokens;
+}
+
 }  // namespace
 
 // One value per group and counter.
@@ -47,6 +69,11 @@ nb::dict counter_columns(const Simulation& s) {
   column("attended_tokens", [](const Group& g) { return g.evaluator().usage().attended_tokens_x2 / 2; });
   column("kv_read_tokens", [](const Group& g) { return g.evaluator().usage().kv_read_tokens; });
   column("scheduled_tokens", [](const Group& g) { return g.scheduled_tokens(); });
+  column("unlaunched_tokens", [](const Group& g) { return g.unlaunched_tokens(); });
+  column("open_tokens", [open = open_tokens(s)](const Group& g) { return open[at(g.config().index)]; });
+  column("started_with_tokens", [](const Group& g) { return g.builder().counters().started_with_tokens; });
+  column("discarded_tokens", [](const Group& g) { return g.builder().counters().discarded_tokens; });
+  column("max_model_len", [](const Group& g) { return std::int64_t{g.builder().limits().max_model_len}; });
   column("prompt_tokens", [](const Group& g) { return g.builder().counters().prompt_tokens; });
   column("generation_tokens", [](const Group& g) { return g.builder().counters().generation_tokens; });
   column("preemptions", [](const Group& g) { return g.builder().counters().preemptions; });

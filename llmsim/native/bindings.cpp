@@ -13,6 +13,7 @@
 #include "python_builder.h"
 #include "scheduling/registry.h"
 #include "scheduling/vllm_v1.h"
+#include "wall_clock.h"
 
 using namespace nanobind::literals;
 
@@ -181,6 +182,7 @@ void bind_emissions(nb::module_& m) {
 }
 
 void bind_simulation(nb::module_& m) {
+  nb::exception<Circular>(m, "Circular", PyExc_RuntimeError);
   nb::exception<Stalled>(m, "Stalled", PyExc_RuntimeError);
   nb::exception<Violated>(m, "Violated", PyExc_RuntimeError);
   nb::class_<Simulation> simulation(m, "Simulation");
@@ -222,8 +224,9 @@ void bind_simulation(nb::module_& m) {
           "clients"_a, "think_ps"_a, "So many clients ask in turn; think_ps: of each row after its answer, or empty.")
       .def("set_handovers", &Simulation::set_handovers, "config"_a,
            "Disaggregation; after all groups, the fabric and the decode side's router.")
-      .def("run", &Simulation::run, "max_events"_a, nb::call_guard<nb::gil_scoped_release>(),
-           "Handles up to max_events events; True when nothing is left.")
+      .def("run", &Simulation::run, "max_events"_a, "max_wall_ms"_a = Simulation::kAnyTime,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Handles up to max_events events, and no more after max_wall_ms; True when nothing is left.")
       .def("set_horizon", &Simulation::set_horizon, "horizon_ps"_a, "The run ends then, whatever is left to do.")
       .def_prop_ro("at_horizon", &Simulation::at_horizon)
       .def_prop_ro("now_ps", &Simulation::now)
@@ -233,6 +236,21 @@ void bind_simulation(nb::module_& m) {
       .def("record_shares", &Simulation::record_shares, "From now on groups note for whom their devices worked.");
   bind_columns(simulation);
   bind_emissions(m);
+}
+
+}  // namespace llmsim
+
+namespace llmsim {
+
+std::function<void()> signal_check() {
+  constexpr std::int64_t every_ms = 50;
+  return [last = wall_ms()]() mutable {
+    const std::int64_t now = wall_ms();
+    if (now - last < every_ms) return;
+    last = now;
+    const nb::gil_scoped_acquire lock;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  };
 }
 
 }  // namespace llmsim

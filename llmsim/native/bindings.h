@@ -5,6 +5,7 @@
 #include <nanobind/ndarray.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -12,6 +13,10 @@
 #include "simulation.h"
 
 namespace llmsim {
+
+// To be called now and then by code that works long without the interpreter's lock: raises KeyboardInterrupt, or what
+// else a handler of Python raises, if a signal has come.
+std::function<void()> signal_check();
 
 namespace nb = nanobind;
 

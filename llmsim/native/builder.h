@@ -19,7 +19,11 @@ class KeyLog;
 struct BuilderCounters {
   std::int64_t prefix_queried_tokens = 0, prefix_hit_tokens = 0;
   std::int64_t preemptions = 0, recomputed_tokens = 0;
+  std::int64_t furthered = 0;  // preemptions of requests that had computed more than at any preemption before
   std::int64_t prompt_tokens = 0, generation_tokens = 0;
+  // Tokens that requests had when they first ran and that were not computed here; and scheduled tokens that turned out
+  // not to be needed: rejected drafts, and what ran behind the last token of an answer.
+  std::int64_t started_with_tokens = 0, discarded_tokens = 0;
   std::int64_t finished = 0, cancelled = 0;
   std::int32_t peak_blocks_used = 0;
   SpeculationCounters speculation;

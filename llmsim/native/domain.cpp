@@ -22,6 +22,11 @@ void Wave::pump(Ps now) {
   }
 }
 
+// Members hold requests, of which none runs, and no KV is on its way to or from them.
+bool Wave::waits_for_nothing() const {
+  return std::ranges::all_of(members_, [](const Group* member) { return member->builder().num_bound() == 0; });
+}
+
 bool Wave::try_round(Ps now) {
   bool all_there = true, work = false, unfinished = false;
   for (Group* member : members_) {
@@ -36,6 +41,8 @@ bool Wave::try_round(Ps now) {
     rounds_ = 0;
     return false;
   }
+  idle_rounds_ = !work && unfinished && waits_for_nothing() ? idle_rounds_ + 1 : 0;
+  if (idle_rounds_ > kMostIdleRounds) return false;
   for (std::size_t m = 0; m < members_.size(); ++m) batches_[m] = &members_[m]->offered_or_dummy(now);
   for (Group* member : members_) member->launch(now);
   ++rounds_;

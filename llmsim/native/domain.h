@@ -26,13 +26,17 @@ class Wave {
   void share_links(std::unique_ptr<SharedJoint> shared) { shared_ = std::move(shared); }
 
  private:
+  // Rounds that the members may spend so; then nothing but an event from outside changes what they can run.
+  static constexpr std::int64_t kMostIdleRounds = 100'000;
   bool try_round(Ps now);
+  bool waits_for_nothing() const;
 
   std::vector<Group*> members_;
   std::unique_ptr<DomainEvaluator> evaluator_;
   std::unique_ptr<SharedJoint> shared_;  // null: evaluator_ times the rounds
   std::int32_t sync_interval_;
-  std::int64_t rounds_ = 0;  // of this wave; 0: none runs
+  std::int64_t rounds_ = 0;       // of this wave; 0: none runs
+  std::int64_t idle_rounds_ = 0;  // in a row in which nobody ran a request although some wait, and for no KV
   std::vector<const Batch*> batches_;
   std::vector<StepTimes> times_;
 };

@@ -173,7 +173,7 @@ ExpandedJoint::ExpandedJoint(std::shared_ptr<const Program> program, const Expan
     : program_(std::move(program)),
       config_(config),
       specs_(program_->operators().size()),
-      engine_(config.topology, {config.network, 0}) {
+      engine_(config.topology, {config.network, 0, {}, {}, config.poll}) {
   const std::int64_t parts = std::int64_t{program_->num_stages()} * config.members;
   if (parts < 1 || static_cast<std::int64_t>(num_ranks()) % parts != 0)
     throw std::invalid_argument("there is a number of devices that stages x members does not divide");
@@ -212,6 +212,7 @@ void ExpandedJoint::build(Graph& graph, const Lacking& lacking) const {
            (last == first || operators[last].kind != NodeKind::kHandover))
       repeat = std::max(repeat, operators[last++].repeat);
     for (std::int32_t layer = 0; layer < repeat; ++layer) {
+      if (config_.poll) config_.poll();
       bool apart = true;
       for (std::size_t i = first; i < last; ++i) {
         if (layer >= operators[i].repeat) continue;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -38,6 +39,7 @@ struct ExpandedConfig {
   // By rank; empty: all of the topology, in order. Given, ranks go on together after a collective or a hand-over, when
   // the last of them has ended: routes of unequal length do not let them drift apart.
   std::vector<astra_sim::model::DeviceId> devices{};
+  std::function<void()> poll{};  // called now and then while a step is computed; what it throws ends the step
 };
 
 // Equal to FoldedJoint to the picosecond (invariant 9), and thousands of times slower: `--exact`. The graph is built

@@ -35,6 +35,9 @@ Fabric::Fabric(FabricConfig config)
     capacities.push_back(link.bytes_per_s);
   }
   for (const FabricPlace& place : config_.places) {
+    if (place.near_latency < 0 || place.near_latency > kHorizon || place.far_latency < 0 ||
+        place.far_latency > kHorizon)
+      throw std::invalid_argument("a latency of the way out of a place is out of range");
     if (place.device != astra_sim::model::kNone &&
         (!config_.topology || place.device >= config_.topology->num_devices()))
       throw std::invalid_argument("a place is a device that no topology has");
@@ -62,6 +65,12 @@ std::span<const FabricLinkId> Fabric::route(PlaceId from, PlaceId to) {
   route_.push_back(out);
   if (in != out) route_.push_back(in);
   return route_;
+}
+
+Ps Fabric::way_out(PlaceId from, PlaceId to) const {
+  if (from == to) return 0;
+  const FabricPlace& memory = config_.places.at(static_cast<std::size_t>(from));
+  return near(memory, config_.places.at(static_cast<std::size_t>(to))) ? memory.near_latency : memory.far_latency;
 }
 
 Ps Fabric::alone(PlaceId from, PlaceId to, std::int64_t bytes) {

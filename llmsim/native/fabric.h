@@ -75,6 +75,9 @@ struct FabricPlace {
   std::int32_t island = 0;
   Port near, far;
   astra_sim::model::DeviceId device = astra_sim::model::kNone;
+  // Of a memory whose own link serves reads and writes: latency of the cluster's link that reads cross, too. Writes pay
+  // it on the way out of the device that sends them.
+  Ps near_latency = 0, far_latency = 0;
 };
 
 struct FabricLinkCounters {
@@ -104,6 +107,9 @@ class Fabric {
   // The links from one place to another, in order, until the next call; empty for a place and itself. Throws
   // std::invalid_argument when there is no way.
   std::span<const FabricLinkId> route(PlaceId from, PlaceId to);
+
+  // Latency of a cluster's link that the route's links do not charge; its caller starts the transfer so much later.
+  Ps way_out(PlaceId from, PlaceId to) const;
 
   // How long so many bytes take if nobody else moves; and the most bytes, up to `bytes`, that take at most `ps`, or -1
   // where even the latency is longer.

@@ -27,7 +27,8 @@ Group::Group(GroupConfig config, std::unique_ptr<Builder> builder, std::unique_p
       evaluator_(std::move(evaluator)),
       sequences_(sequences),
       log_(log),
-      slots_(static_cast<std::size_t>(config.depth)) {}
+      slots_(static_cast<std::size_t>(config.depth)),
+      most_futile_preemptions_(kCircles * builder_->limits().max_model_len + kMoreCircles) {}
 
 Group::~Group() = default;
 
@@ -72,8 +73,10 @@ void Group::insert_by_time(std::deque<Arrival>& queue, const Arrival& arrival) {
 
 void Group::drain_inbox(Ps now) {
   while (!inbox_.empty() && inbox_.front().seen <= now) {
-    builder_->add(inbox_.front().request);
+    const RequestId request = inbox_.front().request;
     inbox_.pop_front();
+    futile_preemptions_ = 0;
+    builder_->add(request);
   }
   if (!aborts_.empty()) drop_aborted(now);
 }
@@ -185,11 +188,21 @@ bool Group::build_next(Ps now) {
   return true;
 }
 
+// A token, an end, a cancellation, or a victim that was further than ever when it lost its blocks.
+void Group::note_preempting_step() {
+  const BuilderCounters& c = builder_->counters();
+  const std::int64_t progress = c.generation_tokens + c.finished + c.cancelled + c.furthered;
+  futile_preemptions_ = progress == progress_ ? futile_preemptions_ + 1 : 0;
+  progress_ = progress;
+}
+
 bool Group::build_batch(Ps now) {
+  std::int64_t empty_builds = 0;
   while (num_in_flight_ < slots_.size() && !nothing_to_build_ && builder_->has_requests()) {
     Slot& slot = next_slot();
     log_.begin_build(static_cast<std::int32_t>(output_times_.size() + num_in_flight_));
     builder_->build(now, slot.batch);
+    if (!slot.batch.preempted.empty()) note_preempting_step();
     if (tiers_ != nullptr) tiers_->start(now);
     if (schedule) schedule->built(now, *builder_, slot.batch);
     slot.scheduled = now;
@@ -197,6 +210,9 @@ bool Group::build_batch(Ps now) {
     if (!slot.batch.empty()) return true;
     // Its own victim, to be admitted again, or a turn that nobody takes; vLLM hears of transfers in such a step, too.
     if (num_in_flight_ == 0 && (!slot.batch.preempted.empty() || builder_->asks_again())) {
+      if (++empty_builds > kMostEmptyBuilds)
+        throw Stalled("the scheduler of group " + std::to_string(config_.index) + " was asked " +
+                      std::to_string(empty_builds) + " times at " + std::to_string(now) + " ps");
       hear_of_moved(now);
       continue;
     }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "builder.h"
@@ -54,6 +55,14 @@ struct GroupConfig {
   std::shared_ptr<const OffloadConfig> offload{};  // null: weights and KV are on its devices
   std::shared_ptr<const Drafter> drafter{};        // who proposes drafts; null: nobody, or not on its devices
 };
+
+// Under any fixed order of precedence, the first of a group's requests loses its blocks to nobody. It computes at least
+// one token per step, so it is further than ever after as many steps as the model length has tokens. A group that
+// preempts in kCircles times as many steps, and in kMoreCircles on top, while nothing gets further, runs in circles.
+inline constexpr std::int64_t kCircles = 4, kMoreCircles = 1000;
+
+// Calls of a scheduler at one time that may schedule nothing although it asks to be called again.
+inline constexpr std::int64_t kMostEmptyBuilds = 100'000;
 
 // Changed by the loop only. A group acts when pumped: it drains its inbox, builds batches while it has free slots and
 // starts them; `outputs` completes the oldest batch.
@@ -152,6 +161,13 @@ class Group {
   const std::vector<Held>& output_held() const { return output_held_; }
   Ps busy() const { return busy_; }
   std::int64_t scheduled_tokens() const { return scheduled_tokens_; }
+  // Of the batch that was built and waits for its launch.
+  std::int64_t unlaunched_tokens() const {
+    if (!gated_ && !has_offer_) return 0;
+    return slots_[(oldest_ + num_in_flight_) % slots_.size()].batch.scheduled_tokens();
+  }
+  // Whether its requests only take KV blocks from each other: kCircles tells how this is known.
+  bool circles() const { return futile_preemptions_ > most_futile_preemptions_; }
   // How often it was left idle although its scheduler held requests (invariant 7: never).
   std::int64_t idle_with_work() const { return idle_with_work_; }
   const std::vector<RequestId>& rejected() const { return rejected_; }
@@ -180,6 +196,7 @@ class Group {
   Slot& next_slot() { return slots_[(oldest_ + num_in_flight_) % slots_.size()]; }
   void drop_aborted(Ps now);
   void hear_of_moved(Ps launched);
+  void note_preempting_step();
 
   GroupConfig config_;
   std::int32_t outstanding_ = 0;
@@ -203,6 +220,9 @@ class Group {
   Ps last_end_ = 0, busy_ = 0;
   std::int64_t scheduled_tokens_ = 0, idle_with_work_ = 0;
   std::int64_t received_tokens_ = 0;  // of prompts, without those that were dropped before they ran
+  // Steps in a row that preempted, without a token, an end, an arrival, or a request further than ever in between.
+  std::int64_t futile_preemptions_ = 0, most_futile_preemptions_;
+  std::int64_t progress_ = 0;  // sum of counters that grow when the group gets on
   std::vector<Ps> output_times_, output_communication_, output_waiting_;
   StepGaps output_gaps_;  // from the end of the batch before to a batch's start
   std::vector<Held> output_held_;

@@ -141,8 +141,9 @@ Ps Handovers::cancelled(RequestId request) const {
 void Handovers::send_message(RequestId request, Kind kind, Ps now) {
   Handover& handover = handovers_[static_cast<std::size_t>(request)];
   ++handover.in_flight;
-  fabric_.transfer(place(handover.decode_group, 0), place(handover.prefill_group, 0), 0, now, *this,
-                   token(request, kind), Purpose::kKvHandover);
+  const PlaceId from = place(handover.decode_group, 0), to = place(handover.prefill_group, 0);
+  fabric_.transfer_at(from, to, 0, now + fabric_.way_out(from, to), now, *this, token(request, kind),
+                      Purpose::kKvHandover);
 }
 
 void Handovers::reserved(RequestId request, std::int32_t cached, Ps now) {
@@ -182,8 +183,10 @@ void Handovers::send(RequestId request, const KvShare& share, std::int64_t bytes
   Handover& handover = handovers_[static_cast<std::size_t>(request)];
   ++handover.in_flight;
   handover.bytes += bytes;
-  fabric_.transfer_at(place(handover.prefill_group, share.from_rank), place(handover.decode_group, share.to_rank),
-                      bytes, at, now, *this, token(request, Kind::kKv), Purpose::kKvHandover);
+  const PlaceId from = place(handover.prefill_group, share.from_rank);
+  const PlaceId to = place(handover.decode_group, share.to_rank);
+  fabric_.transfer_at(from, to, bytes, at + fabric_.way_out(from, to), now, *this, token(request, Kind::kKv),
+                      Purpose::kKvHandover);
 }
 
 // Layers with a window keep its blocks and one more, as it need not begin with a block (vLLM: blocks_per_sw).

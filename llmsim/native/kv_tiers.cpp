@@ -166,7 +166,9 @@ void KvTiers::begin(std::int32_t pool, const Operation& operation, Ps now) {
 void KvTiers::move(const Operation& operation, bool queued, Ps at, Ps now) {
   const bool from = operation.from == config_.striped, to = operation.to == config_.striped;
   if (config_.stripes.empty() || (!from && !to)) {
-    fabric_.transfer_at(operation.from, operation.to, operation.bytes, at, now, *this, operation.job, Purpose::kKvTier);
+    const Ps out = at + fabric_.way_out(operation.from, operation.to);
+    fabric_.transfer_at(operation.from, operation.to, operation.bytes, out, now, *this, operation.job,
+                        Purpose::kKvTier);
     return;
   }
   const auto count = static_cast<std::int64_t>(config_.stripes.size());
@@ -176,8 +178,9 @@ void KvTiers::move(const Operation& operation, bool queued, Ps at, Ps now) {
   for (std::int64_t i = 0; i < count; ++i) {
     const PlaceId stripe = config_.stripes[static_cast<std::size_t>(i)];
     const std::int64_t bytes = operation.bytes / count + (i < operation.bytes % count);
-    fabric_.transfer_at(from ? stripe : operation.from, to ? stripe : operation.to, bytes, at, now, *this,
-                        operation.job, Purpose::kKvTier);
+    const PlaceId sender = from ? stripe : operation.from, receiver = to ? stripe : operation.to;
+    const Ps out = at + fabric_.way_out(sender, receiver);
+    fabric_.transfer_at(sender, receiver, bytes, out, now, *this, operation.job, Purpose::kKvTier);
   }
 }
 

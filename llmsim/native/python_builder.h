@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <tuple>
 #include <vector>
 
 #include "builder.h"
@@ -31,7 +32,10 @@ class PythonBuilder final : public Builder {
   const BuilderCounters& counters() const override { return counters_; }
 
  private:
-  void read_gauges();
+  using Gauges = std::tuple<std::int32_t, std::int32_t, std::int32_t>;  // running, waiting, free blocks
+  Gauges ask_gauges() const;
+  void keep(const Gauges& gauges);
+  void finish(RequestId request, std::vector<RequestId>& finished);
   void note_scheduled(Ps now, const Item& item);
   void count_drafts(const Batch& batch);
 

@@ -2,17 +2,22 @@
 
 #include <algorithm>
 
+#include "wall_clock.h"
+
 namespace llmsim {
 
-bool Simulation::run(std::int64_t max_events) {
+bool Simulation::run(std::int64_t max_events, std::int64_t max_wall_ms) {
   if (!started_) start();
+  const std::int64_t begin_ms = wall_ms();
   const std::size_t most_rows = series_.time_ps.size() + kSeriesRows;
   for (; max_events > 0 && !events_.empty(); --max_events) {
     const Event event = events_.top();
     const bool pointless = stale(event);
     if (!pointless && event.time > horizon_) return stop_at_horizon(most_rows);
     if (!pointless && !sampled_until(event.time - 1, most_rows)) return false;
+    if (event.phase == Phase::kOutputs && groups_[event.entity]->circles() && outside_ == 0) check_circles();
     events_.pop();
+    outside_ -= from_outside(event.phase);
     if (pointless) continue;
     if (router_->next_sample() < event.time) router_->sample(event.time);
     if (handovers_ && handovers_->router().next_sample() < event.time) handovers_->router().sample(event.time);
@@ -22,6 +27,7 @@ bool Simulation::run(std::int64_t max_events) {
     handle(event);
     if (checks_ && (event.phase == Phase::kOutputs || event.phase == Phase::kPump))
       check_blocks(*groups_[event.entity]);
+    if (wall_ms() - begin_ms >= max_wall_ms) max_events = 1;
   }
   if (!events_.empty()) return false;
   check_finished();

@@ -22,8 +22,9 @@
 
 namespace llmsim {
 
-// Nothing can move although requests are unfinished; the text names every group's state.
-class Stalled : public std::runtime_error {
+// Requests take KV blocks from each other for ever, and nothing is left to come that could end it; the text names the
+// groups. The simulation stands between two events, so that its results can be read.
+class Circular : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
@@ -103,9 +104,10 @@ class Simulation {
   void set_horizon(Ps horizon) { horizon_ = horizon; }
   bool at_horizon() const { return at_horizon_; }
 
-  // Handles events until the end (true), or until about `max_events` were handled or kSeriesRows of a series recorded
-  // (false: call again).
-  bool run(std::int64_t max_events);
+  // Handles events until the end (true), or until about `max_events` were handled, `max_wall_ms` have passed on the
+  // wall clock, or kSeriesRows of a series were recorded (false: call again). At least one event is handled.
+  bool run(std::int64_t max_events, std::int64_t max_wall_ms = kAnyTime);
+  static constexpr std::int64_t kAnyTime = std::int64_t{1} << 40;
 
   Ps now() const { return now_; }
   std::int64_t num_finished() const { return num_finished_; }
@@ -158,11 +160,18 @@ class Simulation {
   void post_next_arrival();
   void wake(std::int32_t group);
   void expect(Group& group);
-  void post(Ps time, Phase phase, std::int32_t entity) { events_.push({time, phase, entity}); }
+  static bool from_outside(Phase phase) {
+    return phase == Phase::kGiveUp || phase == Phase::kFreeClient || phase == Phase::kArrival;
+  }
+  void post(Ps time, Phase phase, std::int32_t entity) {
+    outside_ += from_outside(phase);
+    events_.push({time, phase, entity});
+  }
   // The client will ask for nothing more in this session; later calls of it get this status.
   void end_session(RequestId request, Status rest);
   void record_series();
   void check_finished() const;
+  void check_circles() const;
   void check_blocks(const Group& group) const;
 
   Arrivals arrivals_;
@@ -189,6 +198,7 @@ class Simulation {
   std::vector<RequestId> timed_;  // rows whose arrival the workload gives, in order of arrival
   std::size_t next_timed_ = 0;
   bool arrival_pending_ = false;  // of a row of `timed_`
+  std::int64_t outside_ = 0;      // pending arrivals, clients that may give up, and clients that are free to ask
   std::int64_t num_finished_ = 0;
   Ps now_ = 0, horizon_ = kEndOfTime;
   bool at_horizon_ = false;

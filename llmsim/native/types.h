@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <stdexcept>
 
 namespace llmsim {
 
@@ -33,6 +34,12 @@ constexpr std::int64_t round_div(int128 a, int128 b) {
   if (doubled % (2 * b) < 0) --quotient;
   return static_cast<std::int64_t>(quotient);
 }
+
+// Nothing can move although requests are unfinished; the text names every group's state.
+class Stalled : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 // How a time was obtained, as llmsim.core.Provenance.
 enum class Provenance : std::uint8_t { kMeasured, kInterpolated, kExtrapolated, kScaled, kAnalytic };

@@ -196,11 +196,13 @@ def _confidence(sources: Mapping[str, Any]) -> str:
 def _warnings(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if summary["interrupted"]:
         yield "Warning", "the run was interrupted: figures cover what had finished by then"
+    if summary.get("circular_groups"):
+        yield "Warning", "the run was ended because it never would: figures cover what had finished by then"
     if summary.get("horizon_s") is not None:
         yield "Horizon", f"the run was cut at {summary['horizon_s']:g} s: figures cover what had finished by then"
     if summary["rejected"]:
         yield "Warning", f"{summary['rejected']} requests can never run: longer than the model's limit or the KV cache"
-    notes = summary["notes"]
+    notes = sorted(summary["notes"], key=lambda note: "is not validated" not in note)  # never among those left out
     for note in notes[:_MAX_NOTES]:
         yield "Note", note
     if len(notes) > _MAX_NOTES:

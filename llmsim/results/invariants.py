@@ -87,13 +87,39 @@ def _tokens(results: Results) -> str:
     emitted = r.emitted_tokens
     if int(emitted.sum(dtype=np.int64)) != int(results.counters["generation_tokens"].sum()):
         return "emitted and generated tokens differ"
-    wrong = np.flatnonzero((r.status == Status.FINISHED) & ((emitted < 1) | (emitted > workload.output_tokens)))
+    finished = np.flatnonzero(r.status == Status.FINISHED)
+    most = results.counters["max_model_len"][r.group[finished]] - workload.input_tokens[finished]
+    asked = np.minimum(workload.output_tokens[finished], most)
+    wrong = finished[(emitted[finished] != asked) | (asked < 1)]
     if len(wrong):
         return f"request {wrong[0]} emitted {emitted[wrong[0]]} of {workload.output_tokens[wrong[0]]} tokens"
+    unscheduled = unscheduled_tokens(results, finished)
+    if unscheduled != OK:
+        return unscheduled
     gaps = int(results.itl_counts.sum())
-    finished = emitted[r.status == Status.FINISHED].astype(np.int64)
-    expected = int((finished - 1).sum())
+    expected = int((emitted[finished].astype(np.int64) - 1).sum())
     return OK if gaps == expected else f"{gaps} inter-token latencies for {expected} tokens after the first"
+
+
+def unscheduled_tokens(results: Results, finished: Int64) -> str:
+    """Checks that every group scheduled what its requests needed, computed again or dropped, and nothing else.
+
+    `finished` are the rows of requests that finished. Returns OK, or the first group whose tokens do not add up.
+    A finished request needs all tokens but its last one computed; the others what they had computed when they left, or
+    when the run ended. What a request had when it first ran came from a cache or another group.
+    """
+    r, c = results.requests, results.counters
+    needed = results.workload.input_tokens[finished].astype(np.int64) + r.emitted_tokens[finished] - 1
+    due = np.zeros(len(results.groups), np.int64)
+    np.add.at(due, r.group[finished], needed)
+    due += c["open_tokens"] - c["started_with_tokens"] + c["recomputed_tokens"] + c["discarded_tokens"]
+    scheduled = c["scheduled_tokens"] + c["unlaunched_tokens"]
+    negative = (c["discarded_tokens"] < 0) | (c["started_with_tokens"] < 0)
+    wrong = np.flatnonzero((scheduled != due) | negative)
+    if len(wrong):
+        group = int(wrong[0])
+        return f"group {group} scheduled {scheduled[group]} tokens for {due[group]} that its requests needed"
+    return OK
 
 
 def _work(results: Results) -> str:

@@ -54,6 +54,7 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         "workload": {"source": results.workload.source, "requests": len(results.workload)},
         "notes": [*results.workload.notes, *info.get("notes", ()), *results.notes],
         "interrupted": results.interrupted,
+        "circular_groups": list(results.circular),
         "horizon_s": None if results.horizon_ps is None else results.horizon_ps / PS_PER_S,
     }
 

@@ -182,3 +182,39 @@ def test_tiers_that_nothing_goes_to_change_nothing(
         assert all(pool["written_chunks"] == 0 for pool in summary["kv_tiers"])
         found.append({key: value for key, value in summary.items() if key.endswith("_ms") or key == "duration"})
     assert found[0] == found[1] and len(found[0]) > 5
+
+
+MEDIA = ("CPU", "CXL", "SSD", "NVMEOF")
+
+
+def recalled_ttft_ms(folder: Path, medium: str, latency_ns: float, capsys: pytest.CaptureFixture[str]) -> float:
+    """Time to first token of a prompt whose KV, pushed out of the device by another one, comes back from `medium`."""
+    cluster = json.loads((ROOT / "cluster_config" / "h100_llama31_8b.json").read_text(encoding="utf-8"))
+    drive = {"mem_size": 3840, "read_bw": 14, "write_bw": 6, "read_latency": 80000, "write_latency": 10000}
+    cluster |= {"link_bw": 450, "link_latency": latency_ns, "storage": drive}
+    cluster["cxl_mem"] = {"mem_size": 512, "mem_bw": 64, "mem_latency": 250, "num_devices": 1}
+    cluster["nodes"][0] |= {"cpu_mem": {"mem_size": 512, "mem_bw": 256, "mem_latency": 0}, "storage": drive}
+    (folder / "cluster.json").write_text(json.dumps(cluster), encoding="utf-8")
+    prompts = [[1] * 2048, [2] * 2560, [1] * 2048]
+    lines = [
+        {"input_toks": len(ids), "output_toks": 2, "arrival_time_ns": i * 10**10, "input_tok_ids": ids}
+        for i, ids in enumerate(prompts)
+    ]
+    (folder / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    given = ["--cluster-config", str(folder / "cluster.json"), "--dataset", str(folder / "t.jsonl")]
+    options = ["--num-gpu-blocks-override", "170", "--max-model-len", "2688", "--cost-source", "roofline"]
+    storage = ["--prefix-storage", medium, "--kv-chunk-size", "1024", "--output", str(folder / "o.csv"), "--json"]
+    assert run_main([*given, *options, *storage]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert sum(pool["hit_tokens"] for pool in summary["kv_tiers"]) >= 1024
+    assert set(summary["invariants"].values()) == {"ok"}
+    return float(summary["mean_ttft_ms"])
+
+
+@pytest.mark.parametrize("medium", MEDIA)
+def test_a_recall_pays_link_latency_from_every_medium(
+    tmp_path: Path, medium: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One recall among three requests: their mean TTFT is later by a third of what the link is slower, exactly."""
+    fast, slow = (recalled_ttft_ms(tmp_path, medium, latency, capsys) for latency in (1e3, 1e6))
+    assert slow - fast == pytest.approx(0.999 / 3, abs=1e-6)

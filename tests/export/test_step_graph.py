@@ -12,6 +12,7 @@ import pytest
 from llmsim.cli import main
 from llmsim.cli.prepare import checked_options, prepare
 from llmsim.core import Workload
+from llmsim.export.chakra import read_trace
 from llmsim.export.step_chakra import rounded_ends_ps, rounded_us, write_chakra
 from llmsim.export.step_formats import as_dot, to_networkx
 from llmsim.export.step_graph import IterationGraph, iteration_graph
@@ -78,11 +79,15 @@ def test_flops_are_the_models(tmp_path: Path) -> None:
 def strict_us(folder: Path, executable: Path, scratch: Path) -> float:
     found = run_case(executable, folder, scratch)
     assert found.exit_code == 0, found.errors
-    ends = found.finish_ns()
-    assert len(set(ends)) == 1
-    end = ends[0]
-    assert end is not None
-    return end / 1000
+    ends = [end or 0 for end in found.finish_ns()]
+    busy = ends[:1] if idle_rank(folder) else ends
+    assert len(set(busy)) == 1 and max(ends) == busy[0]
+    return busy[0] / 1000
+
+
+def idle_rank(folder: Path) -> bool:
+    """Whether the traces are one device's, beside which one has nothing to do."""
+    return [node.name for node in read_trace(folder / "workload.1.et")] == ["idle"]
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4])
@@ -90,8 +95,6 @@ def test_the_strict_executor_takes_as_long_as_the_step_program(tmp_path: Path, t
     """Both by whole microseconds; the program's collectives by what the strict rules say of each alone."""
     executable = build_command()
     graph, _ = exported(tmp_path, tp, 3)
-    if tp == 1:  # the executor wants a network of two: the other rank has nothing to do
-        (tmp_path / "case" / "workload.1.et").write_bytes((tmp_path / "case" / "workload.0.et").read_bytes())
     whole = strict_us(tmp_path / "case", executable, tmp_path)
     expected, alone = 0.0, {}
     for node in graph.of_rank(0):
@@ -107,6 +110,23 @@ def test_the_strict_executor_takes_as_long_as_the_step_program(tmp_path: Path, t
         expected += alone[key]
     assert whole == pytest.approx(expected, abs=1e-6 * len(graph.nodes))
     assert len(alone) == (0 if tp == 1 else 2)
+
+
+@pytest.mark.parametrize("rules", ["default", "strict"])
+@pytest.mark.parametrize("model", [LLAMA, "openai/gpt-oss-20b", "Qwen/Qwen3-8B"])
+@pytest.mark.parametrize("iteration", [0, 4, 9])
+def test_a_step_of_one_device_runs_as_documented(tmp_path: Path, model: str, iteration: int, rules: str) -> None:
+    """As long as the graph in whole microseconds; under strict rules an operator of none takes 1 ns."""
+    executable = build_command()
+    graph, _ = exported(tmp_path, 1, iteration, model)
+    found = run_case(executable, tmp_path / "case", tmp_path, rules=rules)
+    assert found.exit_code == 0, found.errors
+    whole_us = [rounded_us(node) for node in graph.nodes]
+    if rules == "default":
+        assert max(end or 0 for end in found.finish_ps()) == sum(whole_us) * 10**6
+    else:
+        assert max(end or 0 for end in found.finish_ns()) == sum(us * 1000 or 1 for us in whole_us)
+    assert max(rounded_ends_ps(graph).values()) == sum(whole_us) * 10**6
 
 
 DOMAINS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pd import MS, PER_TOKEN, PS_PER_S, STEP, Cluster, gather_ps, run, schedule
+from token_balance import token_balance
 
 from llmsim import _native
 
@@ -78,6 +79,7 @@ def check(requests: list[tuple[int, int, int]], cluster: Cluster, sim: Any, impa
     assert c["finished"].sum() == done.sum() <= c["handed_over"].sum()
     assert c["cancelled"].sum() == gone.sum() and (impatient or c["handed_over"].sum() == done.sum())
     assert c["generation_tokens"].sum() == r["emitted_tokens"].sum()
+    assert token_balance(sim, prompts.tolist()) == "ok"
     check_bytes(prompts, cluster, sim, done)
     chain = (
         r["arrival_ps"], r["queued_ps"], r["scheduled_ps"], h["prefill_end_ps"], h["decode_scheduled_ps"],

@@ -41,11 +41,13 @@ def run(
     pool_bytes_per_s: int = 10**9,
     stripes: int = 0,
     stripes_depth: int = 0,
+    way_out: int = 0,
 ) -> Any:
     """Rows of (arrival in ps, prompt, output); every group has the pools of `capacity_chunks`, in order of lookup.
 
     `storage`: queue depth, read and write latency of every pool; 0 operations at once is a memory. With `stripes` the
-    first level is one memory of so many devices, each with `pool_bytes_per_s`, over which KV is spread.
+    first level is one memory of so many devices, each with `pool_bytes_per_s`, over which KV is spread. `way_out` is
+    the latency of the cluster's link that what leaves a pool crosses.
     """
     n = len(requests)
     columns = np.array(requests, np.int64).reshape(n, 3)
@@ -62,14 +64,20 @@ def run(
         [fabric.add_place(0, (fabric.add_link(10**9, 0),) * 2, (-1, -1)) for _ in range(ranks)] for _ in range(groups)
     ]
     lists: list[list[int]] = [[] for _ in range(groups)]
-    pool_place = [fabric.add_place(0, (fabric.add_link(pool_bytes_per_s, 0),) * 2, (-1, -1)) for _ in range(stripes)]
+
+    def add_memory() -> int:
+        both = (fabric.add_link(pool_bytes_per_s, 0),) * 2
+        place: int = fabric.add_place(0, both, (-1, -1), near_latency_ps=way_out)
+        return place
+
+    pool_place = [add_memory() for _ in range(stripes)]
     if stripes:
         config.stripe(len(pool_place) + groups * ranks, pool_place)  # the next place
     for level, chunks in enumerate(capacity_chunks):
         for owner in range(1 if shared else groups):
             striped = stripes and level == 0
             if not striped or owner == 0:
-                place = fabric.add_place(0, (fabric.add_link(pool_bytes_per_s, 0),) * 2, (-1, -1))
+                place = add_memory()
             size, how = chunks * CHUNK * BYTES * ranks, (stripes_depth, 0, 0) if striped else storage
             pool = config.add_pool(f"{level}.{owner}", size, getattr(_native.TierEviction, eviction), place, *how)
             for group in range(groups) if shared else (owner,):
@@ -205,6 +213,27 @@ def test_a_storage_device_serves_so_many_operations_at_once() -> None:
         assert sim.requests()["finish_ps"][1] == LATER + expected + step(4)
         pool = sim.kv_tiers()[0]
         assert pool["operations"] == 4 and pool["queued_operations"] == (2 if depth == 1 else 0)
+
+
+@pytest.mark.parametrize("parks", [False, True])
+@pytest.mark.parametrize("stripes", [0, 4])
+@pytest.mark.parametrize("storage", [(0, 0, 0), (4, 10**6, 0)])
+def test_a_recall_pays_the_latency_of_its_link(parks: bool, stripes: int, storage: tuple[int, int, int]) -> None:
+    """Once for chunks that are read at once; a write pays it on the device's way out, which has none here."""
+    rows, keys, latency = [(0, 20, 1), (LATER, 20, 1)], [SAME, SAME], 7 * 10**9
+    given = {"keys": keys, "groups": 2, "parks": parks, "stripes": stripes, "storage": storage}
+    at_once, late = (run(rows, **given, way_out=way).requests()["finish_ps"] for way in (0, latency))
+    assert (late - at_once).tolist() == [0, latency]
+
+
+def test_what_a_pool_hands_to_the_next_pays_the_latency_of_its_link() -> None:
+    """The pool of one chunk gives its first one to the next pool, which is the last thing that happens."""
+    rows, latency = [(0, 16, 1), (LATER, 17, 1), (2 * LATER, 30, 1)], 10**13
+    given = {"keys": [SAME, SAME, []], "write": "BACK", "blocks": 10, "capacity_chunks": (1, 100)}
+    at_once, late = (run(rows, **given, way_out=way) for way in (0, latency))
+    assert late.kv_tiers()[1]["written_chunks"] == 1
+    assert late.now_ps > latency > at_once.now_ps
+    assert (late.requests()["finish_ps"] == at_once.requests()["finish_ps"]).all()
 
 
 def test_a_load_begins_when_the_blocks_it_takes_have_been_written_back() -> None:

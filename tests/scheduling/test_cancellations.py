@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_nothing_lost import build_options, options_strategy, requests_strategy
 from tiny import MS, SCHEDULERS, Options, run, schedule
+from token_balance import token_balance
 
 FINISHED, REJECTED, CANCELLED = 3, 4, 5
 
@@ -114,6 +115,7 @@ def test_nothing_is_lost_with_cancellations(
     assert c["running"][0] == c["waiting"][0] == 0 and not c["idle_with_work"].any()
     assert c["free_blocks"][0] == options.blocks - 1 and c["pool_consistent"].all()
     assert c["recomputed_tokens"][0] >= 0 and (c["recomputed_tokens"][0] == 0 or c["preemptions"][0] > 0)
+    assert token_balance(sim, [tokens for _, tokens, _ in requests]) == "ok"
     done, dropped = status == FINISHED, status == CANCELLED
     output = np.array([o for _, _, o in requests])
     assert (r["emitted_tokens"][done] == output[done]).all() and (r["emitted_tokens"][dropped] < output[dropped]).all()

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tiny import OTHERS, PIPELINED, WHOLE_PROMPTS, Options, run
+from token_balance import token_balance
 
 from llmsim import _native
 
@@ -122,6 +123,7 @@ def test_nothing_is_lost_whatever_meets(seed: int) -> None:
         steps = sim.steps()
         assert (steps["tokens"] <= options.budget).all() and (steps["sequences"] <= options.max_seqs).all()
         check_gaps(sim, done, answers)
+        assert token_balance(sim, [prompt for _, prompt, _ in rows]) == "ok", number
         if options.scheduler == "vllm_v1":
             options.extra["every_step_in_full"] = True
         again = run(rows, options)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import PIPELINED, SCHEDULERS, WHOLE_PROMPTS, Options, run
+from tiny import PIPELINED, SCHEDULERS, WHOLE_PROMPTS, Options, built, run
+from token_balance import token_balance
 
 from llmsim import _native
 
@@ -88,6 +89,7 @@ def check(requests: list[tuple[int, int, int]], options: Options, *, drafts: int
         assert 0 <= surplus <= int(c["drafted_tokens"][0]) + behind
     else:
         assert surplus == 0
+    assert token_balance(sim, [tokens for _, tokens, _ in requests]) == "ok"
     victims = sim.schedule(0)["preempted_request"]
     assert (np.bincount(victims, minlength=len(requests)) == r["preemptions"]).all()
     assert len(victims) == int(c["preemptions"][0])
@@ -107,6 +109,24 @@ def test_nothing_is_lost_under_any_pressure(
     scheduler: str, requests: list[tuple[int, int, int]], drawn: dict[str, Any], seed: int
 ) -> None:
     check(requests, build_options(scheduler, drawn, requests, seed))
+
+
+@pytest.mark.parametrize("scheduler", [*SCHEDULERS, "vllm_v1 prefill first"])
+@settings(max_examples=30, deadline=None)
+@given(requests=requests_strategy, drawn=options_strategy, seed=st.integers(0, 2**32))
+def test_tokens_add_up_between_any_two_events(
+    scheduler: str, requests: list[tuple[int, int, int]], drawn: dict[str, Any], seed: int
+) -> None:
+    """Also of clients that give up: so an interrupted run keeps invariant 5."""
+    rng = np.random.default_rng(seed)
+    options = build_options(scheduler, drawn, requests, seed)
+    if rng.random() < 0.5:
+        options.timeout_ms = [float(rng.choice([-1, 5, 60])) for _ in requests]
+    sim = built(requests, options)  # type: ignore[arg-type]
+    ended = False
+    while not ended:
+        ended = sim.run(int(rng.integers(1, 40)))
+        assert token_balance(sim, [tokens for _, tokens, _ in requests]) == "ok"
 
 
 @settings(max_examples=150, deadline=None)
@@ -156,7 +176,7 @@ def test_prompts_first_do_not_trade_memory_with_decodes_for_ever() -> None:
 
 def test_schedulers_do_not_read_the_oracle() -> None:
     """Invariant 8, in every folder of the core: only stop rules and the KV guard ask for the answer's length."""
-    allowed = {"sequence_table.h", "group.cpp", "vllm_v1.cpp", "batch_builder.cpp"}
+    allowed = {"sequence_table.h", "group.cpp", "vllm_v1.cpp", "batch_builder.cpp", "sglang.cpp"}
     files = [p for p in sorted((ROOT / "llmsim" / "native").rglob("*")) if p.suffix in (".h", ".cpp")]
     readers = {path.name for path in files if "max_tokens(" in path.read_text(encoding="utf-8")}
     assert readers == allowed

@@ -113,8 +113,25 @@ def test_sglang_admits_by_what_the_running_may_still_write() -> None:
     small = Options("sglang", block_size=4, blocks=11)
     assert schedule(run(requests, replace(small, extra={"sglang_new_tokens": 4})))[0] == [(0, 4, 0), (1, 8, 0)]
     # 40 tokens of cache: 8 + 20 + a page do not go beside 4 and what request 0 may write, whatever it will
-    careful = schedule(run(requests, replace(small, extra={"sglang_new_tokens": 20})))
+    unknown = {"sglang_new_tokens": 20, "ends_foreseen": False}
+    careful = schedule(run(requests, replace(small, extra=unknown)))
     assert careful == [[(0, 4, 0)], [(0, 1, 4)], [(0, 1, 5)], [(0, 1, 6)], [(1, 8, 0)]]
+
+
+@pytest.mark.parametrize("clip", [4, 20, 4096])
+def test_sglang_counts_on_no_more_than_a_request_may_write(clip: int) -> None:
+    """A clip beyond the requests' own limits is no reason to wait: as with a clip of the longest of them."""
+    requests = [(0.0, 4, 4), (0.0, 8, 1)]
+    options = Options("sglang", block_size=4, blocks=11, extra={"sglang_new_tokens": clip})
+    assert schedule(run(requests, options))[0] == [(0, 4, 0), (1, 8, 0)]
+
+
+def test_sglang_counts_on_no_more_than_the_clip_of_a_long_answer() -> None:
+    """Of 40 tokens of cache request 0 may fill all but 4: request 1 waits for it, unless the clip hides that."""
+    requests = [(0.0, 4, 36), (0.0, 8, 1)]
+    for clip, together in ((4, True), (4096, False)):
+        options = Options("sglang", block_size=4, blocks=11, extra={"sglang_new_tokens": clip})
+        assert (len(schedule(run(requests, options))[0]) == 2) == together
 
 
 def test_sglang_retracts_the_longest_prompt_of_the_shortest_answers_to_the_end_of_the_queue() -> None:

@@ -98,6 +98,17 @@ def configuration(options: Options) -> Any:
 
 def run(requests: list[tuple[float, int, int]], options: Options) -> Any:
     """Runs (arrival in ms, or -1 for a later call, input, output) rows, in order of arrival, to the end."""
+    sim = built(requests, options)
+    for _ in range(MOST_EVENTS // 10_000):
+        if sim.run(10_000):
+            return sim
+    raise AssertionError(
+        f"no end after {MOST_EVENTS} events: {sim.num_finished} of {len(requests)} requests have finished"
+    )
+
+
+def built(requests: list[tuple[float, int, int]], options: Options, policies: Any = None) -> Any:
+    """The simulation of the same rows before its first event; `policies` are a scheduler's from outside."""
     n = len(requests)
     keys = options.keys or [[] for _ in range(n)]
     sim = _native.Simulation(
@@ -112,19 +123,17 @@ def run(requests: list[tuple[float, int, int]], options: Options) -> Any:
     group = _native.GroupConfig()
     group.depth, group.api_latency_ps = options.depth, round(options.api_latency_ms * MS)
     group.api_latency_per_token_ps = round(options.api_latency_per_token_ms * MS)
+    scheduler = configuration(options)
     sim.add_group(
-        group, configuration(options), program(options.budget, options.max_seqs, options.per_token_ms),
-        record_steps=True, record_schedule=True,
+        group, scheduler if policies is None else scheduler.with_policies(policies),
+        program(options.budget, options.max_seqs, options.per_token_ms), record_steps=True, record_schedule=True,
     )  # fmt: skip
     if options.timeout_ms or options.cancel_tokens:
         patience = [round(ms * MS) if ms >= 0 else -1 for ms in options.timeout_ms]
         sim.set_patience(np.array(patience, np.int64), np.array(options.cancel_tokens, np.int32))
     if options.clients:
         sim.set_closed_loop(options.clients, np.array([round(ms * MS) for ms in options.think_ms], np.int64))
-    for _ in range(MOST_EVENTS // 10_000):
-        if sim.run(10_000):
-            return sim
-    raise AssertionError(f"no end after {MOST_EVENTS} events: {sim.num_finished} of {n} requests have finished")
+    return sim
 
 
 def schedule(sim: Any) -> list[Step]:

@@ -105,6 +105,7 @@ void BatchBuilder::admit_arrived() {
     running_.push_back(request);
     s.status = static_cast<std::uint8_t>(Status::kRunning);
     s.num_computed = s.num_tokens - 1;
+    counters_.started_with_tokens += s.num_computed;
   }
 }
 

@@ -24,6 +24,7 @@ struct BatchingConfig {
   QueueConfig queue;
   KvCacheConfig kv;
   std::int32_t sglang_new_tokens = 4096;         // answer length assumed by admission, at most
+  bool ends_foreseen = true;                     // sglang: answers are as long as their requests allow (max_new_tokens)
   std::int32_t sglang_reserved_tokens = 512;     // of a decode group, for each request that it holds
   std::int32_t mlfq_levels = 6;                  // quantum of level i: 2^i iterations
   std::int32_t mlfq_tokens_per_iteration = 256;  // prompt tokens that take as long as one decode step

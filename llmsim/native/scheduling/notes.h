@@ -14,12 +14,13 @@ inline void note_hit(const Sequence& s, std::int64_t hit, BuilderCounters& count
   counters.prefix_hit_tokens += hit;
 }
 
-// It runs from now on, and `cached` tokens of it are not computed in its group; of a prompt that another group computed
-// (`prompt_elsewhere`), none count.
+// It runs from now on with s.num_computed tokens, `cached` of which are not computed in its group; of a prompt that
+// another group computed (`prompt_elsewhere`), none count.
 inline void note_start(RequestId request, const Sequence& s, Ps now, std::int32_t cached, bool prompt_elsewhere,
                        RequestLog& log, BuilderCounters& counters) {
   if (log.scheduled[request] == kNever) {
     log.first_scheduled(request, now, cached);
+    counters.started_with_tokens += s.num_computed;
     if (!prompt_elsewhere) counters.prompt_tokens += s.prompt_tokens;
   }
   if (s.epoch > 0) counters.recomputed_tokens -= cached;
@@ -28,6 +29,7 @@ inline void note_start(RequestId request, const Sequence& s, Ps now, std::int32_
 // Its blocks are gone and everything is computed again; it waits.
 inline void note_preemption(RequestId request, Sequence& s, RequestLog& log, BuilderCounters& counters) {
   counters.recomputed_tokens += s.num_computed;
+  counters.furthered += s.num_computed > s.lost_to;
   s.lost_to = std::max(s.lost_to, s.num_computed);
   ++counters.preemptions;
   log.preempted(request);

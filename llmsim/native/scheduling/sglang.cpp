@@ -27,24 +27,25 @@ void Sglang::take_over(Ps now) {
     const Sequence& s = sequences_[request];
     if (!s.remote_kv) return;
     kv_.find_hits(request, hits_);
-    if (!room_to_take_over(s) || !kv_.fits(s, s.num_tokens, hits_, 0)) return;
+    if (!room_to_take_over(request) || !kv_.fits(s, s.num_tokens, hits_, 0)) return;
     park(request);
   }
 }
 
-bool Sglang::room_to_take_over(const Sequence& s) const {
+bool Sglang::room_to_take_over(RequestId candidate) const {
+  const Sequence& s = sequences_[candidate];
   const std::int64_t held = num_running() + num_parked();
   if (held == 0) return true;  // as it fits at all
   std::int64_t retractable = 0, longest = 0;
   for (const RequestId request : running_) retractable += sequences_[request].num_tokens;
   for (const RequestId request : running_) {
-    const Sequence& other = sequences_[request];
-    longest = std::max(longest, other.num_tokens + new_tokens_left(other) - retractable);
+    const std::int64_t whole = sequences_[request].num_tokens + new_tokens_left(request);
+    longest = std::max(longest, whole - retractable);
   }
   const std::int64_t reserved = config_.sglang_reserved_tokens * held;
   const std::int64_t free = std::int64_t{kv_.pool().num_free()} * config_.kv.block_size - std::max(reserved, longest);
   const std::int64_t taken = s.num_tokens - static_cast<std::int64_t>(hits_.size()) * config_.kv.block_size;
-  return std::max(taken + config_.sglang_reserved_tokens, taken + new_tokens_left(s) - retractable) <= free;
+  return std::max(taken + config_.sglang_reserved_tokens, taken + new_tokens_left(candidate) - retractable) <= free;
 }
 
 void Sglang::schedule_prompts(Ps now, Batch& batch) {
@@ -61,7 +62,7 @@ void Sglang::schedule_prompts(Ps now, Batch& batch) {
     const Sequence& s = sequences_[request];
     if (s.remote_kv) return;
     const std::int32_t cached = find_cached(request);
-    const std::int64_t needed = s.num_tokens - cached + new_tokens_left(s) + config_.kv.block_size;
+    const std::int64_t needed = s.num_tokens - cached + new_tokens_left(request) + config_.kv.block_size;
     const std::int64_t free = std::int64_t{kv_.pool().num_free()} * config_.kv.block_size - promised;
     if (needed >= free && !running_.empty()) return;
     const std::int32_t tokens = std::min(s.num_tokens - cached, budget);
@@ -69,7 +70,7 @@ void Sglang::schedule_prompts(Ps now, Batch& batch) {
     waiting_.pop_front();
     running_.push_back(request);
     budget -= tokens;
-    promised += new_tokens_left(s);
+    promised += new_tokens_left(request);
   }
 }
 
@@ -117,21 +118,27 @@ void Sglang::raise_ratio() {
   for (const RequestId request : running_) {
     const Sequence& s = sequences_[request];
     emitted += s.emitted() + kRetractDecodeSteps;
-    possible += s.emitted() + new_tokens_left(s);
+    possible += s.emitted() + new_tokens_left(request);
   }
   ratio_ = std::min(kRatioUnit, emitted * kRatioUnit / possible);
 }
 
-std::int64_t Sglang::new_tokens_left(const Sequence& s) const {
+// SGLang: min(max_new_tokens - len(output_ids), CLIP_MAX_NEW_TOKENS). Where answers end with a token that only the
+// model knows, the trace holds no limit of the request, and the clip stands for it.
+std::int64_t Sglang::new_tokens_left(RequestId request) const {
+  const Sequence& s = sequences_[request];
   if (config_.hands_over) return 1 - s.emitted();
   const std::int64_t pool = std::int64_t{kv_.usable_blocks()} * config_.kv.block_size;
   const std::int64_t longest = std::min<std::int64_t>(config_.kv.max_model_len, pool) - s.prompt_tokens;
-  return std::max<std::int64_t>(0, std::min<std::int64_t>(config_.sglang_new_tokens, longest) - s.emitted());
+  const std::int64_t clip = config_.sglang_new_tokens;
+  if (!config_.ends_foreseen) return std::max<std::int64_t>(0, std::min(clip, longest) - s.emitted());
+  const std::int64_t limit = std::min<std::int64_t>(sequences_.max_tokens(request), longest);
+  return std::max<std::int64_t>(0, std::min(clip, limit - s.emitted()));
 }
 
 std::int64_t Sglang::tokens_promised() const {
   std::int64_t tokens = 0;
-  for (const RequestId request : running_) tokens += new_tokens_left(sequences_[request]);
+  for (const RequestId request : running_) tokens += new_tokens_left(request);
   return tokens * ratio_ / kRatioUnit;
 }
 

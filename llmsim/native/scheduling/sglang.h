@@ -3,10 +3,10 @@
 //
 // SGLang's: a step is either prompts or decodes, prompts first; one prompt at a time is cut to the budget
 // (chunked_prefill_size) and goes on before others start; admission estimates what the running requests will still
-// write, a share (new token ratio) of their possible answers, clipped at 4096 tokens, that starts at 0.7, falls by each
-// decode step to 0.098, and is reset when idle; a decode step that does not fit retracts the requests with the shortest
-// answers, the longest prompts first, to the end of the queue, and raises the ratio; the order is first come first
-// served, the default.
+// write, a share (new token ratio) of what max_new_tokens leaves of their answers, clipped at 4096 tokens, that starts
+// at 0.7, falls by each decode step to 0.098, and is reset when idle; a decode step that does not fit retracts the
+// requests with the shortest answers, the longest prompts first, to the end of the queue, and raises the ratio; the
+// order is first come first served, the default.
 //
 // Prefill and decode apart (python/sglang/srt/disaggregation): the prefill side counts on one token of an answer and
 // keeps its pages until they have been read. The decode side takes the pages of a whole prompt in order of arrival,
@@ -18,8 +18,8 @@
 //
 // Not SGLang's: the radix tree is the hash of pages (block size; 1 is SGLang's default), evicted page by page instead
 // of leaf by leaf, with prompts findable when scheduled instead of when computed, and a retracted request finds what is
-// left of its own pages; a prompt's pages are taken when it starts; no limit on the answer is known, so each may fill
-// the clip; no overlap with the previous step, no mixed chunks, no cache-aware order.
+// left of its own pages; a prompt's pages are taken when it starts; where answers end with a stop token, the limit is
+// not known, so each may fill the clip; no overlap with the previous step, no mixed chunks, no cache-aware order.
 #pragma once
 
 #include "scheduling/batch_builder.h"
@@ -35,14 +35,15 @@ class Sglang final : public BatchBuilder {
   void schedule_prompts(Ps now, Batch& batch);
   // Decode groups: whose KV is there runs, and others get their pages.
   void take_over(Ps now);
-  bool room_to_take_over(const Sequence& s) const;
+  bool room_to_take_over(RequestId candidate) const;
   // Whether the step of a running request is one of its prompt; what came from elsewhere has none.
   bool computes_prompt(const Sequence& s) const;
   void schedule_decodes(Batch& batch);
   std::int32_t blocks_for_decodes() const;
   void retract(Batch& batch);
   void raise_ratio();
-  std::int64_t new_tokens_left(const Sequence& sequence) const;
+  // Tokens that its answer may still grow by, as far as admission counts on them.
+  std::int64_t new_tokens_left(RequestId request) const;
   std::int64_t tokens_promised() const;
 
   static constexpr std::int64_t kRatioUnit = 1'000'000;

@@ -197,14 +197,19 @@ void VllmV1::complete(const Batch& batch, std::vector<RequestId>& finished) {
 void VllmV1::receive(const Item& item, std::int32_t drafts_after, std::vector<RequestId>& finished) {
   Sequence& s = sequences_[item.request];
   const auto status = static_cast<Status>(s.status);
-  if (status == Status::kFinished || status == Status::kCancelled) return;
   const bool current = s.epoch == item.epoch;
+  if (status == Status::kFinished && current) counters_.discarded_tokens += item.tokens;
+  if (status == Status::kFinished || status == Status::kCancelled) return;
   if (config_.hands_over && !current) return;
   const SpeculationConfig& speculation = config_.speculation;
   const std::int32_t accepted =
       item.drafts == 0 || item.padded ? 0 : speculation.acceptance.accepted(item.request, s.emitted(), item.drafts);
   const std::int32_t rejected = item.drafts - accepted;  // these roll back
-  if (s.num_computed > 0) s.num_computed -= rejected;
+  counters_.discarded_tokens += rejected;
+  if (s.num_computed > 0) {
+    s.num_computed -= rejected;
+    if (!current) counters_.discarded_tokens += rejected;  // what it has computed since is rolled back, too, as in vLLM
+  }
   if (s.num_in_flight > 0) s.num_in_flight -= rejected;
   if (current) kv_.computed(item.request, item.computed_before, item.computed_before + item.tokens - rejected);
   if (!item.emits) return;
@@ -216,6 +221,7 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after, std::vector<Re
     stopped = stops(item.request, s);
   }
   if (config_.async_scheduling) s.num_in_flight -= count;
+  counters_.discarded_tokens += 1 + accepted - count;
   if (!current) counters_.recomputed_tokens -= rejected + 1 + accepted - count;  // lost, and not needed again
   if (item.drafts > 0) {
     counters_.speculation.add(item.drafts, accepted);

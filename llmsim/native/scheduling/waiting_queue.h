@@ -53,7 +53,7 @@ class WaitingQueue {
     return std::get<2>(sorted_.empty() ? *late_.begin() : *sorted_.begin());
   }
   void push_back(RequestId request) {
-    if (config_.order == QueueOrder::kKeyed) keys_[request] = config_.key(view_of(sequences_, request));
+    if (config_.order == QueueOrder::kKeyed) ask_key(request);
     if (config_.order == QueueOrder::kFcfs) {
       listed_.push_back(request);
     } else {
@@ -102,6 +102,16 @@ class WaitingQueue {
         return {keys_.at(request), s.arrival, request};
       default:
         return {s.priority, s.arrival, request};
+    }
+  }
+  // A request whose key cannot be had because its policy was interrupted is in the queue nevertheless.
+  void ask_key(RequestId request) {
+    keys_[request] = 0;
+    try {
+      keys_[request] = config_.key(view_of(sequences_, request));
+    } catch (...) {
+      sorted_.insert(entry(request));
+      throw;
     }
   }
   Entry late_entry(RequestId request) const { return {0, sequences_[request].arrival, request}; }
