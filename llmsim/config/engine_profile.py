@@ -12,6 +12,18 @@ from llmsim.config.errors import InputError, nearest
 from llmsim.config.units import BYTES_PER_GIB
 
 DEFAULT_PROFILE = "vllm-0.24"
+EVERY_ARCHITECTURE = "*"
+"""In a profile's list of architectures: all of them."""
+V2_FEATURES = (
+    "prefill context parallelism",
+    "sequence parallelism",
+    "drafts by eagle3",
+    "drafts by ngram",
+    "drafts by draft_model",
+    "drafts from one pass",
+    "drafts by the size of the batch",
+)
+"""Features that a version of Model Runner V2 may lack."""
 _FOLDER = Path(__file__).resolve().parents[1] / "presets" / "engines"
 
 
@@ -82,6 +94,22 @@ class MemoryRules:
 
 
 @dataclass(frozen=True)
+class V2RunnerRules:
+    """What vLLM's Model Runner V2 runs; it keeps one batch more in flight than there are pipeline stages."""
+
+    architectures: tuple[str, ...] = ()
+    """Names of `architectures` in config.json; EVERY_ARCHITECTURE stands for all of them."""
+    lacks: tuple[str, ...] = ()
+    """Features of `V2_FEATURES` that the runner does not run."""
+    alone: bool = False
+    """Model Runner V1 does not run asynchronous pipeline stages in this version."""
+
+    def takes(self, architectures: tuple[str, ...]) -> bool:
+        """Whether the runner is the default for a model of these architectures."""
+        return EVERY_ARCHITECTURE in self.architectures or any(name in self.architectures for name in architectures)
+
+
+@dataclass(frozen=True)
 class EngineProfile:
     """One engine version; immutable."""
 
@@ -101,8 +129,7 @@ class EngineProfile:
     eager_launch_ns: int = 0
     async_stages: bool = False
     """Pipeline stages schedule asynchronously, too."""
-    v2_architectures: tuple[str, ...] = ()
-    """Of `config.json`, those that its Model Runner V2 runs, which keeps a batch more than stages in flight."""
+    v2_runner: V2RunnerRules = V2RunnerRules()
     pads_new_decodes: bool = False
     """With drafts, a request that starts with one token takes as many as a verification, or waits for room for them."""
     lone_prompt_uncapped: bool = False
@@ -149,9 +176,17 @@ def load_profile(name: str) -> EngineProfile:
         options=tuple(data.get("schedule", {}).get("options", ())),
         second_token_budget=data.get("schedule", {}).get("second_token_budget", False),
         async_stages=data.get("schedule", {}).get("async_stages", False),
-        v2_architectures=tuple(data.get("schedule", {}).get("v2_architectures", ())),
+        v2_runner=_v2_runner(data.get("schedule", {}).get("v2_runner", {})),
         pads_new_decodes=data.get("schedule", {}).get("pads_new_decodes", False),
         lone_prompt_uncapped=data.get("schedule", {}).get("lone_prompt_uncapped", False),
+    )
+
+
+def _v2_runner(entry: Mapping[str, Any]) -> V2RunnerRules:
+    unknown = [name for name in entry.get("lacks", ()) if name not in V2_FEATURES]
+    assert not unknown, f"an engine profile names unknown features: {unknown}"
+    return V2RunnerRules(
+        tuple(entry.get("architectures", ())), tuple(entry.get("lacks", ())), entry.get("alone", False)
     )
 
 

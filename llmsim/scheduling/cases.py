@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from llmsim import _native
+from llmsim.config.engine_profile import DEFAULT_PROFILE, load_profile
 from llmsim.core import PS_PER_US
 
 STEP_PS = 5_000 * PS_PER_US
@@ -99,7 +100,7 @@ def scheduler_config(case: Case) -> "_native.VllmV1Config":
     by_priority = config.get("policy", "fcfs") == "priority"
     native.order = _native.QueueOrder.PRIORITY if by_priority else _native.QueueOrder.FCFS
     native.speculation = speculation(case)
-    native.limits.prefill_schedule_interval = config.get("prefill_schedule_interval", 1)
+    _set_limits(native.limits, case)
     kv = _native.KvCacheConfig()
     kv.num_blocks = config["num_gpu_blocks"]
     kv.block_size = config.get("block_size", 16)
@@ -112,6 +113,18 @@ def scheduler_config(case: Case) -> "_native.VllmV1Config":
         kv.tables = tables
     native.kv = kv
     return native
+
+
+def _set_limits(limits: "_native.StepLimits", case: Case) -> None:
+    """Sets the limits of a step by the rules of the release that resolved the case; a recording names none (0.24)."""
+    config, resolved = case["config"], case["resolved"]
+    profile = load_profile(resolved.get("engine_profile", DEFAULT_PROFILE))
+    limits.prefill_schedule_interval = config.get("prefill_schedule_interval", 1)
+    limits.lone_prompt_uncapped = profile.lone_prompt_uncapped
+    limits.pads_new_decodes = profile.pads_new_decodes
+    if profile.second_token_budget:
+        limits.input_budget = config["max_num_batched_tokens"]
+        limits.draft_slots = resolved["draft_slots"]
 
 
 def speculation(case: Case) -> "_native.SpeculationConfig":

@@ -17,6 +17,10 @@ from llmsim.scheduling.cases import Case, by_arrival, output_token, prompt_token
 from llmsim.scheduling.vllm_platform import prepare, prepare_runner, write_model
 
 
+RELEASES = {"0.24": "vllm-0.24", "0.33": "vllm-0.33"}
+"""Release of vLLM whose scheduler runs in this loop -> the engine profile with its rules."""
+
+
 def installed_version() -> str | None:
     """The version of the vLLM that would be used, or None."""
     try:
@@ -27,11 +31,23 @@ def installed_version() -> str | None:
         return None
 
 
+def engine_profile_of(version: str) -> str:
+    """The engine profile whose rules an installed vLLM follows; InputError names the versions that run here."""
+    release = ".".join(version.split(".")[:2])
+    if release in RELEASES:
+        return RELEASES[release]
+    raise InputError(
+        f"vLLM {version} is installed, but this version of llmsim runs the schedulers of vLLM "
+        f"{' and '.join(RELEASES)} only; install one of them, as in pip install vllm=={next(reversed(RELEASES))}.0"
+    )
+
+
 def resolve(case: Case) -> tuple[Any, Any]:
     """vLLM's own configuration object for a case's `config`, and its scheduler.
 
-    Raises InputError with vLLM's reason when it refuses the options.
+    Raises InputError for a release of vLLM that does not run here, and with vLLM's reason when it refuses the options.
     """
+    engine_profile_of(installed_version() or "none")
     prepare()
     config = case["config"]
     options: dict[str, Any] = {
@@ -116,6 +132,7 @@ def _layer(vllm_config: Any, window: int) -> Any:
 
 def resolved_part(vllm_config: Any, scheduler: Any) -> Case:
     """What the engine made of the options, in the form of a recorded case."""
+    drafts = vllm_config.speculative_config
     return {
         "max_num_scheduled_tokens": scheduler.max_num_scheduled_tokens,
         "max_concurrent_batches": vllm_config.max_concurrent_batches,
@@ -126,6 +143,8 @@ def resolved_part(vllm_config: Any, scheduler: Any) -> Case:
         "use_eagle": scheduler.use_eagle,
         "reserve_full_isl": scheduler.scheduler_reserve_full_isl,
         "watermark": vllm_config.scheduler_config.watermark,
+        "draft_slots": 0 if drafts is None else drafts.max_num_new_slots_for_drafting,
+        "engine_profile": engine_profile_of(installed_version() or "none"),
     }
 
 
@@ -255,9 +274,8 @@ class VllmScheduler:
         return bool(self._speculation.proposes(row, self._sampled[row]))
 
     def gauges(self) -> tuple[int, int, int]:
-        scheduler = self._scheduler
-        waiting = len(scheduler.waiting) + len(scheduler.skipped_waiting)
-        return len(scheduler.running), waiting, scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        running, waiting = self._scheduler.get_request_counts()  # their queues differ between releases
+        return running, waiting, self._scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
 
 
 def _block_hasher(vllm_config: Any) -> Callable[..., Any] | None:

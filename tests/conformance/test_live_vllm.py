@@ -1,10 +1,18 @@
 """The installed vLLM's scheduler in our loop (skipped without it), and the cases that the comparison draws."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from llmsim.cli import main
+from llmsim.config.engine_profile import profile_names
+from llmsim.config.errors import InputError
+from llmsim.scheduling.cases import scheduler_config
 from llmsim.scheduling.random_cases import random_case
-from llmsim.scheduling.vllm_live import installed_version
+from llmsim.scheduling.vllm_live import RELEASES, VllmScheduler, engine_profile_of, installed_version
 
 
 def test_random_cases_repeat_and_cover_the_options() -> None:
@@ -24,10 +32,87 @@ def test_random_cases_repeat_and_cover_the_options() -> None:
             assert blocks < case["config"]["num_gpu_blocks"]
 
 
-@pytest.mark.skipif(installed_version() is None, reason="vLLM is not installed (extra llmsim[vllm])")
+@pytest.mark.skipif(not str(installed_version()).startswith("0.24"), reason="vLLM 0.24 is not installed")
 def test_five_random_cases_are_identical(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["conformance", "vllm", "--cases", "5", "--requests", "60"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("5/5 cases identical")
+
+
+class Queues:
+    """A double of vLLM's scheduler with the attributes that `gauges` reads, under the names of one release."""
+
+    def __init__(self, release: str, running: int, waiting: int, aside: int) -> None:
+        self.num_spec_tokens = 0
+        self.running, self.waiting = [0] * running, [0] * waiting
+        self._aside = "skipped_waiting" if release == "0.24" else "kv_holding_waiting"
+        setattr(self, self._aside, [0] * aside)
+        pool = SimpleNamespace(get_num_free_blocks=lambda: 7)
+        self.kv_cache_manager = SimpleNamespace(block_pool=pool)
+
+    def get_request_counts(self) -> tuple[int, int]:
+        return len(self.running), len(self.waiting) + len(getattr(self, self._aside))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@given(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5))
+@settings(derandomize=True)
+def test_gauges_count_whom_a_release_keeps_apart(release: str, running: int, waiting: int, aside: int) -> None:
+    """0.33 has no queue `skipped_waiting`; requests that wait outside of `waiting` count in every release."""
+    options = SimpleNamespace(async_scheduling=False)
+    config = SimpleNamespace(scheduler_config=options, cache_config=SimpleNamespace(enable_prefix_caching=False))
+    queues = Queues(release, running, waiting, aside)
+    assert hasattr(queues, "skipped_waiting") == (release == "0.24")
+    assert VllmScheduler([], config, queues, None).gauges() == (running, waiting + aside, 7)
+
+
+VERSIONS = st.builds(
+    lambda major, minor, rest: f"{major}.{minor}{rest}",
+    st.integers(0, 2), st.integers(0, 60), st.sampled_from([".0", ".1", ".0rc1", ".2.post1", ".0+cu130", ""]),
+)  # fmt: skip
+
+
+@given(VERSIONS | st.sampled_from(["0.1.dev19262", "none", ""]))
+@settings(derandomize=True)
+def test_a_release_runs_by_its_profile_or_is_refused_with_those_that_run(version: str) -> None:
+    release = ".".join(version.split(".")[:2])
+    if release in RELEASES:
+        assert engine_profile_of(version) == f"vllm-{release}" and engine_profile_of(version) in profile_names()
+        return
+    with pytest.raises(InputError) as refused:
+        engine_profile_of(version)
+    for word in (version, *RELEASES):
+        assert word in str(refused.value)
+
+
+@pytest.mark.parametrize("version", ["0.28.0", "0.23.1", "0.34.0", "1.0.0"])
+def test_both_verbs_refuse_an_unknown_release(
+    version: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in ("vllm_live", "vllm_installed"):
+        monkeypatch.setattr(f"llmsim.scheduling.{module}.installed_version", lambda: version)
+    run = ["run", "--cluster-config", "cluster_config/h100_llama31_8b.json", "--dataset", "dataset/example_10.jsonl"]
+    for arguments in (["conformance", "vllm"], [*run, "--scheduler", "vllm", "--cost-source", "roofline"]):
+        assert main(arguments) == 2
+        shown = capsys.readouterr()
+        assert shown.out == "" and f"vLLM {version} is installed" in shown.err and "0.24 and 0.33" in shown.err
+
+
+def a_case(**resolved: Any) -> dict[str, Any]:
+    config = {"max_num_seqs": 4, "max_num_batched_tokens": 96, "num_gpu_blocks": 50, "max_model_len": 64}
+    known = {"max_num_scheduled_tokens": 96, "reserve_full_isl": True, "watermark": 0.0, "num_spec_tokens": 2,
+             "num_lookahead_tokens": 2}  # fmt: skip
+    return {"config": config, "resolved": known | resolved}
+
+
+def test_a_case_takes_the_limits_of_the_release_that_resolved_it() -> None:
+    """A recording names no release: it is of 0.24, which has no second budget."""
+    old, same = scheduler_config(a_case()), scheduler_config(a_case(engine_profile="vllm-0.24", draft_slots=1))
+    new = scheduler_config(a_case(engine_profile="vllm-0.33", draft_slots=1))
+    for one in (old, same):
+        assert (one.limits.input_budget, one.limits.draft_slots) == (0, 0)
+        assert not one.limits.pads_new_decodes and not one.limits.lone_prompt_uncapped
+    assert (new.limits.input_budget, new.limits.draft_slots) == (96, 1)
+    assert new.limits.pads_new_decodes and new.limits.lone_prompt_uncapped
 
 
 def test_without_vllm_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -164,6 +164,48 @@ def test_the_model_says_which_runner_stages_have_by_default(tmp_path: Path) -> N
     assert "lock-step" in lowered(together).groups[0].engine.origin["async_scheduling"]
 
 
+def test_0_33_runs_stages_of_every_architecture_by_model_runner_v2(tmp_path: Path) -> None:
+    """In 0.24 six architectures; in 0.33 the layout and the drafts alone decide."""
+    path = Path(model(tmp_path, experts=8))
+    fields = json.loads(path.read_text())
+    for name in ("MixtralForCausalLM", "Qwen3MoeForCausalLM", "LlamaForCausalLM", "NobodysForCausalLM"):
+        path.write_text(json.dumps(fields | {"architectures": [name]}))
+        for profile in ("vllm-0.24", "vllm-0.33"):
+            engine = {"engine_profile": profile}
+            group = lowered(cluster(str(path), pp_size=2, num_npus=2, **engine)).groups[0]
+            v2 = profile == "vllm-0.33" or name == "LlamaForCausalLM"
+            assert (group.engine.use_v2_model_runner, group.native.depth) == (v2, 3 if v2 else 2)
+            assert group.scheduler.decode_interval == (2 if v2 else 1)
+    context = cluster(str(path), pp_size=2, num_npus=4, prefill_context_parallel_size=2, engine_profile="vllm-0.33")
+    assert lowered(context).groups[0].engine.use_v2_model_runner is True
+
+
+def test_0_33_refuses_stages_that_are_scheduled_ahead_by_model_runner_v1(tmp_path: Path) -> None:
+    given = {"engine_profile": "vllm-0.33", "use_v2_model_runner": False}
+    with pytest.raises(InputError, match="Model Runner V2 alone; remove it, or set async_scheduling false"):
+        lowered(stages(tmp_path, {}, **given))
+    assert lowered(stages(tmp_path, {}, async_scheduling=False, **given)).groups[0].native.depth == 2
+
+
+@pytest.mark.parametrize(
+    ("drafts", "reason"),
+    [
+        ({"method": "draft_model", "model": "MODEL", "parallel_drafting": True}, "drafts from one pass"),
+        ({"method": "draft_model", "model": "MODEL"}, "drafts by draft_model"),
+        ({"method": "eagle"}, ""),
+    ],
+)
+def test_drafts_that_do_not_run_ahead_in_0_33_leave_the_default_off(
+    tmp_path: Path, drafts: dict[str, Any], reason: str
+) -> None:
+    config = {"num_speculative_tokens": 2, "acceptance_rate": 0.5} | drafts
+    if "model" in config:
+        config["model"] = model(tmp_path)
+    group = lowered(stages(tmp_path, {}, engine_profile="vllm-0.33", speculative_config=config)).groups[0]
+    assert group.engine.async_scheduling == (not reason)
+    assert reason in group.engine.origin["async_scheduling"]
+
+
 def test_an_architecture_that_is_named_counts_before_the_type(tmp_path: Path) -> None:
     path = Path(model(tmp_path))
     fields = json.loads(path.read_text())
