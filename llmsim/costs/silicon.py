@@ -227,7 +227,8 @@ class SiliconSource:
     def _gemm_table(self, dtype: str) -> GemmTable | None:
         if dtype not in self._gemms:
             names = GEMM_DTYPES.get(dtype, ())
-            if dtype == "fp8" and self._request.model.weight_block is not None:
+            model = self._request.model
+            if dtype == "fp8" and model.weight_dtype == "fp8" and model.weight_block is not None:
                 names = tuple(reversed(names))
             size = float(dtype_bytes(dtype))
             tables = self._database.tables("gemm")

@@ -28,10 +28,11 @@ class Builder:
         """Weights of an n x k linear layer, with its block scales where the checkpoint has them."""
         dtype = self.weight_dtype(part)
         size = -int(-n * k * dtype_bytes(dtype) // 1)
-        block = self.model.weight_block
-        if block is None or dtype != self.model.weight_dtype:
+        stored = self.model.format_of(part)
+        block = stored.block
+        if block is None or dtype != stored.dtype:
             return size
-        return size + -(-(-(-n // block[0]) * -(-k // block[1]) * self.model.scale_bits) // 8)
+        return size + -(-(-(-n // block[0]) * -(-k // block[1]) * stored.scale_bits) // 8)
 
     def norms(self, repeat: int) -> list[Operator]:
         """The norm in front of a block of so many layers; nothing without any."""

@@ -11,6 +11,7 @@ from llmsim.model.families import Family, find_family
 from llmsim.model.fields import MAX_EXPERTS, MAX_LAYERS, Fields, Reader, shown
 from llmsim.model.hf_layers import latent, layer_kinds, layers_with_ffn, linear, listed_layers, moe_fields, sparse
 from llmsim.model.quantization import read_quantization
+from llmsim.model.quantized_modules import layers_of_parts
 from llmsim.model.rules import Rules
 from llmsim.model.types import ModelConfig
 
@@ -146,9 +147,8 @@ def _model(read: Reader, family: Family, name: str, source: str, notes: list[str
     layers = read.count("num_hidden_layers", default=listed_layers(read, family), most=MAX_LAYERS)
     dtype = _dtype(read, notes)
     positions = _context_tokens(read, family)
-    quantization = read_quantization(read, dtype, layers)
     kinds, window = layer_kinds(rules, family, layers, positions)
-    return ModelConfig(
+    model = ModelConfig(
         name=name,
         model_type=read.text("model_type"),
         hidden_size=hidden,
@@ -160,11 +160,7 @@ def _model(read: Reader, family: Family, name: str, source: str, notes: list[str
         vocab_size=read.count("vocab_size"),
         max_position_embeddings=positions,
         dtype=dtype,
-        weight_dtype=quantization.weight_dtype,
-        weight_block=quantization.block,
-        scale_bits=quantization.scale_bits,
-        plain_parts=quantization.plain_parts,
-        kv_cache_dtype=quantization.kv_cache_dtype,
+        weight_dtype=dtype,
         tie_word_embeddings=read.flag("tie_word_embeddings", family.tie_word_embeddings),
         layer_kinds=kinds,
         window=window,
@@ -174,9 +170,25 @@ def _model(read: Reader, family: Family, name: str, source: str, notes: list[str
         linear=linear(rules, family) if {"linear", "both"} & {*kinds} else None,
         family=family.path,
         source=source,
-        notes=(*notes, *quantization.notes),
+        notes=tuple(notes),
         **_details(rules, family),
         **moe_fields(rules, family, layers),
+    )
+    return _quantised(read, model)
+
+
+def _quantised(read: Reader, model: ModelConfig) -> ModelConfig:
+    """The model with its weights as the checkpoint stores them."""
+    found = read_quantization(read, model.dtype, layers_of_parts(model))
+    return replace(
+        model,
+        weight_dtype=found.weight_dtype,
+        weight_block=found.block,
+        scale_bits=found.scale_bits,
+        plain_parts=found.plain_parts,
+        part_formats=found.part_formats,
+        kv_cache_dtype=found.kv_cache_dtype,
+        notes=(*model.notes, *found.notes),
     )
 
 

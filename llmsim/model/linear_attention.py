@@ -37,7 +37,7 @@ def linear_layer(make: Builder) -> list[Operator]:
     if _norm_spans_ranks(model.linear, make.layout.tp):
         program.append(collective("norm_sum", "all_reduce", "tp", SUM_BYTES, part="layer", repeat=repeat))
     bias = hidden * linear.bias
-    return [*program, make.gemm("linear_out_proj", hidden, values, part="attention", repeat=repeat, bias=bias)]
+    return [*program, make.gemm("linear_out_proj", hidden, values, part="linear", repeat=repeat, bias=bias)]
 
 
 def _projections(make: Builder, linear: LinearAttention, repeat: int) -> list[Operator]:
@@ -46,8 +46,8 @@ def _projections(make: Builder, linear: LinearAttention, repeat: int) -> list[Op
     if linear.kind == "state_space":
         width += linear.gates * heads
         bias = width * linear.bias
-        return [make.gemm("linear_in_proj", width, hidden, part="attention", repeat=repeat, bias=bias)]
-    program = [make.gemm("linear_qkvz_proj", width, hidden, part="attention", repeat=repeat)]
+        return [make.gemm("linear_in_proj", width, hidden, part="linear", repeat=repeat, bias=bias)]
+    program = [make.gemm("linear_qkvz_proj", width, hidden, part="linear", repeat=repeat)]
     if linear.gates:
         program.append(make.gemm("linear_ba_proj", linear.gates * heads, hidden, part="wide", repeat=repeat))
     return program

@@ -97,7 +97,7 @@ def _attention_output(make: Builder) -> list[Operator]:
     if model.attention_gate:
         program.append(make.elementwise("attention_gate", repeat, reads=2 * width, writes=width, flops=5 * width))
     bias = model.hidden_size if model.o_proj_bias else 0
-    program.append(make.gemm("o_proj", model.hidden_size, width, part="attention", repeat=repeat, bias=bias))
+    program.append(make.gemm("o_proj", model.hidden_size, width, part="attention_out", repeat=repeat, bias=bias))
     return program
 
 

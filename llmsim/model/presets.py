@@ -11,6 +11,7 @@ from llmsim.model.hf_config import parse_config
 from llmsim.model.types import ModelConfig
 
 MODELS_DIR = Path(__file__).resolve().parent.parent / "presets" / "models"
+CONFIG, HF_QUANT_CONFIG = "config.json", "hf_quant_config.json"
 LOCATION = "llmsim/presets/models"
 
 
@@ -61,10 +62,14 @@ def read_object(path: Path) -> Mapping[str, Any]:
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
-    """A config.json with the `hf_quant_config.json` that NVIDIA's older checkpoints put beside it."""
+    """A config.json with the `hf_quant_config.json` that NVIDIA's older checkpoints put beside it.
+
+    A collection of configurations in one folder gives both files the same prefix (`MODEL_config.json` and
+    `MODEL_hf_quant_config.json`).
+    """
     fields = read_object(path)
-    beside = path.parent / "hf_quant_config.json"
-    if "quantization_config" in fields or path.name != "config.json" or not beside.is_file():
+    beside = path.with_name(path.name.removesuffix(CONFIG) + HF_QUANT_CONFIG)
+    if "quantization_config" in fields or not path.name.endswith(CONFIG) or not beside.is_file():
         return fields
     quantization = read_object(beside).get("quantization")
     if not isinstance(quantization, dict):

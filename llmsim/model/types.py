@@ -18,6 +18,15 @@ BESIDE_EACH_OTHER = ("full", "linear")
 
 
 @dataclass(frozen=True)
+class WeightFormat:
+    """How linear weights are stored: element type, and rows x columns that share a scale of `scale_bits`."""
+
+    dtype: str
+    block: tuple[int, int] | None = None
+    scale_bits: int = 32
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """The shape of a decoder-only transformer, as its config.json states it; immutable, counts are per whole model."""
 
@@ -65,7 +74,9 @@ class ModelConfig:
     scale_bits: int = 32
     """Bits of one block's scale (and zero point); fp32 in block fp8, 8 in MXFP4 and NVFP4."""
     plain_parts: frozenset[str] = frozenset()
-    """Of "attention", "mlp", "shared" and "experts": what a quantised checkpoint leaves in `dtype`."""
+    """Parts of a layer (`llmsim.model.quantized_modules.PARTS`) that a quantised checkpoint leaves in `dtype`."""
+    part_formats: tuple[tuple[str, WeightFormat], ...] = ()
+    """Parts of a layer that a quantised checkpoint stores in another format than `weight_dtype`."""
     layer_kinds: tuple[LayerKind, ...] = ()
     """What each layer attends to; empty: everything, in all of them."""
     layers_with_ffn: tuple[bool, ...] = ()
@@ -160,6 +171,11 @@ class ModelConfig:
         """Layers with attention of any kind."""
         return self.num_layers - self.layer_kinds.count("none")
 
+    def format_of(self, part: str) -> WeightFormat:
+        """How the checkpoint stores the quantised weights of a part of a layer."""
+        main = WeightFormat(self.weight_dtype, self.weight_block, self.scale_bits)
+        return dict(self.part_formats).get(part, main)
+
     def layers_between(self, first: int, last: int) -> "ModelConfig":
         """The model with its layers first, ..., last - 1 alone."""
         cut = {name: getattr(self, name)[first:last] for name in PER_LAYER}
@@ -176,8 +192,11 @@ class Dtypes:
 
     def of(self, model: ModelConfig, part: str) -> str:
         """The weights of one part of a block: as `weight`, unless the checkpoint leaves that part alone."""
-        left = part in model.plain_parts and self.weight == model.weight_dtype
-        return self.activation if left else self.weight
+        if self.weight != model.weight_dtype:
+            return self.weight
+        if part in model.plain_parts:
+            return self.activation
+        return model.format_of(part).dtype
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from llmsim.scheduling.base import Emitted, ScheduledItem
 from llmsim.scheduling.cases import Case, by_arrival, output_token, prompt_tokens, speculation
 from llmsim.scheduling.vllm_platform import prepare, prepare_runner, write_model
 
-
 RELEASES = {"0.24": "vllm-0.24", "0.33": "vllm-0.33"}
 """Release of vLLM whose scheduler runs in this loop -> the engine profile with its rules."""
 

@@ -1,0 +1,107 @@
+"""Maps module names of a checkpoint (lists of quantised or unquantised modules) to the parts of a model's layers."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from llmsim.model.types import ModelConfig
+
+PARTS = ("attention", "attention_out", "linear", "mlp", "shared", "experts")
+"""Parts of a layer with linear weights; attention_out is the output projection of softmax attention."""
+_UNQUANTISED_MODULES = re.compile(
+    r"^(gate|router|lm_head|head|.*norm.*|.*embed.*|shared_expert_gate|conv1d|indexer.*|e_score.*|in_proj_[ab]|in_proj_ba"
+    r"|A_log|dt_bias|.*bias|.*sinks?)$"
+)
+"""Last parts of names that no model here quantises."""
+_OUTSIDE = ("visual", "vision", "multi_modal", "mm_projector", "patch_merge", "mtp", "embed", "lm_head", "encoder")
+"""Words of modules outside of the decoder's layers."""
+_ATTENTION = ("self_attn", "attention", "attn", "mixer")
+_ATTENTION_INPUTS = re.compile(r"^(q|k|v|qkv|q_a|q_b|kv_a|kv_b|fused_qkv_a)_proj.*$|^qkv$|^query_key_value$")
+_ATTENTION_OUTPUTS = ("o_proj", "out_proj", "dense", "c_proj")
+
+Layers = Mapping[str, frozenset[int]]
+"""Part -> numbers of the layers that have it."""
+
+
+def layers_of_parts(model: "ModelConfig") -> Layers:
+    """The layers of a model that have each part."""
+    everywhere = range(model.num_layers)
+    kinds = model.layer_kinds or ("full",) * model.num_layers
+    with_ffn = model.layers_with_ffn or (True,) * model.num_layers
+    experts = frozenset(i for i in everywhere if model.moe_layers[i])
+    softmax = frozenset(i for i in everywhere if kinds[i] not in ("linear", "none"))
+    return {
+        "attention": softmax,
+        "attention_out": softmax,
+        "linear": frozenset(i for i in everywhere if kinds[i] in ("linear", "both")),
+        "mlp": frozenset(i for i in everywhere if with_ffn[i] and i not in experts),
+        "shared": experts if model.shared_expert_intermediate_size or model.expert_latent_size else frozenset(),
+        "experts": experts,
+    }
+
+
+def parts_of(name: str) -> tuple[str, ...] | None:
+    """The parts that a module's name or pattern stands for: all of a layer's, some, or none; None for an unknown name."""
+    word = name.removeprefix("re:").replace("\\", "").strip("^$")
+    if any(outside in word for outside in _OUTSIDE):
+        return ()
+    if re.fullmatch(r"(?:.*\.)?layers\.(?:\d+|\*)[.*]*", word):
+        return PARTS
+    pieces = [piece for piece in re.split(r"[.*]+", word) if piece and not piece.isdigit()]
+    if not pieces or _UNQUANTISED_MODULES.match(pieces[-1]) or any(piece.startswith("indexer") for piece in pieces):
+        return ()
+    if any(piece.startswith("shared_expert") for piece in pieces):
+        return ("shared",)
+    if "experts" in pieces:
+        return ("experts",)
+    if any(piece in ("linear_attn", "mamba") for piece in pieces):
+        return ("linear",)
+    attention = _attention_parts(pieces)
+    if attention:
+        return attention
+    if pieces[-1] == "mixer":
+        return PARTS
+    if pieces[-1] == "block_sparse_moe":
+        return ("experts", "shared")
+    return ("mlp",) if any(piece in ("mlp", "feed_forward", "ffn") for piece in pieces) else None
+
+
+def _attention_parts(pieces: list[str]) -> tuple[str, ...]:
+    """Parts of the attention that a name, cut at its dots, stands for; state-space layers call theirs "mixer", too."""
+    last = pieces[-1]
+    inside = any(piece in _ATTENTION for piece in pieces)
+    if last in ("self_attn", "attention", "attn"):
+        return ("attention", "attention_out")
+    if "mixer" in pieces and last in ("in_proj", "out_proj"):
+        return ("linear",)
+    if inside and last in _ATTENTION_OUTPUTS:
+        return ("attention_out",)
+    return ("attention",) if inside and _ATTENTION_INPUTS.match(last) else ()
+
+
+def named_layers(name: str, having: frozenset[int]) -> frozenset[int]:
+    """Which layers of `having` a name or pattern means: those of its number, or all of them if it has none."""
+    found = re.search(r"layers\\?\.(\d+)(\*?)", name)
+    if found is None:
+        return having
+    number, star = found.groups()
+    if star:  # a glob: layers.1* is 1, 10, 11, ...
+        return frozenset(layer for layer in having if str(layer).startswith(number))
+    return having & {int(number)}
+
+
+def layers_by_part(names: Iterable[str], layers: Layers) -> tuple[dict[str, frozenset[int]], list[str]]:
+    """The layers in which each part is named, and the names of the model's own layers that no part is known for."""
+    found = dict.fromkeys(PARTS, frozenset[int]())
+    unknown = []
+    every_layer = frozenset[int]().union(*layers.values())
+    for name in names:
+        parts = parts_of(name)
+        if parts is None:
+            if named_layers(name, every_layer):  # others belong to layers for multi-token prediction
+                unknown.append(name)
+            continue
+        for part in parts:
+            found[part] |= named_layers(name, layers[part])
+    return found, unknown
