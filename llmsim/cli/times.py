@@ -71,9 +71,11 @@ def show(
     ] = None,
 ) -> int:
     """Compiles and prints; returns the exit code."""
+    from llmsim.config.engine_profile import DEFAULT_PROFILE
     from llmsim.costs.compile import compile_costs
     from llmsim.costs.explain import explain
     from llmsim.costs.source import CostRequest
+    from llmsim.lowering.group import engine_versions
     from llmsim.model import Layout, load_hardware, load_model, operators, resolve_dtypes
 
     if source not in ("auto", "bundle", "external", "silicon", "roofline"):
@@ -85,6 +87,7 @@ def show(
         group_memory_bandwidth_bytes_per_s=0, operators=operators(config, layout, dtypes), max_tokens=8192,
         max_seqs=1024, max_model_len=config.max_position_embeddings, cuda_graph_sizes=(512,), source=source,  # type: ignore[arg-type]  # checked above
         cost_tables=tuple(cost_table or ()), profile_dirs=tuple(profile_dir or ()),
+        engine=engine_versions(DEFAULT_PROFILE),
     )  # fmt: skip
     typer.echo(explain(compile_costs(request)))
     return 0

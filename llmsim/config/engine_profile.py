@@ -119,6 +119,9 @@ class EngineProfile:
     device_classes: tuple[DeviceClass, ...]
     cuda_graphs: GraphRule
     memory: MemoryRules
+    vllm_release: str = ""
+    """The release of vLLM whose measured kernels are wanted, and the NCCL that it pins; empty: any."""
+    nccl_release: str = ""
     options: tuple[str, ...] = ()
     """Of `scheduler_rules.VERSIONED`, those that this version has."""
     second_token_budget: bool = False
@@ -170,6 +173,8 @@ def load_profile(name: str) -> EngineProfile:
             captures_token_budget=graphs["captures_token_budget"],
         ),
         memory=MemoryRules(**data["memory"]),
+        vllm_release=data.get("kernels", {}).get("vllm", ""),
+        nccl_release=data.get("kernels", {}).get("nccl", ""),
         cudagraph_mode=data["launch"]["cudagraph_mode"],
         launch_ns=data["launch"]["compiled_ns"],
         eager_launch_ns=data["launch"]["eager_ns"],

@@ -34,13 +34,16 @@ def own_collective(op: Operator, sources: list[CostSource], request: CostRequest
 def collective_pricer(request: CostRequest, available: Available) -> Callable[[Operator], Curve | None]:
     """Who prices collectives: measured tables where the database prices the operators, else the cluster's links.
 
-    Beside a user's own bundle the links that the user states come before another machine's table of tensor-parallel
-    collectives. Between data-parallel ranks of one node the card's own NCCL table comes first: their messages are
-    large, where tables of one kind of card agree. Nothing measured spans nodes or pipeline stages.
+    Beside a user's own bundle, tables or plug-in the links that the cluster file states come before tables of another
+    machine, among whatever ranks. Nothing measured spans nodes or pipeline stages.
     """
     wanted = request.collectives
     database = available.database
     if wanted == "links" or (wanted == "auto" and request.source == "roofline"):
+        return lambda op: None
+    own = available.bundle is not None or available.tables or request.plugin
+    by_database = database is not None and database.has_operators
+    if wanted == "auto" and (own or not by_database):
         return lambda op: None
     if not any(op.kind == "collective" for op in request.operators):
         return lambda op: None
@@ -53,9 +56,6 @@ def collective_pricer(request: CostRequest, available: Available) -> Callable[[O
     def price(op: Operator) -> Curve | None:
         among = among_whom(op)
         if among == "pipeline stages" or (among == "data-parallel ranks" and request.spans_nodes):
-            return None
-        own = available.bundle is not None or available.tables or request.plugin
-        if wanted == "auto" and own and among in ("the ranks of a group", "context-parallel ranks"):
             return None
         if op.collective in ("all_to_all", "broadcast"):  # no table knows these kernels
             return None

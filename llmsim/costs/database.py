@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llmsim.costs.source import CostRequest
+from llmsim.costs.source import ANY_VERSION, CostRequest, EngineVersions
 
 PACKAGE = "aiconfigurator_core"
 FRAMEWORKS = ("vllm", "sglang", "trtllm")
 """In this order: vLLM's own kernels are simulated; another framework's stand in, labelled, where it has none."""
+NAMES = {"vllm": "vLLM", "nccl": "NCCL"}
+"""What has a version of its own in `EngineVersions`."""
 
 TABLES = {
     "gemm": ("gemm", "gemm_perf.parquet"),
@@ -50,6 +53,8 @@ class Database:
     version: str
     constants: tuple[tuple[str, float], ...]
     """Numbers of the system's YAML that the database's own formulas use."""
+    engine: EngineVersions = ANY_VERSION
+    """The versions whose tables come first."""
 
     @property
     def has_operators(self) -> bool:
@@ -57,12 +62,12 @@ class Database:
         return all(self.tables(kind) for kind in ("gemm", "context_attention", "generation_attention"))
 
     def tables(self, kind: str) -> list[TablePath]:
-        """Tables of one kind, vLLM's newest version first, then its older ones, then the other frameworks'."""
+        """Tables of one kind, vLLM's by `nearest_first`, then those of the other frameworks, newest first."""
         family, name = TABLES[kind]
         return [found for framework in FRAMEWORKS for found in self._versions(family, framework, name, kind)]
 
     def nccl(self) -> list[TablePath]:
-        """NCCL tables, newest version first."""
+        """NCCL tables by `nearest_first`."""
         return self._versions("comm", "nccl", "nccl_perf.parquet", "collectives")
 
     def constant(self, name: str, default: float) -> float:
@@ -78,13 +83,39 @@ class Database:
         folder = self.root / "data" / self.system / family / framework
         if not folder.is_dir():
             return []
-        versions = [p for p in folder.iterdir() if (p / file_name).is_file()]
-        versions.sort(key=lambda p: version_key(p.name), reverse=True)
+        versions = [found.name for found in folder.iterdir() if (found / file_name).is_file()]
+        wanted = getattr(self.engine, framework, "")
         short = ".".join(self.version.split(".")[:2])
-        return [
-            TablePath(p / file_name, f"aiconfigurator-core {short} {self.system} {framework} {p.name} {kind}")
-            for p in versions
-        ]
+        tables = []
+        for version in nearest_first(versions, wanted):
+            label = f"aiconfigurator-core {short} {self.system} {framework} {version} {kind}"
+            stands_in = "" if of_release(version, wanted) else f", nearest to {NAMES[framework]} {wanted}"
+            tables.append(TablePath(folder / version / file_name, label + stands_in))
+        return tables
+
+
+def of_release(version: str, wanted: str) -> bool:
+    """Whether a version is of the release `wanted` ("0.24.0" is of "0.24"), or none is wanted."""
+    release = _numbers(wanted)
+    return _numbers(version)[: len(release)] == release
+
+
+def nearest_first(versions: Sequence[str], wanted: str) -> list[str]:
+    """Versions in the order in which they stand in for a release: its own, older ones from the newest, then newer ones.
+
+    Without a release that is wanted, the newest comes first.
+    """
+    newest_first = sorted(versions, key=version_key, reverse=True)
+    if not wanted:
+        return newest_first
+    release = _numbers(wanted)
+    older = [version for version in newest_first if _numbers(version)[: len(release)] <= release]
+    newer = [version for version in reversed(newest_first) if version not in older]
+    return older + newer
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text))
 
 
 def version_key(text: str) -> tuple[tuple[int, int, str], ...]:
@@ -109,7 +140,7 @@ def find_database(request: CostRequest) -> Database | None:
         return None
     info = sorted(package.parent.glob(f"{PACKAGE}-*.dist-info"))
     version = info[-1].name.removeprefix(f"{PACKAGE}-").removesuffix(".dist-info") if info else "unknown"
-    return Database(system, root, version, _constants(root / f"{system}.yaml"))
+    return Database(system, root, version, _constants(root / f"{system}.yaml"), request.engine)
 
 
 def _constants(path: Path) -> tuple[tuple[str, float], ...]:

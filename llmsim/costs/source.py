@@ -24,6 +24,17 @@ SKEW_FRACTION_BITS = 20
 
 
 @dataclass(frozen=True)
+class EngineVersions:
+    """The software whose kernels are wanted; empty: the newest that was measured."""
+
+    vllm: str = ""
+    nccl: str = ""
+
+
+ANY_VERSION = EngineVersions()
+
+
+@dataclass(frozen=True)
 class CostRequest:
     """Everything that a cost table depends on; two equal requests over the same files give the same tables."""
 
@@ -54,6 +65,8 @@ class CostRequest:
     """A bundle's attention comes from a regressor fitted on its rows, not from its grid."""
     spans_nodes: bool = False
     """Whether the data-parallel ranks that share experts are on several nodes, so that no node's table fits them."""
+    engine: EngineVersions = ANY_VERSION
+    """The engine profile's versions: of several measured tables of a card those of the engine come first."""
 
     cold_kv: bool = True
     """Measured decodes are raised to what cold KV takes; False: as the silicon database has them (`cold_kv` off)."""

@@ -21,6 +21,7 @@ from llmsim.lowering.network import ClusterNetwork, cluster_network
 from llmsim.lowering.offload import evicted_notes
 from llmsim.lowering.routed import Routes, routes_of
 from llmsim.lowering.scheduler import NOT_VALIDATED
+from llmsim.lowering.servers import server_notes
 from llmsim.lowering.shared_links import SharedLinks, shared_links, unshared_notes
 
 MAX_GROUPS = 8192
@@ -73,6 +74,7 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     notes |= dict.fromkeys(evicted_notes(deployment))
     for group, lowered in zip(deployment.groups, groups, strict=True):
         notes |= dict.fromkeys(spread_notes(group, lowered.model, lowered.layout))
+    notes |= dict.fromkeys(server_notes(deployment, groups))
     account = accounting(deployment, groups, options.disabled_terms)
     waves = lockstep_waves(deployment, [(lowered.model, lowered.expanded) for lowered in groups])
     for index in (index for wave in waves for index in wave.groups):

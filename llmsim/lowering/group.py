@@ -8,7 +8,7 @@ from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
 from llmsim.config.engine_profile import load_profile
 from llmsim.core import GroupInfo
-from llmsim.costs import CompiledCosts, CostRequest, compile_costs
+from llmsim.costs import CompiledCosts, CostRequest, EngineVersions, compile_costs
 from llmsim.costs.blackbox import PREFIX as BLACKBOX
 from llmsim.costs.blackbox import Coefficients, read_coefficients
 from llmsim.costs.light import own_light_of
@@ -156,9 +156,16 @@ def _asked(
         expert_routing=options.expert_routing.with_array(model.num_moe_layers, model.num_experts),
         expert_placement=expert_placement(layout, engine),
         spans_nodes=group.dp_nodes > 1,
+        engine=engine_versions(engine.engine_profile),
         cold_kv=COLD_KV not in options.disabled_terms,
     )
     return group, request, stages
+
+
+def engine_versions(profile: str) -> EngineVersions:
+    """The versions of vLLM and NCCL whose measured kernels an engine profile wants."""
+    known = load_profile(profile)
+    return EngineVersions(known.vllm_release, known.nccl_release)
 
 
 def _program(

@@ -26,8 +26,8 @@ RUN_AHEAD_DRAFTS = ("drafts by eagle", "drafts by eagle3", "drafts by mtp")
 def with_stages(group: Group, model: ModelConfig, *, tiers: bool) -> Group:
     """The group with `async_scheduling` and `use_v2_model_runner` settled.
 
-    vLLM schedules pipeline stages ahead like everything else since 0.24 (`VllmConfig.__post_init__`): by Model Runner V2
-    for the architectures of the engine's profile, by V1 for others. A layout that does not run in that way keeps one
+    vLLM schedules pipeline stages ahead like everything else since 0.24 (`VllmConfig.__post_init__`): by Model Runner
+    V2 for the architectures of the engine's profile, by V1 for others. A layout that does not run in that way keeps one
     batch for each stage. The option's origin says so where asynchronous scheduling is the default; where the user asked
     for it, InputError or NotYetError refuses the layout.
     """

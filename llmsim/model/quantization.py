@@ -191,7 +191,7 @@ def _compressed(config: Reader) -> Quantization:
 
 
 def _kv_cache_dtype(config: Reader) -> str:
-    """The element type of the KV cache that a checkpoint asks for; empty if it asks for none. NotYetError for others."""
+    """The element type that a checkpoint gives its KV cache; empty if it gives none. NotYetError unless it is fp8."""
     key = "kv_cache_scheme" if config.fields.get("kv_cache_scheme") else "kv_cache_quant_algo"
     scheme = config.fields.get(key)
     if not scheme or (isinstance(scheme, str) and scheme.upper() == "NONE"):

@@ -42,7 +42,7 @@ def layers_of_parts(model: "ModelConfig") -> Layers:
 
 
 def parts_of(name: str) -> tuple[str, ...] | None:
-    """The parts that a module's name or pattern stands for: all of a layer's, some, or none; None for an unknown name."""
+    """The parts of a layer that a module's name or pattern stands for, maybe all or none; None for an unknown name."""
     word = name.removeprefix("re:").replace("\\", "").strip("^$")
     if any(outside in word for outside in _OUTSIDE):
         return ()

@@ -227,6 +227,8 @@ class Hardware:
     decode_cold_ns: tuple[tuple[int, int], ...] = ()
     """(thread blocks, ns), ascending: what a decode call with a cache far beyond the last-level cache takes beyond its
     bytes at the memory's rate; one thread block for each sequence and KV head. Empty: never measured with cold KV."""
+    link_domain_devices: int | None = None
+    """Devices that links of `intra_node_link_bytes_per_s` join at most, in a server or NVLink domain; None: unknown."""
     similar_to: str | None = None
     """A measured device of the same chip or generation, whose kernels' times are scaled for this one."""
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -82,7 +82,7 @@ def test_the_file_beside_is_read_under_the_prefix_of_its_config(tmp_path: Path, 
 def test_excluded_modules_stay_wide_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """A part is wide if all layers that have it are excluded; with some of them a note says that it is counted whole."""
+    """A part is wide if all layers that have it are excluded; with some of them a note says how it is counted."""
     algorithm = data.draw(ALGORITHMS)
     excluded = {part: data.draw(st.sets(st.sampled_from(HAVING[part]))) for part in PARTS}
     names = [name for part, layers in excluded.items() for name in names_of(part, tuple(sorted(layers)))]
