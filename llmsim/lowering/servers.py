@@ -45,8 +45,8 @@ def _between_nodes(deployment: Deployment, group: Group, links: DomainLinks) -> 
     nodes = sorted({other.node for other in deployment.groups if other.dp_group == group.dp_group})
     return (
         f'the ranks of dp_group "{group.dp_group}" on the nodes {", ".join(map(str, nodes))} exchange tokens at '
-        f"link_bw {between / 1e9:g} GB/s between nodes, not below the {inside / 1e9:g} GB/s inside an instance; give link_bw a "
-        f"last entry for the network between nodes, or {REMEDY}"
+        f"link_bw {between / 1e9:g} GB/s between nodes, not below the {inside / 1e9:g} GB/s inside an instance; give "
+        f"link_bw a last entry for the network between nodes, or {REMEDY}"
     )
 
 
