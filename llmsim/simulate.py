@@ -8,11 +8,12 @@ import numpy as np
 
 from llmsim import _native
 from llmsim.config.errors import InfeasibleError, InputError, InvariantError, NotYetError
-from llmsim.core import PS_PER_S, Clients, HandoverColumns, RequestColumns, Results, Status, TimeShare, Workload
+from llmsim.core import PS_PER_S, Clients, HandoverColumns, RequestColumns, Results, TimeShare, Workload
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.kv_tiers import LoweredTiers
 from llmsim.results.invariants import check_invariants
 from llmsim.results.kept_series import KeptSeries, SeriesSink
+from llmsim.results.notes import notes_of_run
 from llmsim.results.processing import with_output_processing
 from llmsim.routing import RouterSpec
 from llmsim.scheduling.policies import PolicySpecs
@@ -81,9 +82,11 @@ def simulate(
     except _native.Circular as error:
         circular = tuple(int(group) for group in str(error).split(", "))
         _hand_over_series(simulation, sink)
-    results = _results(deployment, workload, simulation, interrupted, circular, options.series_interval_ps, sink)
-    results.invariants = check_invariants(results, deployment.enforces_light)
-    return results
+    return _results(
+        deployment, workload, simulation, sink,
+        interrupted=interrupted, circular=circular, interval_ps=options.series_interval_ps,
+        open_loop=options.clients is None,
+    )  # fmt: skip
 
 
 def _hand_over_series(simulation: "_native.Simulation", sink: SeriesSink) -> None:
@@ -232,13 +235,6 @@ def _model_indices(deployment: LoweredDeployment, workload: Workload) -> "np.nda
     return np.array([*of_workload, 0], dtype=np.int16)[workload.model]
 
 
-def _cut_by_length(workload: Workload, requests: RequestColumns) -> tuple[str, ...]:
-    cut = int(
-        np.count_nonzero((requests.status == Status.FINISHED) & (requests.emitted_tokens < workload.output_tokens))
-    )
-    return (f"the answers of {cut} requests were cut at max_model_len",) if cut else ()
-
-
 def _handovers(simulation: "_native.Simulation") -> HandoverColumns | None:
     columns = simulation.handovers()
     return None if columns is None else HandoverColumns(**columns)
@@ -248,10 +244,12 @@ def _results(
     deployment: LoweredDeployment,
     workload: Workload,
     simulation: "_native.Simulation",
+    sink: SeriesSink,
+    *,
     interrupted: bool,
     circular: tuple[int, ...],
     interval_ps: int,
-    sink: SeriesSink,
+    open_loop: bool,
 ) -> Results:
     emissions = _native.Emissions(simulation)
     values, counts = emissions.inter_token_latencies()
@@ -283,6 +281,10 @@ def _results(
         interrupted=interrupted,
         circular=circular,
         horizon_ps=simulation.now_ps if simulation.at_horizon else None,
-        notes=(*deployment.notes, *_cut_by_length(workload, requests)),
+        notes=deployment.notes,
     )
-    return with_output_processing(results, deployment.output_processing_ps)
+    results = with_output_processing(results, deployment.output_processing_ps)
+    results.invariants = check_invariants(results, deployment.enforces_light)
+    caches = any(group.engine.enable_prefix_caching for group in deployment.groups)
+    results.notes += notes_of_run(results, prefix_caching=caches, open_loop=open_loop)
+    return results

@@ -16,7 +16,7 @@ LAYERS = [
     {"lowering", "scheduling", "routing", "results", "report", "export"},
     {"model", "costs", "kvcache", "power", "workload"},
     {"config"},
-    {"core"},
+    {"core", "exact"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

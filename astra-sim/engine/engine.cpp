@@ -288,8 +288,8 @@ void Engine::advance_lane(Run& run, std::uint32_t index) {
 void Engine::account(const Run& run, NodeIndex node) {
     model::DeviceCounters& device = devices_[run.graph->device[node]];
     const Ps span = now_ - run.start_ps[node];
-    device.busy_ps[static_cast<std::size_t>(run.graph->stream[node])] += span;
-    device.class_ps[run.graph->power_class[node]] += span;
+    model::add_up_to_end(device.busy_ps[static_cast<std::size_t>(run.graph->stream[node])], span);
+    model::add_up_to_end(device.class_ps[run.graph->power_class[node]], span);
 }
 
 void Engine::complete(Run& run) {

@@ -83,7 +83,7 @@ void Memory::left(std::uint32_t index, Ps now) {
     if (place.waiting.empty() || place.users[channel] > 0) return;
     const Waiting next = place.waiting.front();
     place.waiting.pop_front();
-    counters_[where].waiting_ps += now - next.since;
+    model::add_up_to_end(counters_[where].waiting_ps, now - next.since);
     begin(next.access, where, channel, now);
 }
 

@@ -78,7 +78,7 @@ public:
             if (latency > model::kHorizon) latency = model::kHorizon;  // the event queue refuses it
             slowest = occupied > slowest ? occupied : slowest;
             link.count.bytes += parcel.exact_bytes;
-            link.count.busy_ps += occupied;
+            model::add_up_to_end(link.count.busy_ps, occupied);
             ++link.count.messages;
         };
         if (parcel.via != model::kNone) {
@@ -150,7 +150,7 @@ private:
         link.count.busy_ps += occupied;
         ++link.count.messages;
         if (begin > now) {
-            link.count.queue_ps += begin - now;
+            model::add_up_to_end(link.count.queue_ps, begin - now);
             if (begin - now > link.count.peak_queue_ps) link.count.peak_queue_ps = begin - now;
         }
         if (left > model::kHorizon) queue_.push(left, EventKind::arrival, id, parcel.token);  // refuses it

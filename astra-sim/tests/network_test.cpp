@@ -88,6 +88,25 @@ void incast() {
     CHECK_EQUAL(unaware.link_counters()[4 + 3].queue_ps, 0);
 }
 
+// Each waits for all before it: the sum passes 2^63 ps long before the clock reaches its end.
+void waits_add_up_to_the_end_of_the_counter() {
+    constexpr std::uint32_t kSenders = 7;
+    constexpr Ps kEach = (Ps{1} << 59) - (Ps{1} << 56);
+    const auto topology = Topology::single(TopologyKind::switched, kSenders + 1, 1'000'000'000'000, 0);
+    std::vector<std::array<DeviceId, 2>> pairs;
+    for (DeviceId from = 0; from < kSenders; ++from) pairs.push_back({from, kSenders});
+    Engine aware(topology, {NetworkKind::congestion_aware, 0});
+    ends(aware, pairs, kEach);
+    const auto down = aware.link_counters()[kSenders + 1 + kSenders];
+    CHECK_EQUAL(down.peak_queue_ps, 6 * kEach);
+    CHECK_EQUAL(down.queue_ps, INT64_MAX);
+    Engine unaware(topology, {NetworkKind::congestion_unaware, 0});
+    std::vector<std::array<DeviceId, 2>> many;
+    for (int i = 0; i < 3; ++i) many.insert(many.end(), pairs.begin(), pairs.end());
+    ends(unaware, many, kEach);
+    CHECK_EQUAL(unaware.link_counters()[kSenders + 1 + kSenders].busy_ps, INT64_MAX);
+}
+
 // Who comes first at a tie is the order of the links, not the order in which the nodes were written down.
 void ties_do_not_depend_on_the_graph() {
     const auto topology = Topology::single(TopologyKind::switched, 4, 1'000'000'000'000, 10);
@@ -128,6 +147,7 @@ int main() {
     arithmetic();
     topologies();
     incast();
+    waits_add_up_to_the_end_of_the_counter();
     ties_do_not_depend_on_the_graph();
     store_and_forward();
     limits();

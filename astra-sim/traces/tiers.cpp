@@ -101,7 +101,7 @@ std::vector<TierUse> uses_of(const model::MemorySystem& memory, const engine::En
                     if (store && tier.write_bytes_per_s == 0) continue;  // the same link
                     const model::LinkCounters& link = links[memory.channel(id, instance, channel, store)];
                     use.bytes += link.bytes;
-                    use.busy_ps += link.busy_ps;
+                    model::add_up_to_end(use.busy_ps, link.busy_ps);
                 }
             }
             out.push_back(std::move(use));

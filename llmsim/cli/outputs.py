@@ -81,7 +81,7 @@ def write_outputs(
             errors.append(error)
     if errors:
         raise errors[0]
-    return _verdict(results)
+    return _verdict(results, report["invariants"])
 
 
 def _write_csv(options: "RunOptions", results: Results) -> None:
@@ -194,8 +194,8 @@ def _offloading(offloading: "Offloading") -> dict[str, Any]:
     return {**vars(offloading), "placement": placement}
 
 
-def _verdict(results: Results) -> int:
-    broken = [f"invariant {name}: {found}" for name, found in results.invariants.items() if found != "ok"]
+def _verdict(results: Results, invariants: Mapping[str, str]) -> int:
+    broken = [f"invariant {name}: {found}" for name, found in invariants.items() if found != "ok"]
     if broken:
         raise InvariantError(f"{'; '.join(broken)}; the results were written but cannot be trusted: please report this")
     if results.interrupted:

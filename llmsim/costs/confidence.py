@@ -1,4 +1,4 @@
-"""How far a time can be off, by how it was obtained; and where a run would rather not have been."""
+"""Interpolation errors of operator tables by how a time was obtained; and where a run would rather not have been."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ LEVELS = ("measured", "interpolated", "extrapolated", "scaled")
 
 
 def expected_error(ps_by_provenance: Sequence[int]) -> tuple[float, float]:
-    """(half, most) of a sum of times, percent, if all its parts erred the same way."""
+    """(half, most) of a sum of times, percent, if all its parts erred the same way: the error of the operator tables,
+    below that of a whole system."""
     total = sum(ps_by_provenance)
     if not total:
         return 0.0, 0.0

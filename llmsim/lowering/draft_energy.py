@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmsim.exact import exact_sum
 from llmsim.power import TrafficTable, traffic_table
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def draft_bytes(tables: Sequence[TrafficTable], activity: Mapping[str, Any]) -> 
         tokens = np.asarray(one["rows"][0])
         counted = {
             **one,
-            "scheduled_tokens": int(tokens @ np.arange(len(tokens), dtype=np.int64)),
+            "scheduled_tokens": exact_sum(np.arange(len(tokens), dtype=np.int64), tokens),
             "offload": _NOTHING_ELSEWHERE,
         }
         traffic = table.traffic(counted)

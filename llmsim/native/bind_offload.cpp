@@ -183,7 +183,7 @@ nb::dict offload_counters(const Evaluator& evaluator) {
   nb::dict d;
   const auto* offload = dynamic_cast<const OffloadEvaluator*>(&evaluator);
   const OffloadCounters counters = offload == nullptr ? OffloadCounters{} : offload->counters();
-  d["channel_busy_ps"] = counters.channel_busy;
+  d["channel_busy_ps"] = to_int(counters.channel_busy);
   d["to_memory_bytes"] = counters.to_memory_bytes;
   d["from_memory_bytes"] = counters.from_memory_bytes;
   d["host_bytes"] = counters.host_bytes;

@@ -183,7 +183,7 @@ void append_drafter_time(const Group& group, nb::list& rows) {
   const auto append = [&](const Program& program, const Program::Usage& usage) {
     for (const OperatorTime& time : program.busy_time(usage)) {
       nb::list ps;
-      for (const std::int64_t value : time.ps) ps.append(value);
+      for (const int128 value : time.ps) ps.append(to_int(value));
       rows.append(nb::make_tuple(group.config().index, first + time.op, nb::tuple(ps)));
     }
     first += static_cast<std::int32_t>(program.operators().size()) + 1;
@@ -200,7 +200,7 @@ nb::list busy_time(const Simulation& s) {
     const Program& program = group->evaluator().program();
     for (const OperatorTime& time : program.busy_time(group->evaluator().usage())) {
       nb::list ps;
-      for (const std::int64_t value : time.ps) ps.append(value);
+      for (const int128 value : time.ps) ps.append(to_int(value));
       rows.append(nb::make_tuple(group->config().index, time.op, nb::tuple(ps)));
     }
     append_drafter_time(*group, rows);

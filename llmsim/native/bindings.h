@@ -39,6 +39,12 @@ Out<T> to_array(std::vector<T> values) {
   return Out<T>(kept->data(), {kept->size()}, owner);
 }
 
+// A Python integer of any size.
+inline nb::object to_int(int128 value) {
+  const nb::int_ high(static_cast<std::int64_t>(value >> 64)), low(static_cast<std::uint64_t>(value)), bits(64);
+  return (high << bits) | low;
+}
+
 // (tokens, computed before) of each sequence.
 using Items = std::vector<std::pair<std::int64_t, std::int64_t>>;
 // Without items: what a rank without work runs.

@@ -114,7 +114,7 @@ void OffloadDomain::count_memory(std::size_t member, const Batch& batch) {
   for (const Item& item : batch.items)
     if (item.tokens == 1) decodes_.push_back(item);
   channels_[member]->place(decodes_);
-  counters.channel_busy += channels_[member]->work(decodes_).sum * attention_layers_;
+  counters.channel_busy += int128{channels_[member]->work(decodes_).sum} * attention_layers_;
   // What decodes see there is not the device's: neither its attention nor reads of its memory.
   Program::Usage& usage = members_[member]->usage();
   for (const Item& item : decodes_) {

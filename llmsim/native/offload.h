@@ -68,7 +68,7 @@ struct OffloadConfig {
 };
 
 struct OffloadCounters {
-  Ps channel_busy = 0;                                      // of all sets and layers together
+  int128 channel_busy = 0;                                  // ps of all sets and layers together
   std::int64_t to_memory_bytes = 0, from_memory_bytes = 0;  // of one rank and stage: queries, KV and their results
   std::int64_t host_bytes = 0;   // of one rank: activations to the node's processors and back
   std::int64_t drawn_bytes = 0;  // of one rank: copies whose sizes were drawn

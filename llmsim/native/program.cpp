@@ -230,13 +230,13 @@ std::vector<OperatorTime> Program::busy_time(const Usage& usage) const {
     OperatorTime row{.op = static_cast<std::int32_t>(i)};
     if (op.kind == NodeKind::kAttention) {
       const AttentionPrice& used = usage.attention[static_cast<std::size_t>(op.attention)];
-      for (std::size_t p = 0; p < kNumProvenances; ++p) row.ps[p] = used.parts[p] * op.repeat;
+      for (std::size_t p = 0; p < kNumProvenances; ++p) row.ps[p] = int128{used.parts[p]} * op.repeat;
       row.beyond_permille = used.beyond_permille;
     } else if (op.drawn != nullptr) {
       row.ps[op.drawn->provenance()] = usage.drawn[i];
     } else {
       const auto& counts = usage.rows[static_cast<std::size_t>(op.feature)];
-      for (std::size_t x = 0; x < counts.size(); ++x) row.ps[op.provenance[x]] += counts[x] * op.ps[x] * op.repeat;
+      for (std::size_t x = 0; x < counts.size(); ++x) row.ps[op.provenance[x]] += int128{counts[x]} * op.ps[x] * op.repeat;
     }
     rows.push_back(row);
   }

@@ -53,7 +53,7 @@ struct LightFloor {
 // Busy time of the program's operators by provenance, multiplied out when the run ends.
 struct OperatorTime {
   std::int32_t op = 0;
-  std::int64_t ps[kNumProvenances] = {};
+  int128 ps[kNumProvenances] = {};      // of all stages together, which work side by side: beyond the clock's range
   std::int64_t beyond_permille = 1000;  // attention: how far its tables were continued, of their last point
 };
 
@@ -140,7 +140,7 @@ class Program {
   struct Usage {
     std::array<std::vector<std::int64_t>, kNumFeatures> rows;  // by Feature: how often each table row was read
     AttentionPrices attention{};                               // one layer of each kind, summed; the farthest reach
-    std::vector<Ps> drawn;                                     // by operator, where any is drawn: its time so far
+    std::vector<int128> drawn;                                 // by operator, where any is drawn: its time so far
     std::int64_t steps = 0, steps_below_light = 0;
     std::array<std::int64_t, kNumGraphModes> steps_by_mode{};
     Ps launching = 0;            // by which steps were longer than their operators, since the host launched no faster

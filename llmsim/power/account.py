@@ -8,6 +8,7 @@ import numpy as np
 
 from llmsim.config.power import AcceleratorPower, NodePowerSpec, PoolPowerSpec
 from llmsim.core import AJ_PER_J, COMPONENTS, Energy, GroupEnergy, Int64, Traffic
+from llmsim.exact import exact_sum
 from llmsim.power.intervals import Intervals, after_each, union
 from llmsim.power.series import Load, power_series
 
@@ -187,7 +188,7 @@ def _by_request(
     joules = np.zeros(num_requests)
     served = 0
     for energy, use in zip(groups, uses, strict=True):
-        given_ps = int(use.share_ps.sum())
+        given_ps = exact_sum(use.share_ps)
         if energy is None or given_ps == 0:
             continue
         served += energy.total_aj

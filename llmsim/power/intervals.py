@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llmsim.core import Int64
+from llmsim.exact import exact_sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,7 +18,7 @@ class Intervals:
     @property
     def total_ps(self) -> int:
         """Length of all of them."""
-        return int((self.end_ps - self.start_ps).sum())
+        return exact_sum(self.end_ps - self.start_ps)
 
     def before(self, times_ps: Int64) -> Int64:
         """How much of the set lies before each time; shape of `times_ps`, ps."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import FEATURES, Int64, Traffic
+from llmsim.exact import exact_sum
 from llmsim.model import Layout, Operator
 
 Floats = NDArray[np.float64]
@@ -56,7 +57,7 @@ class TrafficTable:
         memory = link = nic = host = 0
         for op in self.operators:
             rows = activity["rows"][_table(op)]
-            computed = int(rows @ op.units_of(np.arange(len(rows), dtype=np.int64)))
+            computed = exact_sum(op.units_of(np.arange(len(rows), dtype=np.int64)), rows)
             if op.kind == "collective":
                 sent = op.collective_bytes_per_token * computed * op.repeat * self._sent(op) // self.members
                 crossing = sent * self._crossing(op).numerator // self._crossing(op).denominator
@@ -119,7 +120,7 @@ class TrafficTable:
                 read = np.flatnonzero(rows[: len(one.rows)])
                 size = sum(int(rows[row]) * int(one.rows[row]) for row in read.tolist())
             else:
-                size = int(one.rows[0]) * int(rows.sum())
+                size = int(one.rows[0]) * exact_sum(rows)
             if one.place == "cpu":
                 host += size * self.ranks
             else:
@@ -151,7 +152,7 @@ def _table(op: Operator) -> int:
 def weights_read(op: Operator, rows: Int64) -> int:
     """Bytes of weights read in all executions of one layer's operator; `rows[n]` executions had n tokens."""
     if op.kind != "moe" or not op.experts_total:
-        return 0 if op.kind == "embedding" else op.weight_bytes * int(rows[1:].sum())
+        return 0 if op.kind == "embedding" else op.weight_bytes * exact_sum(rows[1:])
     return round(float(rows @ weight_bytes(op, np.arange(len(rows)))))
 
 

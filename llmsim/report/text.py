@@ -137,6 +137,8 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
     cache = summary["prefix_cache"]
     hits = f"{cache['hit_tokens']} of {cache['queried_tokens']} tokens hit ({_percent(cache['hit_rate'])})"
+    if cache["both_sides_of_hand_overs"]:
+        hits += "; prompts that are handed over are looked up in the prefill and in the decode group, and count twice"
     yield "Prefix cache", hits
     for pool in summary["kv_tiers"][:_MAX_GROUPS]:
         used = _percent(pool["peak_bytes"] / pool["capacity_bytes"]) if pool["capacity_bytes"] else "-"
@@ -184,9 +186,12 @@ def _energy_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _confidence(sources: Mapping[str, Any]) -> str:
-    """How far the tables may be off, and where one was left farthest behind."""
-    error = sources["expected_error_percent"]
-    text = f"; expected error {error['half']:.1f} %, nine in ten {error['most']:.1f} %"
+    """Error of the operator tables between and beyond their points, and where one was left farthest behind."""
+    error = sources["table_interpolation_error_percent"]
+    text = (
+        f"; interpolation error of operator tables {error['half']:.1f} %, nine in ten {error['most']:.1f} % "
+        "(the error of a whole system is larger)"
+    )
     if sources["extrapolations"]:
         worst = sources["extrapolations"][0]
         text += f"; farthest from its table: {worst['operator']}, {worst['beyond']:.1f} x the last point"

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.core import AJ_PER_J, COMPONENTS, PS_PER_S, Energy, GroupEnergy, Results
+from llmsim.exact import exact_sum
 from llmsim.power import CostPlan, carbon_g, cost_figures
 from llmsim.results.metrics import finished_rows, makespan_ps
 
@@ -25,8 +26,8 @@ def energy_block(results: Results) -> dict[str, Any] | None:
     length_s = (energy.end_ps - energy.start_ps) / PS_PER_S
     requests = results.requests
     rows = finished_rows(requests)
-    emitted = int(requests.emitted_tokens.sum(dtype=np.int64))
-    tokens = emitted + int(results.counters["prompt_tokens"].sum())
+    emitted = exact_sum(requests.emitted_tokens)
+    tokens = emitted + exact_sum(results.counters["prompt_tokens"])
     shares = energy.request_j[rows]
     time_s, watts = _total_series(energy)
     return {
@@ -110,8 +111,8 @@ def cost_block(results: Results, info: Mapping[str, Any], energy: Mapping[str, A
     if not isinstance(plan, CostPlan):
         return None
     rows = finished_rows(results.requests)
-    output = int(results.requests.emitted_tokens[rows].sum(dtype=np.int64))
-    prompt = int(results.workload.input_tokens[rows].sum(dtype=np.int64))
+    output = exact_sum(results.requests.emitted_tokens[rows])
+    prompt = exact_sum(results.workload.input_tokens[rows])
     return cost_figures(
         plan,
         duration_ps=makespan_ps(results),

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError, nearest
-from llmsim.core import PS_PER_MS, PS_PER_S, Results
+from llmsim.core import PS_PER_MS, PS_PER_S, Int64, Results
 from llmsim.results.metrics import finished_rows, makespan_ps
 
 TARGETS = ("ttft", "tpot", "e2el")
@@ -40,8 +41,10 @@ def _ps(word: str, value: str) -> int:
         milliseconds = float(value)
     except ValueError:
         milliseconds = 0.0
-    if not 0 < milliseconds <= 1e9:
-        raise InputError(f'--goodput: "{word}" needs milliseconds above 0 and at most 1e9, as ttft:1000')
+    if not 1e-9 <= milliseconds <= 1e9:
+        raise InputError(
+            f'--goodput: "{word}" needs milliseconds above 0 (from 1e-9, a picosecond) and at most 1e9, as ttft:1000'
+        )
     return round(milliseconds * PS_PER_MS)
 
 
@@ -58,13 +61,13 @@ def goodput_block(results: Results, targets_ps: Mapping[str, int]) -> dict[str, 
     ttft_ps = requests.first_token_ps[rows] - requests.arrival_ps[rows]
     e2el_ps = requests.finish_ps[rows] - requests.arrival_ps[rows]
     gaps = requests.emitted_tokens[rows].astype(np.int64) - 1
-    # What is compared with how many times the target: TPOT is so without a division, in integers.
+    # A time and how often the target fits into it at most: TPOT is so compared exactly, in integers.
     compared: dict[str, tuple[Any, Any]] = {
         "ttft": (ttft_ps, 1),
         "tpot": (e2el_ps - ttft_ps, gaps),
         "e2el": (e2el_ps, 1),
     }
-    met = {name: compared[name][0] <= limit_ps * compared[name][1] for name, limit_ps in targets_ps.items()}
+    met = {name: _within(*compared[name], limit_ps) for name, limit_ps in targets_ps.items()}
     good = int(np.count_nonzero(np.logical_and.reduce(list(met.values()))))
     duration_ps, total = makespan_ps(results), len(results.workload)
     return {
@@ -74,6 +77,12 @@ def goodput_block(results: Results, targets_ps: Mapping[str, int]) -> dict[str, 
         "shares": {name: _share(int(np.count_nonzero(column)), total) for name, column in met.items()},
         "request_goodput": round(good * PS_PER_S / duration_ps, _DIGITS) if duration_ps else None,
     }
+
+
+def _within(time_ps: Int64, times: Int64 | int, limit_ps: int) -> NDArray[np.bool_]:
+    """Whether each time is at most `times` limits; the limit is not multiplied, which could overflow int64."""
+    limits_needed = -(-time_ps // limit_ps)
+    return np.asarray(limits_needed <= times)
 
 
 def _share(part: int, total: int) -> float | None:

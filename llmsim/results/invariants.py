@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from llmsim.core import AJ_PER_J, COMPONENTS, PS_PER_S, Energy, Int64, Results, Status
+from llmsim.exact import exact_sum
 
 OK = "ok"
 
@@ -35,19 +36,19 @@ def _conservation(results: Results) -> str:
     counted = np.bincount(status, minlength=len(Status))
     counters = results.counters
     in_groups = {
-        Status.FINISHED: int(counters["finished"].sum()),
-        Status.RUNNING: int(counters["running"].sum()),
-        Status.WAITING: int(counters["waiting"].sum()),
+        Status.FINISHED: exact_sum(counters["finished"]),
+        Status.RUNNING: exact_sum(counters["running"]),
+        Status.WAITING: exact_sum(counters["waiting"]),
     }
     for state, total in in_groups.items():
         if counted[state] != total:
             return f"{counted[state]} requests are {state.name.lower()}, the groups count {total}"
-    if counted[Status.PARKED] > int(counters["parked"].sum()):
-        return f"{counted[Status.PARKED]} requests are parked, the groups count {int(counters['parked'].sum())}"
+    if counted[Status.PARKED] > exact_sum(counters["parked"]):
+        return f"{counted[Status.PARKED]} requests are parked, the groups count {exact_sum(counters['parked'])}"
     dropped = int(np.count_nonzero((status == Status.CANCELLED) & (results.requests.queued_ps >= 0)))
-    if dropped != int(counters["cancelled"].sum()):
-        return f"{dropped} requests were cancelled, the groups count {int(counters['cancelled'].sum())}"
-    left = len(status) - int(counted[[Status.FINISHED, Status.REJECTED, Status.CANCELLED, Status.REFUSED]].sum())
+    if dropped != exact_sum(counters["cancelled"]):
+        return f"{dropped} requests were cancelled, the groups count {exact_sum(counters['cancelled'])}"
+    left = len(status) - exact_sum(counted[[Status.FINISHED, Status.REJECTED, Status.CANCELLED, Status.REFUSED]])
     if not results.cut_short and left:
         return f"{left} requests neither finished nor left"
     return OK
@@ -85,7 +86,7 @@ def _blocks(results: Results) -> str:
 def _tokens(results: Results) -> str:
     r, workload = results.requests, results.workload
     emitted = r.emitted_tokens
-    if int(emitted.sum(dtype=np.int64)) != int(results.counters["generation_tokens"].sum()):
+    if exact_sum(emitted) != exact_sum(results.counters["generation_tokens"]):
         return "emitted and generated tokens differ"
     finished = np.flatnonzero(r.status == Status.FINISHED)
     most = results.counters["max_model_len"][r.group[finished]] - workload.input_tokens[finished]
@@ -96,8 +97,8 @@ def _tokens(results: Results) -> str:
     unscheduled = unscheduled_tokens(results, finished)
     if unscheduled != OK:
         return unscheduled
-    gaps = int(results.itl_counts.sum())
-    expected = int((emitted[finished].astype(np.int64) - 1).sum())
+    gaps = exact_sum(results.itl_counts)
+    expected = exact_sum(emitted[finished].astype(np.int64) - 1)
     return OK if gaps == expected else f"{gaps} inter-token latencies for {expected} tokens after the first"
 
 
@@ -200,7 +201,7 @@ def _transfers(results: Results) -> str:
         moved, due = h.kv_transfer_bytes[wrong[0]], h.kv_due_bytes[wrong[0]]
         return f"of request {wrong[0]} {moved} B of KV were moved instead of {due} B"
     ended = int(np.count_nonzero(h.prefill_end_ps >= 0))
-    handed_over = int(results.counters["handed_over"].sum())
+    handed_over = exact_sum(results.counters["handed_over"])
     return OK if ended == handed_over else f"{ended} prompts were handed over, the groups count {handed_over}"
 
 

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import Int64, RequestColumns, Results, Status
+from llmsim.exact import exact_sum
 
 Float64 = NDArray[np.float64]
 PERCENTILES = (90, 95, 99)
-_LOW_BITS = 20
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def describe(values: NDArray[Any], counts: Int64 | None = None) -> Distribution 
 
     Exact for integers up to the last division, and summed in a fixed order, so that every machine agrees.
     """
-    total = len(values) if counts is None else int(counts.sum())
+    total = len(values) if counts is None else exact_sum(counts)
     if total == 0:
         return None
     ordered = np.sort(values) if counts is None else values
@@ -108,13 +108,10 @@ def _at(ordered: NDArray[Any], cumulative_counts: Int64 | None, index: int) -> i
 
 
 def _sum(values: NDArray[Any], counts: Int64 | None) -> int | float:
-    """Exact for integers: latencies of a long run overflow int64 when added, their two halves do not."""
+    """Exact for integers: latencies of a long run overflow int64 when added."""
     if values.dtype.kind == "f":
         return _in_order(values if counts is None else values * counts)
-    high, low = values >> _LOW_BITS, values & ((1 << _LOW_BITS) - 1)
-    if counts is not None:
-        high, low = high * counts, low * counts
-    return (int(high.sum()) << _LOW_BITS) + int(low.sum())
+    return exact_sum(values, counts)
 
 
 def _in_order(values: Float64) -> float:

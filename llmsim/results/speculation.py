@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.core import PS_PER_MS, Results
+from llmsim.exact import exact_sum
 
 _DIGITS = 6
 
@@ -17,7 +18,7 @@ def speculation_block(results: Results) -> dict[str, Any] | None:
     `per_position` is the share of verifications in which the first i + 1 drafts held. `mean_output_gap_ms` is the mean
     time between outputs of a request, counting the tokens of one step once, as vLLM's client and server count ITL.
     """
-    counters = {name: int(results.counters[name].sum()) for name in _COUNTERS if name in results.counters}
+    counters = {name: exact_sum(results.counters[name]) for name in _COUNTERS if name in results.counters}
     verifications = counters.get("verifications", 0)
     if not verifications:
         return None
@@ -43,8 +44,8 @@ _COUNTERS = ("verifications", "drafted_tokens", "accepted_tokens", "verified_tok
 def _mean_gap_ms(results: Results) -> float | None:
     """Tokens of one step come together: gaps of zero are within a step, since every step takes time."""
     apart = results.itl_values_ps > 0
-    count = int(results.itl_counts[apart].sum())
+    count = exact_sum(results.itl_counts[apart])
     if not count:
         return None
-    total = sum(int(v) * int(n) for v, n in zip(results.itl_values_ps[apart], results.itl_counts[apart], strict=True))
+    total = exact_sum(results.itl_values_ps[apart], results.itl_counts[apart])
     return round(total / count / PS_PER_MS, _DIGITS)

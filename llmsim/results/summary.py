@@ -7,6 +7,8 @@ import numpy as np
 
 from llmsim.core import FEATURES, PS_PER_MS, PS_PER_S, Provenance, Results, Status, TimeShare
 from llmsim.costs.confidence import Reach, expected_error, farthest
+from llmsim.exact import exact_sum
+from llmsim.results import summary_checks
 from llmsim.results.energy import carbon_block, cost_block, energy_block
 from llmsim.results.goodput import goodput_block
 from llmsim.results.metrics import PERCENTILES, Distribution, describe, finished_rows, latencies, makespan_ps
@@ -29,7 +31,7 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
     same bytes.
     """
     energy, used = energy_block(results), _utilisation(results, info)
-    return {
+    block = {
         "schema_version": SCHEMA_VERSION,
         **_throughput(results),
         **_latency(results),
@@ -57,6 +59,8 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         "circular_groups": list(results.circular),
         "horizon_s": None if results.horizon_ps is None else results.horizon_ps / PS_PER_S,
     }
+    block["invariants"][summary_checks.NAME] = summary_checks.check_summary(block, results)
+    return block
 
 
 def _throughput(results: Results) -> dict[str, Any]:
@@ -65,15 +69,15 @@ def _throughput(results: Results) -> dict[str, Any]:
     rejected = int(np.count_nonzero(status == Status.REJECTED))
     cancelled = status == Status.CANCELLED
     refused = int(np.count_nonzero(status == Status.REFUSED))
-    input_tokens = int(results.workload.input_tokens[rows].sum(dtype=np.int64))
-    output_tokens = int(results.requests.emitted_tokens[rows].sum(dtype=np.int64))
+    input_tokens = exact_sum(results.workload.input_tokens[rows])
+    output_tokens = exact_sum(results.requests.emitted_tokens[rows])
     duration_ps = makespan_ps(results)
     return {
         "completed": len(rows),
         "failed": rejected,
         "rejected": rejected,
         "cancelled": int(np.count_nonzero(cancelled)),
-        "cancelled_output_tokens": int(results.requests.emitted_tokens[cancelled].sum(dtype=np.int64)),
+        "cancelled_output_tokens": exact_sum(results.requests.emitted_tokens[cancelled]),
         "refused": refused,
         "unfinished": len(status) - len(rows) - rejected - refused - int(np.count_nonzero(cancelled)),
         "duration": _rounded(None if duration_ps is None else duration_ps / PS_PER_S),
@@ -137,7 +141,12 @@ def _kv_cache(results: Results, info: Mapping[str, Any]) -> list[dict[str, Any]]
 
 def _prefix_cache(results: Results) -> dict[str, Any]:
     queried, hit = _total(results, "prefix_queried_tokens"), _total(results, "prefix_hit_tokens")
-    return {"queried_tokens": queried, "hit_tokens": hit, "hit_rate": _rounded(hit / queried if queried else None)}
+    return {
+        "queried_tokens": queried,
+        "hit_tokens": hit,
+        "hit_rate": _rounded(hit / queried if queried else None),
+        "both_sides_of_hand_overs": results.handovers is not None,
+    }
 
 
 def _utilisation(results: Results, info: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -168,7 +177,7 @@ def _graphs(results: Results) -> dict[str, int | float | None]:
 def _blame(results: Results) -> dict[str, Any]:
     """Where the latency of the finished requests went: mean milliseconds per request and share of the total."""
     rows = finished_rows(results.requests)
-    totals = {column.name.removesuffix("_ps"): int(results.blame[column.name][rows].sum()) for column in BLAME}
+    totals = {column.name.removesuffix("_ps"): exact_sum(results.blame[column.name][rows]) for column in BLAME}
     total_ps = sum(totals.values())
     return {
         name: {
@@ -186,12 +195,12 @@ def _kv_transfer(results: Results) -> dict[str, Any] | None:
         return None
     rows = finished_rows(results.requests)
     rows = rows[h.prefill_group[rows] >= 0]
-    moved = int(h.kv_transfer_bytes[rows].sum())
+    moved = exact_sum(h.kv_transfer_bytes[rows])
     times = describe((h.kv_landed_ps - h.kv_reserved_ps)[rows])
     return {
         "requests": len(rows),
         "bytes": moved,
-        "decode_cached_tokens": int(h.decode_cached_tokens[rows].sum()),
+        "decode_cached_tokens": exact_sum(h.decode_cached_tokens[rows]),
         **_statistics("transfer", times),
     }
 
@@ -231,12 +240,14 @@ def _sources(shares: tuple[TimeShare, ...], reaches: Sequence[Reach]) -> dict[st
             }
         )
     half, most = expected_error(by_provenance)
+    table_error = {"half": _rounded(half), "most": _rounded(most)}
     ranked = sorted(by_source.items(), key=lambda item: (-item[1], item[0]))
     return {
         "busy_time_s": _rounded(total_ps / PS_PER_S),
         "by_source": {source: _share(part_ps, total_ps) for source, part_ps in ranked},
         "by_provenance": _provenance(by_provenance, total_ps),
-        "expected_error_percent": {"half": _rounded(half), "most": _rounded(most)},
+        "expected_error_percent": table_error,
+        "table_interpolation_error_percent": dict(table_error),
         "extrapolations": [
             {"operator": reach.operator, "beyond": _rounded(reach.beyond), "what": reach.what}
             for reach in sorted(reaches, key=lambda reach: (-reach.beyond, reach.operator))
@@ -254,7 +265,7 @@ def _share(part_ps: int, total_ps: int) -> float | None:
 
 
 def _total(results: Results, counter: str) -> int:
-    return int(results.counters[counter].sum())
+    return exact_sum(results.counters[counter])
 
 
 def _per_second(amount: int, duration_ps: int | None) -> float | None:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.core import FEATURES, PS_PER_S, GroupInfo, Int64, Results
+from llmsim.exact import exact_sum
 from llmsim.model import Hardware, Operator
 from llmsim.power.traffic import kv_tokens_read, weights_read
 
@@ -89,7 +90,7 @@ def group_usage(results: Results, group: int) -> GroupUsage:
 def operator_work(op: Operator, usage: GroupUsage) -> OperatorWork:
     """Flops and bytes of one operator on one rank; collectives move nothing here (see the link counters)."""
     rows = usage.rows(op)
-    computed = int(rows @ op.units_of(np.arange(len(rows), dtype=np.int64)))
+    computed = exact_sum(op.units_of(np.arange(len(rows), dtype=np.int64)), rows)
     useful = usage.scheduled_tokens
     if op.feature in ("gathered", "sequences") or usage.shares_prompts or op.units != (1, 1):
         # Padding included: what of it is useful was scheduled elsewhere, or is not counted by rank. Rows of logits are
@@ -103,7 +104,7 @@ def operator_work(op: Operator, usage: GroupUsage) -> OperatorWork:
     reads = op.read_bytes_per_token * computed + op.kv_bytes_per_context_token * kv_tokens
     return OperatorWork(
         name=op.name,
-        executions=int(rows[1:].sum()) * op.repeat,
+        executions=exact_sum(rows[1:]) * op.repeat,
         flops=flops * op.repeat,
         read_bytes=(reads + weights_read(op, rows)) * op.repeat,
         written_bytes=op.write_bytes_per_token * computed * op.repeat,

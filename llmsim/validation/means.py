@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.config.errors import InputError
+from llmsim.exact import exact_sum
 from llmsim.lowering.calibration import KIND, SCHEMA_VERSION, Calibration, calibration_of
 from llmsim.validation.calibrate import AXES, check_constant
 from llmsim.validation.compare import Value
@@ -155,8 +156,8 @@ def _findings(means: Means, simulated: Recording) -> list[Finding]:
     found = []
     there = {
         "completed": len(simulated),
-        "total_input_tokens": int(simulated.input_tokens.sum()),
-        "total_output_tokens": int(simulated.output_tokens.sum()),
+        "total_input_tokens": exact_sum(simulated.input_tokens),
+        "total_output_tokens": exact_sum(simulated.output_tokens),
     }
     for name, count in means.counts.items():
         if count != there[name]:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import PS_PER_S, Results
+from llmsim.exact import exact_sum
 from llmsim.results.metrics import finished_rows
 
 Float64 = NDArray[np.float64]
@@ -77,7 +78,7 @@ class Recording:
     @property
     def output_throughput(self) -> float:
         """Output tokens per second of the makespan; NaN without arrivals."""
-        return float(self.output_tokens.sum() / self.makespan_s)
+        return exact_sum(self.output_tokens) / self.makespan_s
 
     def rows(self, rows: Sequence[int] | Int64) -> "Recording":
         """The same recording of some of its requests, in the order of `rows`; pooled latencies are dropped."""

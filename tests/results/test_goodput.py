@@ -31,7 +31,7 @@ def one_by_one(results: Results, targets_ps: dict[str, int]) -> int:
 
 @given(
     seed=st.integers(0, 50),
-    limits_ms=st.dictionaries(st.sampled_from(TARGETS), st.floats(0.1, 200), min_size=1),
+    limits_ms=st.dictionaries(st.sampled_from(TARGETS), st.floats(0.1, 200) | st.floats(1e-9, 1e9), min_size=1),
 )
 def test_as_counted_one_by_one(seed: int, limits_ms: dict[str, float]) -> None:
     from results.conftest import make_results
