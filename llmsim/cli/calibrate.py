@@ -2,14 +2,14 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from llmsim.cli.options.panel import given_path
-from llmsim.config.errors import InputError
+from llmsim.config.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
     from llmsim.cli.checked import RunOptions
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 HELP = (
     "Fit constants of one machine (speed factor of its operators, host gap, link) to the first half of a recorded run, "
-    "test them on the second half, and write them for `run --calibration`. Takes every option of `llmsim run` that "
-    "describes the recorded deployment, at least --cluster-config and --dataset. Where only means are known "
+    "test them on the second half, and write them for `run --calibration` where they improve both halves. "
+    "Takes every option of `llmsim run` that describes the "
+    "recorded deployment, at least --cluster-config and --dataset. Where only means are known "
     "(vLLM's benchmark without details, aiperf's summary) one constant, named by --fit, is fitted on the mean TPOT."
 )
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -63,21 +64,30 @@ def command(
         check_writable(out)
     means = read_means(log)
     if means is not None:
-        data, text = _of_means(means, _trial_options(context.args, None), fit or ())
+        found = _of_means(means, _trial_options(context.args, None), fit or ())
     else:
-        data, text = _of_requests(log, context.args, fit or (), skip_seconds)
-    if out is not None:
-        write_json(data, out)
-    sys.stdout.write(json_text(data) if as_json else text)
+        found = _of_requests(log, context.args, fit or (), skip_seconds)
+    if out is not None and found.refusal is None:
+        write_json(found.data, out)
+    sys.stdout.write(json_text(found.data) if as_json else found.text)
+    if found.refusal is not None:
+        raise InfeasibleError(f"{log}: {found.refusal}")
     return 0
 
 
-def _of_requests(
-    log: Path, arguments: list[str], wanted: Sequence[str], skip_seconds: float
-) -> tuple[dict[str, Any], str]:
-    """(the calibration file, what is printed) from a log of single requests."""
+@dataclass(frozen=True)
+class _Found:
+    """The calibration file, what is printed, and why the file is not written (None: it is)."""
+
+    data: dict[str, Any]
+    text: str
+    refusal: str | None
+
+
+def _of_requests(log: Path, arguments: list[str], wanted: Sequence[str], skip_seconds: float) -> _Found:
+    """From a log of single requests."""
     from llmsim.validation import read_recording
-    from llmsim.validation.calibrate import calibrate, calibration_json
+    from llmsim.validation.calibrate import calibrate, calibration_json, refusal
     from llmsim.validation.calibration_table import calibration_markdown
 
     real = read_recording(log)
@@ -92,12 +102,12 @@ def _of_requests(
         skip_seconds=skip_seconds,
     )
     source = f"{log}, first {len(real) // 2} of {len(real)} requests"
-    return calibration_json(report, source=source), calibration_markdown(report)
+    return _Found(calibration_json(report, source=source), calibration_markdown(report), refusal(report))
 
 
-def _of_means(means: "Means", options: "RunOptions", wanted: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """The same from a table of means."""
-    from llmsim.validation.means import calibrate_means, means_fit_json
+def _of_means(means: "Means", options: "RunOptions", wanted: Sequence[str]) -> _Found:
+    """From a table of means."""
+    from llmsim.validation.means import calibrate_means, means_fit_json, means_refusal
     from llmsim.validation.means_table import means_fit_markdown
 
     hardware, available = what_can_be_fitted(options)
@@ -108,7 +118,8 @@ def _of_means(means: "Means", options: "RunOptions", wanted: Sequence[str]) -> t
         wanted=wanted,
         available=available,
     )
-    return means_fit_json(fit, source=f"{means.source}, {fit.fitted_on}"), means_fit_markdown(fit)
+    data = means_fit_json(fit, source=f"{means.source}, {fit.fitted_on}")
+    return _Found(data, means_fit_markdown(fit), means_refusal(fit))
 
 
 def _trial_options(arguments: list[str], log: Path | None) -> "RunOptions":

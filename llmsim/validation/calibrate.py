@@ -10,6 +10,7 @@ import numpy as np
 from llmsim.config.errors import InputError, nearest
 from llmsim.lowering.calibration import KIND, SCHEMA_VERSION, Calibration, calibration_of
 from llmsim.validation.compare import Comparison, compare
+from llmsim.validation.mismatch import ANOTHER_SERVER
 from llmsim.validation.pairing import Pairs, pair
 from llmsim.validation.recording import Finding, Recording
 from llmsim.validation.search import Axis, minimise
@@ -34,6 +35,13 @@ SHARE = Axis("share", 0.0, 1.0, 5e-3, logarithmic=False, coarse=9)
 CLEARLY_BETTER = 0.9
 """A constant is preferred to those named before it only if it lowers the objective by a tenth: most of them trade
 against each other, and a machine's speed is the likelier difference."""
+FITTED_ON = ("latency", "tpot")
+MAY_LOSE_PERCENT = 1.0
+"""By which one of these errors may grow on the held-out half while both together shrink: single steps are random."""
+OTHER_WORK = ("lengths", "counts")
+"""Findings of a log that does not hold the requests that are simulated."""
+MOST_OTHER_WORK = 0.01
+"""Share of requests that may be missing or of another length, as where a client failed."""
 NOISE_PERCENT = 0.2
 """And by more than this: so much does a per cent of random time in every step change the errors of single requests."""
 HELD_OUT_TARGET_PERCENT = 0.5
@@ -117,9 +125,12 @@ def objective(comparison: Comparison) -> float:
     Paired errors find the constant (means agree by cancellation, pairs do not); the means settle what the noise of
     single requests leaves open. TTFT is left to follow: it is chaotic where nothing queues.
     """
+    return sum(_parts(comparison).values()) / 2
+
+
+def _parts(comparison: Comparison) -> dict[str, float]:
     errors = comparison.errors()
-    names = ("latency", "tpot")
-    return sum(errors[f"paired_mape_{name}"] + abs(errors[f"mean_{name}"]) for name in names) / 2
+    return {name: errors[f"paired_mape_{name}"] + abs(errors[f"mean_{name}"]) for name in FITTED_ON}
 
 
 def calibrate(
@@ -136,16 +147,60 @@ def calibrate(
     if len(real) < 20:
         raise InputError(f"{real.source}: {len(real)} requests; two halves of at least 10 are needed to fit and test")
     calibrator = Calibrator(replace(real, itl_s=None), simulate, hardware, skip_seconds)
+    _refuse_other_work(real, calibrator.run({}))
     unfitted = _fit(calibrator, (), half=0)
     sets = [tuple(wanted)] if wanted else _one_by_one(available)
     fits = tuple(_fit(calibrator, names, half=0) for names in sets)
     chosen = unfitted
     for fit in fits:
-        if _clearly_better(fit, chosen):
+        if _clearly_better(fit, chosen) and loses(fit, unfitted) is None:
             chosen = fit
     swapped = _fit(calibrator, chosen.fitted, half=1) if chosen.fitted else chosen
     return CalibrationReport(
         hardware, unfitted, fits, chosen, swapped.constants, _findings(real, calibrator, chosen, skip_seconds)
+    )
+
+
+def loses(fit: Fit, unfitted: Fit) -> str | None:
+    """What the constants make worse on the half that they were not fitted on; None where they improve it."""
+    parts = [_parts(one.held_out) for one in (unfitted, fit)]
+    before, after = (sum(part.values()) / 2 for part in parts)
+    if after >= before:
+        return f"the error of the held-out half goes from {before:.2f} to {after:.2f} %"
+    for name, (less, more) in {name: (parts[0][name], parts[1][name]) for name in FITTED_ON}.items():
+        if more > less + MAY_LOSE_PERCENT:
+            return f"the error of the held-out half's {name} goes from {less:.2f} to {more:.2f} %"
+    return None
+
+
+def refusal(report: CalibrationReport) -> str | None:
+    """Why nothing is written; None where a constant was chosen, or where nothing needs one."""
+    another = [finding.sentence for finding in report.findings if finding.code in ANOTHER_SERVER]
+    if another:
+        return f"the log does not match the options, and no constant of a machine stands for that: {'; '.join(another)}"
+    if report.chosen.fitted or held_out_means_percent(report.unfitted) <= HELD_OUT_TARGET_PERCENT:
+        return None
+    reasons = [finding.sentence for finding in report.findings if finding.unsound]
+    said = "; ".join(reasons) if reasons else "what the model lacks is no constant of the machine"
+    return (
+        f"no constant of {report.hardware} improves both halves of the log, whose held-out means differ by "
+        f"{held_out_means_percent(report.unfitted):.2f} %; nothing was written: {said}"
+    )
+
+
+def _refuse_other_work(real: Recording, simulated: Recording) -> None:
+    """Raises InputError where the log does not hold the requests that are simulated."""
+    pairs = pair(real, simulated)
+    alone = max(len(real), len(simulated)) - len(pairs.real)
+    a, b = pairs.real, pairs.simulated
+    unequal = np.zeros(len(a), dtype=np.bool_)
+    for theirs, ours in ((a.input_tokens, b.input_tokens), (a.output_tokens, b.output_tokens)):
+        unequal |= (theirs != ours) & (theirs >= 0) & (ours >= 0)
+    if alone + int(np.count_nonzero(unequal)) <= MOST_OTHER_WORK * len(real):
+        return
+    said = [finding.sentence for finding in compare(real, simulated).findings if finding.code in OTHER_WORK]
+    raise InputError(
+        f"{real.source} is not a log of what is simulated: {'; '.join(said)}; give the trace that was recorded"
     )
 
 

@@ -8,6 +8,7 @@ from llmsim.validation.calibrate import (
     CalibrationReport,
     Fit,
     held_out_means_percent,
+    loses,
 )
 from llmsim.validation.compare import Comparison
 
@@ -27,15 +28,25 @@ def calibration_markdown(report: CalibrationReport) -> str:
         *(line for one in (report.unfitted, *report.fits) for line in _rows(one)),
         "",
     ]
+    for one in report.fits:
+        lost = loses(one, report.unfitted)
+        if lost is not None:
+            lines.append(f"Not kept: {_constants(one.constants)}, since {lost}.")
     if not chosen.fitted:
-        lines.append("Chosen: nothing. No constant improves the fitted half.")
+        worst = held_out_means_percent(report.unfitted)
+        agrees = worst <= HELD_OUT_TARGET_PERCENT
+        why = "none is needed" if agrees else "no constant improves both halves"
+        lines.append(
+            f"Chosen: nothing, {why}; held-out means differ by up to {worst:.2f} % (target: at most "
+            f"{HELD_OUT_TARGET_PERCENT:g} %)."
+        )
     else:
         lines.append(f"Chosen: {_constants(chosen.constants)} for {report.hardware}.")
         lines.append(f"Fitted on the other half it would be {_constants(report.other_half)}.")
         worst = held_out_means_percent(chosen)
         verdict = "within" if worst <= HELD_OUT_TARGET_PERCENT else "not within"
         lines.append(
-            f"Held-out means agree to {worst:.2f} %, {verdict} the target of {HELD_OUT_TARGET_PERCENT:g} % "
+            f"Held-out means differ by up to {worst:.2f} %, {verdict} the target of {HELD_OUT_TARGET_PERCENT:g} % "
             f"(nothing fitted: {held_out_means_percent(report.unfitted):.2f} %)."
         )
     for finding in report.findings:

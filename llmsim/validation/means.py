@@ -12,9 +12,10 @@ import numpy as np
 from llmsim.config.errors import InputError
 from llmsim.exact import exact_sum
 from llmsim.lowering.calibration import KIND, SCHEMA_VERSION, Calibration, calibration_of
-from llmsim.validation.calibrate import AXES, check_constant
+from llmsim.validation.calibrate import AXES, MOST_OTHER_WORK, check_constant
 from llmsim.validation.compare import Value
 from llmsim.validation.files import text_of
+from llmsim.validation.mismatch import LATENCIES, gross_differences
 from llmsim.validation.recording import Finding, Float64, Recording
 from llmsim.validation.search import minimise
 
@@ -31,6 +32,8 @@ COUNTS = ("completed", "total_input_tokens", "total_output_tokens")
 FITTED_ON = ("mean_tpot", "mean_latency", "output_throughput")
 """What a constant is fitted on: the first of them that was published. TTFT follows: it is chaotic where nothing
 queues, and the throughput of a run that keeps up is its arrivals'."""
+MOST_LEFT_PERCENT = 1.0
+"""Error of the fitted figure above which its constant explains nothing."""
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
 SimulateMeans = Callable[[Calibration | None], Recording]
@@ -149,22 +152,30 @@ def compare_means(means: Means, simulated: Recording) -> MeansComparison:
         ours[f"mean_{name}"] = float(valid.mean())
         ours |= {f"p{q}_{name}": float(np.percentile(valid, q)) for q in (50, 90, 95, 99)}
     values = {name: Value(real, ours[name]) for name, real in means.values.items() if name in ours}
-    return MeansComparison(means, simulated, values, tuple(_findings(means, simulated)))
+    both = {name: values.get(f"mean_{name}") for name in LATENCIES}
+    means_s = {name: (value.real, value.simulated) for name, value in both.items() if value is not None}
+    mismatches = gross_differences(means_s, "published")
+    return MeansComparison(means, simulated, values, (*mismatches, *_findings(means, simulated)))
 
 
 def _findings(means: Means, simulated: Recording) -> list[Finding]:
     found = []
+    for name, (count, there) in _counts(means, simulated).items():
+        if count != there:
+            sentence = f"{name.replace('_', ' ')}: {count} published, {there} simulated; it is not the same work"
+            found.append(Finding("lengths", True, sentence))
+    sentence = "only means are known: no request is compared with itself, and arrivals are those of the trace"
+    return [*found, *(one for one in simulated.findings if one.unsound), Finding("means", False, sentence)]
+
+
+def _counts(means: Means, simulated: Recording) -> dict[str, tuple[int, int]]:
+    """What was published and what was simulated of each count that is known of both."""
     there = {
         "completed": len(simulated),
         "total_input_tokens": exact_sum(simulated.input_tokens),
         "total_output_tokens": exact_sum(simulated.output_tokens),
     }
-    for name, count in means.counts.items():
-        if count != there[name]:
-            sentence = f"{name.replace('_', ' ')}: {count} published, {there[name]} simulated; it is not the same work"
-            found.append(Finding("lengths", True, sentence))
-    sentence = "only means are known: no request is compared with itself, and arrivals are those of the trace"
-    return [*found, *(one for one in simulated.findings if one.unsound), Finding("means", False, sentence)]
+    return {name: (count, there[name]) for name, count in means.counts.items()}
 
 
 def calibrate_means(
@@ -191,15 +202,39 @@ def calibrate_means(
         constants = None if value is None else calibration_of(hardware, "calibrate", {name: value})
         return compare_means(means, simulate(constants))
 
+    unfitted = compared(None)
+    _refuse_other_work(unfitted)
     found = minimise(lambda value: abs(compared(value).errors()[target]), axis)
     fitted = compared(found.value)
     findings = [*fitted.findings]
-    if abs(fitted.errors()[target]) > 1.0:
+    if abs(fitted.errors()[target]) > MOST_LEFT_PERCENT:
         sentence = (
             f"{name} cannot bring {target.replace('_', ' ')} to what was published: {fitted.errors()[target]:+.1f} %"
         )
         findings.append(Finding("range", True, sentence))
-    return MeansFit(hardware, name, found.value, target, compared(None), fitted, tuple(findings))
+    return MeansFit(hardware, name, found.value, target, unfitted, fitted, tuple(findings))
+
+
+def _refuse_other_work(comparison: MeansComparison) -> None:
+    """Raises InputError where what was published counts other requests or tokens than the simulation."""
+    for name, (published, simulated) in _counts(comparison.means, comparison.simulated).items():
+        if abs(published - simulated) > MOST_OTHER_WORK * published:
+            raise InputError(
+                f"{comparison.means.source}: {name} is {published}, but {simulated} are simulated; give the trace that "
+                "was served"
+            )
+
+
+def means_refusal(fit: MeansFit) -> str | None:
+    """Why the constant is not written; None where it brings the figure that it was fitted on to what was published."""
+    before, after = (abs(one.errors()[fit.fitted_on]) for one in (fit.unfitted, fit.fitted))
+    if after <= MOST_LEFT_PERCENT and after <= before:
+        return None
+    reasons = "; ".join(finding.sentence for finding in fit.findings if finding.unsound)
+    return (
+        f"{fit.name} brings {fit.fitted_on.replace('_', ' ')} from {before:.2f} to {after:.2f} % off; "
+        f"nothing was written{': ' if reasons else ''}{reasons}"
+    )
 
 
 def means_fit_json(fit: MeansFit, *, source: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from llmsim.validation.mismatch import mismatches
 from llmsim.validation.pairing import Pairs
 from llmsim.validation.recording import Finding, KvUse, Recording
 
@@ -21,6 +22,7 @@ def check(pairs: Pairs, skip_seconds: float) -> tuple[Finding, ...]:
     found += _arrivals(real, simulated)
     found += _cold_start(real, simulated, skip_seconds)
     found += _kv(simulated.kv, simulated.kind)
+    found += mismatches(pairs)
     if len(real) < FEW_PAIRS:
         found.append(Finding("few", False, f"only {len(real)} requests: percentiles say little"))
     return tuple(sorted(found, key=lambda finding: not finding.unsound))
@@ -50,7 +52,15 @@ def _arrivals(real: Recording, simulated: Recording) -> list[Finding]:
     if worst <= ARRIVAL_TOLERANCE_S and not swapped:
         return []
     sentence = f"arrivals differ by up to {1000 * worst:.1f} ms" + (", and in their order" if swapped else "")
+    rates = [_rate_per_s(recording) for recording in (real, simulated)]
+    if abs(rates[1] - rates[0]) > 0.02 * rates[0]:
+        sentence += f" (load: {rates[0]:.4g} requests/s in the log, {rates[1]:.4g} simulated)"
     return [Finding("arrivals", worst > 1.0, sentence + "; `run --arrivals LOG` takes the log's")]
+
+
+def _rate_per_s(recording: Recording) -> float:
+    span_s = float(np.ptp(recording.arrival_s))
+    return (len(recording) - 1) / span_s if span_s > 0 else 0.0
 
 
 def _cold_start(real: Recording, simulated: Recording, skip_seconds: float) -> list[Finding]:

@@ -121,5 +121,7 @@ def test_a_figure_to_fit_on_is_needed_and_must_be_a_number(tmp_path: Path, capsy
 def test_what_no_constant_can_reach_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "means.json"
     path.write_text('{"mean_tpot_ms": 0.001}', encoding="utf-8")
-    assert main(["calibrate", str(path), *run_arguments(dataset=SMALL), "--fit", "host_gap_ns"]) == 0
-    assert "cannot bring mean tpot" in capsys.readouterr().out
+    assert main(["calibrate", str(path), *run_arguments(dataset=SMALL), "--fit", "host_gap_ns"]) == 3
+    said = capsys.readouterr()
+    assert "cannot bring mean tpot" in said.out
+    assert "nothing was written" in said.err
