@@ -8,6 +8,7 @@ import numpy as np
 
 from llmsim import _native
 from llmsim.config.errors import InfeasibleError, InputError, InvariantError, NotYetError
+from llmsim.config.plugin_calls import foreign_code
 from llmsim.core import PS_PER_S, Clients, HandoverColumns, RequestColumns, Results, TimeShare, Workload
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.kv_tiers import LoweredTiers
@@ -69,7 +70,7 @@ def simulate(
     interrupted = False
     circular: tuple[int, ...] = ()
     try:
-        with errors_named(simulation, deployment, workload, options):
+        with foreign_code(), errors_named(simulation, deployment, workload, options):
             ended = False
             while not ended:
                 ended = simulation.run(EVENTS_PER_CALL, WALL_MS_PER_CALL)
@@ -117,10 +118,11 @@ def errors_named(
     except _native.BadPolicy as error:
         raise InputError(options.policies.named(str(error))) from None
     except _native.BadRoute as error:
-        name = options.router.name
+        name, place = options.router.name, options.router.place()
         if deployment.handovers is not None and options.decode_router.python is not None:
             name = f"{name} or {options.decode_router.name}"
-        raise InputError(f"router {name} {error}") from None
+            place = ", ".join(filter(None, (place, options.decode_router.place())))
+        raise InputError(f"router {name} {error} ({place})") from None
 
 
 def native_simulation(

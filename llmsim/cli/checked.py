@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from llmsim.cli import refused
 from llmsim.cli.command_line import CommandLine
 from llmsim.cli.seconds import horizon_ps, interval_ps
+from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ class RunOptions:
     arrivals: Path | None = None
     """A recorded log whose true arrivals replace the trace's."""
     timeline: Path | None = None
+    input_files: Path | None = None
+    """Where the list of all files that were read is written."""
     policies: "PolicySpecs | None" = None
     tiers: "KvTierOptions | None" = None
     check_every_step: bool = False
@@ -99,6 +102,7 @@ class RunOptions:
     horizon_ps: int | None = None
     disabled_terms: tuple[str, ...] = ()
     calibration: "Calibration | None" = None
+    allow_plugins: bool = True
     targets_ps: "Mapping[str, int]" = field(default_factory=dict)
     """Latencies that goodput asks for, by name."""
     without_effect: tuple[str, ...] = ()
@@ -112,6 +116,13 @@ def checked(given: CommandLine) -> RunOptions:
 
     `enable_block_copy` is accepted for old command lines and not read: equal blocks are always priced once.
     """
+    from llmsim.config.plugins import plugins_allowed
+
+    with plugins_allowed(given.allow_plugins):
+        return _checked(given)
+
+
+def _checked(given: CommandLine) -> RunOptions:
     engine = _engine(given)
     source = given.cost_source
     outputs = {"output": given.output, "run_dir": given.run_dir, "timeline": given.timeline}
@@ -144,6 +155,8 @@ def checked(given: CommandLine) -> RunOptions:
         log_interval_ps=interval_ps(given.log_interval),
         log_level=_log_level(given.log_level),
         arrivals=given.arrivals,
+        allow_plugins=given.allow_plugins,
+        input_files=given.input_files,
         policies=_policies(engine, given),
         tiers=_tiers(given),
         check_every_step=given.check_every_step,
@@ -230,7 +243,7 @@ def _profile_dirs(given: list[Path]) -> tuple[Path, ...]:
             raise InputError(
                 f'--profile-dir "{folder}" is not a folder; name one that holds <hardware>/<model>/.../tp<N>/'
             )
-    return (*given, *([DEFAULT_PROFILES] if DEFAULT_PROFILES.is_dir() else []))
+    return (*given, *([DEFAULT_PROFILES] if input_files.is_folder(DEFAULT_PROFILES) else []))
 
 
 def _expert_routing(text: str, seed: int) -> "ExpertRouting":

@@ -58,6 +58,7 @@ class CommandLine:
     cache_eviction: engine.CacheEviction = None
     admission: engine.Admission = None
     ttft_target_ns: engine.TtftTarget = None
+    allow_plugins: inputs.AllowPlugins = True
     request_routing_policy: inputs.Routing = "LOAD"
     decode_routing_policy: inputs.DecodeRouting = "LOAD"
     kv_transfer: costs.KvTransfer = None
@@ -74,6 +75,7 @@ class CommandLine:
     run_dir: outputs.RunDir = None
     timeline: outputs.Timeline = None
     as_json: outputs.Json = False
+    input_files: outputs.InputFiles = None
     goodput: outputs.Goodput = None
     log_interval: outputs.LogInterval = 1.0
     log_level: outputs.LogLevel = "WARNING"

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError
 
 HELP = (
@@ -70,7 +71,7 @@ def _unlike(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
 def _summary(path: Path) -> dict[str, Any]:
     file = path / "summary.json" if path.is_dir() else path
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(input_files.read_text(file))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(

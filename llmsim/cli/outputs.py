@@ -29,7 +29,8 @@ def check_outputs(options: "RunOptions") -> None:
     """Raises InputError, before any work, where an output cannot be written or would replace an input."""
     from llmsim.export.files import check_writable, check_writable_folder, keep_inputs
 
-    for option, path in (("--output", options.output), ("--timeline", options.timeline)):
+    outputs = (("--output", options.output), ("--timeline", options.timeline), ("--input-files", options.input_files))
+    for option, path in outputs:
         if path is not None:
             keep_inputs(option, path, _inputs(options))
             check_writable(path)
@@ -160,6 +161,7 @@ def _write_run_dir(
     report: dict[str, Any],
     series: "SeriesFiles",
 ) -> None:
+    from llmsim.config.input_files import read_so_far
     from llmsim.export.run_dir import RunRecord, write_run_dir
 
     assert options.run_dir is not None
@@ -185,6 +187,7 @@ def _write_run_dir(
             "calibration": None if options.calibration is None else asdict(options.calibration),
         },
         table_hashes={f"group {g.info.index}": g.costs.table_hash for g in lowered.groups},
+        files=read_so_far(),
     )
     write_run_dir(options.run_dir, results, report, record, series)
 

@@ -48,6 +48,7 @@ def prepare(options: RunOptions) -> Prepared:
     from llmsim.cli.unused import unused_notes
     from llmsim.cli.unused_fields import unused_fields
     from llmsim.config import EngineOverrides, load_cluster, resolve
+    from llmsim.config.plugins import plugins_allowed
     from llmsim.lowering import lower
     from llmsim.lowering.device_memory import sheet_memory, sheet_memory_notes
     from llmsim.lowering.network import idle_pool_notes
@@ -63,7 +64,8 @@ def prepare(options: RunOptions) -> Prepared:
         options.kv_transfer_mode,
         sheet=sheet_memory(cluster.path),
     )
-    lowered = lower(deployment, _lowering_options(options))
+    with plugins_allowed(options.allow_plugins):
+        lowered = lower(deployment, _lowering_options(options))
     tiers = None
     if options.tiers is not None:
         from llmsim.lowering.kv_tiers import lower_tiers

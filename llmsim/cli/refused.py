@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError, NotYetError
 
 NETWORKS = ("analytical", "congestion-unaware", "congestion-aware", "fair-share")
@@ -34,6 +35,7 @@ def fp_dtype(bits: int) -> str:
 def cost_tables(paths: Sequence[Path]) -> tuple[Path, ...]:
     """The paths of `--cost-table`; InputError, before any group is looked at, for one that is no table there."""
     for path in paths:
+        input_files.note(path)
         what = "does not exist" if not path.exists() else "is a folder" if path.is_dir() else ""
         what = what or ("" if path.suffix in (".csv", ".json", ".parquet") else "has another ending")
         if what:

@@ -4,6 +4,8 @@ import typer
 
 from llmsim.cli.checked import RunOptions, checked
 from llmsim.cli.command_line import CommandLine, taking_command_line
+from llmsim.cli.inputs_report import inputs_reported
+from llmsim.config import input_files
 
 HELP = "Simulate a cluster (JSON) serving a trace (JSONL) and report what every request and the cluster would see."
 
@@ -11,9 +13,12 @@ HELP = "Simulate a cluster (JSON) serving a trace (JSONL) and report what every 
 @taking_command_line
 def command(context: typer.Context, given: CommandLine) -> int:
     """What is done with the checked options is up to the caller (`context.obj`); by itself, they are run."""
-    act = context.obj or run
-    code: int = act(checked(given))
-    return code
+    with input_files.recorded() as files:
+        if context.obj is not None:
+            code: int = context.obj(checked(given))
+            return code
+        with inputs_reported(given.input_files, files):
+            return run(checked(given))
 
 
 def run(options: RunOptions) -> int:

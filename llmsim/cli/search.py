@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llmsim.cli.options.panel import given_path
-from llmsim.config.errors import InfeasibleError, InterruptedRun
+from llmsim.config.errors import FailedRuns, InfeasibleError, InputError, InterruptedRun
 
 if TYPE_CHECKING:
-    from llmsim.search.trials import Trial
+    from llmsim.search.journal import Journal, Trial
 
 HELP = (
     "Try deployments and say which are best: a file names what varies (fields of a cluster file, options of run, "
@@ -31,6 +31,10 @@ Count = Annotated[
 ]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, max=1024, help="Runs at a time; 0: one for each processor.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=(1 << 32) - 1, help="Of the choice among too many points.")]
+AllowPlugins = Annotated[
+    bool,
+    typer.Option("--allow-plugins", help="Run the Python plug-ins that the file names (SECURITY.md)."),
+]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")]
 
 
@@ -41,8 +45,13 @@ def command(
     jobs: Jobs = 0,
     seed: Seed = 0,
     as_json: Json = False,
+    allow_plugins: AllowPlugins = False,
 ) -> int:
-    """Searches and writes; InputError for a file that is none, InfeasibleError where no point is an answer."""
+    """Searches and writes.
+
+    Raises InputError for a file that is none or changed while the search ran, FailedRuns for points without an answer,
+    and InfeasibleError where no point is an answer.
+    """
     from llmsim.cli.signals import terminable
     from llmsim.export.files import check_writable_folder
     from llmsim.export.json import json_text, write_json
@@ -53,7 +62,9 @@ def command(
 
     asked = load_space(space)
     base = load_base(asked)
-    known = Trials(base, check_writable_folder(output), jobs or os.cpu_count() or 1, _told)
+    folder = check_writable_folder(output)
+    known = Trials(base, folder, jobs or os.cpu_count() or 1, _told, allow_plugins=allow_plugins)
+    _tell_stale(known.journal)
     try:
         with terminable():
             found = study.search(asked, known.of, trials, seed)
@@ -65,9 +76,36 @@ def command(
     result = report.as_json(asked, found, front, grid=study.is_grid(asked, trials), seed=seed)
     write_json(result, output / "result.json")
     sys.stdout.write(json_text(result) if as_json else report.as_table(asked, found, front))
+    _refuse_unfinished(found, known.journal, output)
     if not front:
         raise InfeasibleError(_why_none(found, output))
     return 0
+
+
+def _tell_stale(journal: "Journal") -> None:
+    if journal.stale:
+        print(
+            f"note: {journal.why_stale} has changed: {journal.stale} earlier answers do not count and are run again",
+            file=sys.stderr,
+        )
+
+
+def _refuse_unfinished(found: "list[Trial]", journal: "Journal", output: Path) -> None:
+    """Raises where an answer is missing, or where answers are of two contents of one file."""
+    failed = [trial for trial in found if trial.state == "failed"]
+    if failed:
+        from llmsim.search.apply import shown
+
+        raise FailedRuns(
+            f"{len(failed)} of {len(found)} points have no answer, after two runs of each; for instance "
+            f"{shown(failed[0].point)}: {failed[0].reason}; the others are in {output / 'result.json'}, and the same "
+            "call runs what is missing"
+        )
+    if changed := journal.changed_since():
+        raise InputError(
+            f"{changed} changed while the search ran, so that its answers are of two contents; the same call runs "
+            "those of the old one again"
+        )
 
 
 def _told(trial: "Trial") -> None:

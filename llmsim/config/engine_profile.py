@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
 from llmsim.config.units import BYTES_PER_GIB
 
@@ -158,7 +159,7 @@ def load_profile(name: str) -> EngineProfile:
     known = profile_names()
     if name not in known:
         raise InputError(f'engine profile "{name}" is not known{nearest(name, known)}; known: {", ".join(known)}')
-    data = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    data = json.loads(input_files.read_text(_FOLDER / f"{name}.json"))
     graphs = data["cuda_graphs"]
     return EngineProfile(
         name=data["name"],

@@ -1,6 +1,7 @@
 """The errors a user can meet; each carries the exit code that the command line ends with."""
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -20,10 +21,18 @@ class NotYetError(InputError):
     """The input is valid, but asks for a capability that this version does not run; never ignored silently."""
 
 
+class PluginRefused(InputError):
+    """A file names a Python plug-in, whose code runs only where the user allows it."""
+
+
 class InfeasibleError(LlmsimError):
     """The deployment does not fit or can never make progress; the sentence shows the arithmetic."""
 
     exit_code = 3
+
+
+class FailedRuns(LlmsimError):
+    """Runs of a search were killed or failed twice, so that their points have no answer."""
 
 
 class InvariantError(LlmsimError):
@@ -36,6 +45,33 @@ class InterruptedRun(LlmsimError):
     """The user stopped the run; what had finished was written."""
 
     exit_code = 130
+
+
+PASSING = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EDQUOT,
+        errno.EINTR,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+    }
+)
+"""Errors of the machine, not of the input: the same run may succeed later."""
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether an error, or one that led to it, is the machine's, so that the same run may succeed later."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, MemoryError) or (isinstance(seen, OSError) and seen.errno in PASSING):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

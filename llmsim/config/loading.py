@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError
 from llmsim.config.positions import Location, entries, field_path, line_at, line_of
 
@@ -38,12 +39,13 @@ class _NotFinite(Exception):
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file; InputError says what is wrong with the file."""
     try:
+        input_files.note(path)
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
             raise InputError(f"{path} is a directory; expected a JSON file")
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
             raise InputError(f"{path} is a device, not a file; expected a JSON file")
-        raw = path.read_bytes()
+        raw = input_files.read_bytes(path)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; expected a JSON file{_neighbours(path)}") from None
     except (OSError, ValueError) as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
 from llmsim.config.positions import field_path
 
@@ -81,7 +82,7 @@ def place_topology(cluster: Cluster) -> PlacedTopology | None:
 def _located(name: str, cluster_path: str) -> str:
     """A file beside the cluster file comes before one under the working directory and before a bundled network."""
     beside = Path(cluster_path).parent / name
-    return str(beside) if beside.is_file() else name
+    return str(beside) if input_files.is_file(beside) else name
 
 
 def _checked(devices: tuple[int, ...], spec: TopologySpec, place: str) -> tuple[int, ...]:

@@ -1,15 +1,21 @@
 """Finds, makes and guards policies written in Python, so that what is wrong with one is said in one sentence."""
 
 import importlib
+import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from llmsim.config.errors import InputError, LlmsimError, nearest
+from llmsim.config import input_files, plugin_calls
+from llmsim.config.errors import InputError, LlmsimError, PluginRefused, nearest
+from llmsim.config.plugin_calls import defined_at, foreign_code, in_library, said
+
+_ALLOWED: ContextVar[bool] = ContextVar("llmsim_plugins_allowed", default=True)
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,21 @@ class Kind:
     """Name -> how to write it and what it does, as "route(request, groups), which chooses a group's index"."""
     example: str
     """An option's value, for messages."""
+
+    def place(self, thing: object, sentence: str = "") -> str:
+        """`file:line` of the method that a sentence names, else of the first method of the protocol."""
+        named = [method for method in self.methods if f"{method}(" in sentence]
+        return defined_at(getattr(thing, (named or list(self.methods))[0], None))
+
+
+@contextmanager
+def plugins_allowed(allowed: bool) -> Iterator[None]:
+    """Whether plug-ins run within the block; where they do not, naming one is an InputError."""
+    token = _ALLOWED.set(allowed)
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
 
 
 def entry_points(group: str) -> Mapping[str, EntryPoint]:
@@ -51,7 +72,31 @@ def split_options(option: str, text: str, example: str) -> tuple[str, dict[str, 
     return name, given
 
 
-def parse_class(kind: Kind, text: str) -> tuple[str, Callable[..., Any]]:
+@dataclass(frozen=True, eq=False)
+class Maker:
+    """Makes objects of a class that was found; the first one may be made early, to find errors before the run."""
+
+    kind: Kind
+    name: str
+    given: Mapping[str, str]
+    _made: list[Any] = field(default_factory=list)
+
+    def __call__(self, *arguments: object) -> Any:
+        """A fresh object."""
+        if self._made and not arguments:
+            return self._made.pop()
+        return create(self.kind, self.name, self.given, *arguments)
+
+    def try_early(self) -> None:
+        """Makes the first object, which the first call returns."""
+        self._made.append(create(self.kind, self.name, self.given))
+
+    def check_arguments(self, *arguments: object) -> None:
+        """Raises InputError where the class does not take these arguments and the options; nothing is made."""
+        _check_arguments(self.kind, self.name, found(self.kind, self.name), self.given, *arguments)
+
+
+def parse_class(kind: Kind, text: str) -> tuple[str, Maker]:
     """(name, maker) of `module:Class[:key=value,...]`, or of an entry point; what is wrong with it is found here.
 
     The maker takes positional arguments of the kind and makes a fresh object.
@@ -64,15 +109,41 @@ def parse_class(kind: Kind, text: str) -> tuple[str, Callable[..., Any]]:
             f'entry point of the group "{kind.group}" ({", ".join(points) or "none is installed"})'
         )
     found(kind, name)
-    return name, partial(create, kind, name, given)
+    return name, Maker(kind, name, given)
 
 
-def found(kind: Kind, name: str) -> Callable[..., Any]:
-    """The class; raises InputError naming it when it cannot be found."""
-    thing = _from_module(kind, name) if ":" in name else _from_entry_point(kind, name)
-    if not callable(thing):
-        raise InputError(f"{kind.word} {name} is not a class")
+def found(kind: Kind, name: str) -> type[Any]:
+    """The class; raises InputError naming it when it cannot be found or lacks a method. Nothing of it is called."""
+    if not _ALLOWED.get():
+        raise PluginRefused(
+            f"{kind.option} {name} is a Python plug-in that a file names; give --allow-plugins to run its code, or "
+            f"name a built-in {kind.word}"
+        )
+    before = set(sys.modules)
+    with foreign_code():
+        thing = _from_module(kind, name) if ":" in name else _from_entry_point(kind, name)
+    _note_sources(before, getattr(thing, "__module__", None))
+    if not isinstance(thing, type):
+        raise InputError(
+            f"{kind.word} {name} is not a class but a {type(thing).__name__}; name a class with the method "
+            f"{next(iter(kind.methods.values()))}"
+        )
+    for method, meaning in kind.methods.items():
+        if not callable(getattr(thing, method, None)):
+            raise InputError(f"{kind.word} {name} has no method {meaning}")
     return thing
+
+
+def _note_sources(before: set[str], module: str | None) -> None:
+    """Records the source of the plug-in and of the modules that it imports, but for those of libraries."""
+    package = (module or "").partition(".")[0]
+    for name, loaded in list(sys.modules.items()):
+        path = getattr(loaded, "__file__", None)
+        if not path or not isinstance(path, str):
+            continue
+        of_plugin = name.partition(".")[0] == package
+        if of_plugin or (name not in before and not in_library(os.path.abspath(path))):
+            input_files.note(path)
 
 
 def create(kind: Kind, name: str, given: Mapping[str, str], *arguments: object) -> Any:
@@ -82,16 +153,33 @@ def create(kind: Kind, name: str, given: Mapping[str, str], *arguments: object) 
     """
     make = found(kind, name)
     try:
-        made = make(*arguments, **{key: _value(text) for key, text in given.items()})
+        with foreign_code():
+            return make(*arguments, **_options(given))
     except LlmsimError:
         raise
     except Exception as error:
-        options = f" with {', '.join(f'{key}={value}' for key, value in given.items())}" if given else ""
-        raise InputError(f"{kind.word} {name} cannot be made{options}: {said(error)}") from error
-    for method, meaning in kind.methods.items():
-        if not callable(getattr(made, method, None)):
-            raise InputError(f"{kind.word} {name} has no method {meaning}")
-    return made
+        raise InputError(f"{kind.word} {name} cannot be made{_with(given)}: {said(error)}") from error
+
+
+def _check_arguments(kind: Kind, name: str, make: type[Any], given: Mapping[str, str], *arguments: object) -> None:
+    try:
+        signature = inspect.signature(make)
+    except (TypeError, ValueError):  # a class of an extension module need not have one
+        return
+    try:
+        signature.bind(*arguments, **_options(given))
+    except TypeError as error:
+        place = defined_at(make.__init__)
+        where = f" ({place})" if place else ""
+        raise InputError(f"{kind.word} {name} cannot be made{_with(given)}: {said(error)}{where}") from error
+
+
+def _options(given: Mapping[str, str]) -> dict[str, int | float | str]:
+    return {key: _value(text) for key, text in given.items()}
+
+
+def _with(given: Mapping[str, str]) -> str:
+    return f" with {', '.join(f'{key}={value}' for key, value in given.items())}" if given else ""
 
 
 def _from_module(kind: Kind, name: str) -> object:
@@ -133,20 +221,6 @@ def _value(text: str) -> int | float | str:
     return text
 
 
-def said(error: BaseException) -> str:
-    """An exception on one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
-
-
 def guarded(kind: Kind, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """A method of a policy, whose exceptions become an InputError that names the policy."""
-
-    def call(*arguments: Any) -> Any:
-        try:
-            return method(*arguments)
-        except LlmsimError:
-            raise
-        except Exception as error:
-            raise InputError(f"{kind.word} {name} failed: {said(error)}") from error
-
-    return call
+    return plugin_calls.guarded(f"{kind.word} {name}", method)

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
 from llmsim.config.loading import Document, parse_json, read_text
 from llmsim.config.topology_presets import GENERATORS, Network
@@ -148,6 +149,7 @@ class TopologySpec:
 def load_topology(path_or_preset: str | Path) -> TopologySpec:
     """A topology file, or one of the bundled presets by name (`dgx_h100`); InputError says what is wrong and where."""
     path = Path(path_or_preset)
+    input_files.note(path)
     if not path.suffix and not path.exists():
         known = preset_names()
         if path.name not in known:

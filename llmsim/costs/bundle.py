@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
 from llmsim.core import Provenance
 from llmsim.costs.bundle_attention import complete_grid, read_attention, skew_ps_per_token_q20
@@ -89,7 +90,7 @@ class BundleSource:
     def _measured_apart(self, layer: str) -> bool:
         folders = (self._files.folder, self._files.folder_tp1)
         paths = [folder / "dense.csv" for folder in folders if folder is not None]
-        return any(path.is_file() and layer in self._layers(path, "tokens") for path in paths)
+        return any(input_files.is_file(path) and layer in self._layers(path, "tokens") for path in paths)
 
     def _both(self, path: Path) -> dict[str, tuple[Floats, Floats, Floats]]:
         if path not in self._families:
@@ -122,7 +123,7 @@ class BundleSource:
         table = self._attention_table
         self._light.attention(op, path, table)
         skew_path = self._files.folder / "skew.csv"
-        if skew_path.is_file():
+        if input_files.is_file(skew_path):
             sms = self._request.hardware.num_sms if self._request.hardware else 0
             kappa, how = skew_ps_per_token_q20(skew_path, self._streams(op), sms)
             how = f"{self._files.label(skew_path)}: {how}"
@@ -133,7 +134,7 @@ class BundleSource:
 
     def _indexer(self, op: Operator) -> AttentionCost | None:
         path = self._files.folder / "indexer.csv"
-        if not path.is_file():
+        if not input_files.is_file(path):
             if self._request.source == "bundle":
                 raise InputError(
                     f"{self._files.folder}: there is no indexer.csv; profile the indexer or use source auto"
@@ -192,7 +193,7 @@ class BundleSource:
         return folders[0] / file_name, None
 
     def _layers(self, path: Path, feature: str) -> dict[str, tuple[Floats, Floats]]:
-        if path.name == "per_sequence.csv" and not path.is_file():
+        if path.name == "per_sequence.csv" and not input_files.is_file(path):
             return {}  # imported profiles may know nothing of the head
         if path not in self._tables:
             self._tables[path] = split_layers(read_table(path, text=("layer",), numbers=(feature, "time_us")), feature)
@@ -200,7 +201,7 @@ class BundleSource:
 
     def _moe_path(self) -> Path | None:
         folders = (self._files.folder, self._files.folder_tp1)
-        return next((f / "moe.csv" for f in folders if f is not None and (f / "moe.csv").is_file()), None)
+        return next((f / "moe.csv" for f in folders if f is not None and input_files.is_file(f / "moe.csv")), None)
 
     def _moe(self, op: Operator, last: int) -> Curve | None:
         path = self._moe_path()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError
 from llmsim.costs.source import CostRequest
 from llmsim.model import Dtypes, short_dtype
@@ -36,9 +37,9 @@ class BundleFiles:
     def paths(self) -> list[Path]:
         """Every file that the bundle source may read, existing ones only, in a fixed order."""
         if self.older:
-            return [self.folder / name for name in OLDER if (self.folder / name).is_file()]
+            return [self.folder / name for name in OLDER if input_files.is_file(self.folder / name)]
         folders = dict.fromkeys(folder for folder in (self.folder, self.folder_tp1) if folder is not None)
-        return [folder / name for folder in folders for name in NEEDED + OPTIONAL if (folder / name).is_file()]
+        return [folder / name for folder in folders for name in NEEDED + OPTIONAL if input_files.is_file(folder / name)]
 
 
 def variant_name(request: CostRequest) -> str:
@@ -61,7 +62,8 @@ def find_bundle(request: CostRequest) -> tuple[BundleFiles | None, str]:
         hardware = _child(root, request.hardware_name)
         model = _model_folder(hardware, request.model.name) if hardware else None
         if model is None:
-            folders = _models(hardware) if hardware else sorted(p.name for p in root.iterdir() if p.is_dir())[:12]
+            hardware_there = [p.name for p in input_files.entries(root) if p.is_dir()]
+            folders = _models(hardware) if hardware else hardware_there[:12]
             there = f"{'models' if hardware else 'hardware'} there: {', '.join(folders) or 'none'}"
             looked.append(f'"{root}" has no profile of {request.model.name} on "{request.hardware_name}" ({there})')
             continue
@@ -76,29 +78,29 @@ def find_bundle(request: CostRequest) -> tuple[BundleFiles | None, str]:
 
 def _in_model_folder(root: Path, model: Path, request: CostRequest) -> tuple[BundleFiles | None, str]:
     variant = variant_name(request)
-    base = model / variant if (model / variant).is_dir() else model
+    base = model / variant if input_files.is_folder(model / variant) else model
     degrees = _degrees(base)
     if base == model and not degrees:
-        variants = sorted(p.name for p in model.iterdir() if p.is_dir() and _degrees(p))
+        variants = sorted(p.name for p in input_files.entries(model) if p.is_dir() and _degrees(p))
         return None, f'"{model}" has no profile for "{variant}" (there are: {", ".join(variants) or "none"})'
     folder = base / f"tp{request.layout.tp}"
     if request.layout.tp not in degrees:
         exist = ", ".join(f"tp{d}" for d in degrees) or "none"
         return None, f'"{base}" has no profile for tp{request.layout.tp} (there are: {exist})'
-    missing = [name for name in NEEDED if not (folder / name).is_file()]
-    if missing and (folder / "layers.csv").is_file():
+    missing = [name for name in NEEDED if not input_files.is_file(folder / name)]
+    if missing and input_files.is_file(folder / "layers.csv"):
         return BundleFiles(root, folder, None, older=True), ""
     if missing:
         raise InputError(
             f'the profile bundle "{folder}" lacks {", ".join(missing)}; profile again, or give another folder'
         )
     tp1 = base / "tp1"
-    shared = any((tp1 / name).is_file() for name in ("dense.csv", "moe.csv"))
+    shared = any(input_files.is_file(tp1 / name) for name in ("dense.csv", "moe.csv"))
     return BundleFiles(root, folder, tp1 if shared else None), ""
 
 
 def _degrees(folder: Path) -> list[int]:
-    names = [p.name for p in folder.iterdir() if p.is_dir()] if folder.is_dir() else []
+    names = [p.name for p in input_files.entries(folder) if p.is_dir()] if input_files.is_folder(folder) else []
     return sorted(int(name[2:]) for name in names if name.startswith("tp") and name[2:].isdigit())
 
 
@@ -106,9 +108,9 @@ def _child(folder: Path, name: str) -> Path | None:
     """The sub-folder `name`, exactly or, where only one matches, without regard to case."""
     if not name:
         return None
-    if (folder / name).is_dir():
+    if input_files.is_folder(folder / name):
         return folder / name
-    alike = [p for p in folder.iterdir() if p.is_dir() and p.name.lower() == name.lower()]
+    alike = [p for p in input_files.entries(folder) if p.is_dir() and p.name.lower() == name.lower()]
     return alike[0] if len(alike) == 1 else None
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from llmsim.config import input_files
 from llmsim.costs.source import ANY_VERSION, CostRequest, EngineVersions
 
 PACKAGE = "aiconfigurator_core"
@@ -77,6 +78,8 @@ class Database:
     def fingerprint(self) -> str:
         """Changes whenever a table that could be read changes: package version, and names and sizes of the tables."""
         found = [table for kind in TABLES for table in self.tables(kind)] + self.nccl()
+        for table in found:
+            input_files.note(table.path)  # compiled tables may be kept from an earlier run
         return "\n".join([self.version, *(f"{table.path} {table.path.stat().st_size}" for table in found)])
 
     def _versions(self, family: str, framework: str, file_name: str, kind: str) -> list[TablePath]:
@@ -147,7 +150,7 @@ def _constants(path: Path) -> tuple[tuple[str, float], ...]:
     """`name: number` lines of the YAML; read without a YAML library, which costs more than the rest of a run."""
     if not path.is_file():
         return ()
-    found = re.findall(r"^ {2}([a-z_0-9]+): *([0-9.eE+-]+)\s*(?:#.*)?$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    found = re.findall(r"^ {2}([a-z_0-9]+): *([0-9.eE+-]+)\s*(?:#.*)?$", input_files.read_text(path), re.MULTILINE)
     return tuple((name, float(value)) for name, value in found)
 
 
@@ -155,6 +158,7 @@ def read_columns(path: Path, columns: list[str]) -> dict[str, NDArray[np.generic
     """Columns of a Parquet table as numpy arrays; a column that the file lacks is left out of the answer."""
     import pyarrow.parquet as parquet  # heavy: only where a table must be read
 
+    input_files.note(path)
     file = parquet.ParquetFile(path)
     present = [name for name in columns if name in file.schema_arrow.names]
     table = file.read(columns=present)

@@ -5,6 +5,7 @@ step really loads is then drawn from it, per layer and step (expert_loads.py).
 """
 
 import hashlib
+import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +16,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.plugin_calls import defined_at, foreign_code, guarded
 from llmsim.config.plugins import Kind, entry_points, parse_class, split_options
 
 Floats = NDArray[np.float64]
@@ -74,7 +77,7 @@ class ExpertRouting:
     def popularity(self, layers: int, experts: int) -> Floats:
         """Shape (snapshots, layers, experts), each row's sum 1. InputError where a trace or class does not fit."""
         if self.recorded is not None or self.policy is not None:
-            return _checked(self._given(layers, experts), self.label, layers, experts)
+            return _checked(self._given(layers, experts), self._named(), layers, experts)
         rng = np.random.default_rng([self.seed, 17])
         weights = np.ones((layers, experts))
         if self.name == "ZIPF":
@@ -83,14 +86,16 @@ class ExpertRouting:
             weights = _power_law(rng.random((layers, experts)), self.value, float(experts))
         return np.asarray((weights / weights.sum(axis=1, keepdims=True))[None])
 
+    def _named(self) -> str:
+        """The option, and where a class of the user's is written."""
+        return self.label if self.policy is None else f"{self.label} ({defined_at(self.policy.popularity)})"
+
     def _given(self, layers: int, experts: int) -> Any:
         if self.recorded is not None:
             return self.recorded
         assert self.policy is not None, "the caller looked"
-        try:
-            return self.policy.popularity(layers, experts, self.seed)
-        except Exception as error:
-            raise InputError(f"{self.label}: popularity failed: {type(error).__name__}: {error}") from None
+        with foreign_code():
+            return guarded(f"{self.label}: popularity", self.policy.popularity)(layers, experts, self.seed)
 
     def __repr__(self) -> str:
         """Equal for equal policies: part of the key of compiled tables."""
@@ -179,11 +184,11 @@ def _read_trace(how: str, name: str) -> Floats:
     path = Path(name)
     try:
         if path.suffix == ".npy":
-            return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
+            return np.asarray(np.load(io.BytesIO(input_files.read_bytes(path)), allow_pickle=False), dtype=np.float64)
         if path.suffix == ".json":
-            return np.asarray(json.loads(path.read_text(encoding="utf-8")), dtype=np.float64)
+            return np.asarray(json.loads(input_files.read_text(path)), dtype=np.float64)
         if path.suffix == ".jsonl":
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = input_files.read_text(path).splitlines()
             return np.asarray([json.loads(line) for line in lines if line.strip()], dtype=np.float64)
         if path.suffix == ".csv":
             return _from_rows(path)
@@ -195,7 +200,7 @@ def _read_trace(how: str, name: str) -> Floats:
 
 
 def _from_rows(path: Path) -> Floats:
-    lines = path.read_text(encoding="utf-8").split()
+    lines = input_files.read_text(path).split()
     if not lines or lines[0].split(",") != ["layer", "expert", "tokens"]:
         raise InputError(f"{path}:1: the header must be layer,expert,tokens")
     counts: dict[tuple[int, int], float] = {}

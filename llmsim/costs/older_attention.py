@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError
 from llmsim.core import Int64, Provenance, UInt8
 from llmsim.costs.axes import geometric_axis
@@ -80,7 +81,7 @@ def read_older_attention(
     constant outside its training data, so an unchanging tail is cut off and continued by the attended area instead.
     """
     measured_path = files.folder / "attention.csv"
-    measured = _measured(measured_path, request) if measured_path.is_file() else None
+    measured = _measured(measured_path, request) if input_files.is_file(measured_path) else None
     predicted = _predicted(files.folder)
     notes: list[str] = []
     if predicted is not None:
@@ -111,7 +112,7 @@ def read_older_attention(
 
 def _predicted(folder: Path) -> tuple[Points, Points] | None:
     paths = (folder / PREFILL_PREDICTIONS, folder / DECODE_PREDICTIONS)
-    there = [path for path in paths if path.is_file()]
+    there = [path for path in paths if input_files.is_file(path)]
     if not there:
         return None
     if len(there) == 1:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
 from llmsim.costs.source import to_ps
 from llmsim.costs.tables import read_table
@@ -69,7 +70,7 @@ def load_pim_part(name: str, folder: Path) -> PimPart:
     places = [folder, folder / "pim_config", folder.parent / "pim_config", Path("pim_config"), PARTS_DIR]
     for place in places:
         path = place / f"{stem}.ini"
-        if path.is_file():
+        if input_files.is_file(path):
             return read_pim_part(path)
     known = pim_part_names()
     raise InputError(f'the memory part "{name}" is not known{nearest(stem, known)}; bundled are {", ".join(known)}')
@@ -79,7 +80,7 @@ def read_pim_part(path: Path) -> PimPart:
     """Reads one part file; InputError names section, key and value of what is missing or impossible."""
     parser = configparser.ConfigParser(inline_comment_prefixes=("#", ";"), interpolation=None)
     try:
-        parser.read_string(path.read_text(encoding="utf-8-sig"))
+        parser.read_string(input_files.read_text(path, "utf-8-sig"))
     except (OSError, UnicodeDecodeError, configparser.Error) as error:
         raise InputError(f"{path}: not a part file ({str(error).splitlines()[0]})") from None
     file = _File(path, {section.lower(): dict(parser[section]) for section in parser.sections()})

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from llmsim.config.errors import InputError, LlmsimError, nearest
+from llmsim.config.errors import InputError, nearest
+from llmsim.config.plugin_calls import defined_at, foreign_code, guarded
+from llmsim.config.plugins import Kind, create, entry_points
 from llmsim.costs.blackbox import PREFIX, BlackboxSource
 from llmsim.costs.source import AttentionCost, CostRequest, CostSource, Curve
 
 GROUP = "llmsim.cost_sources"
+
+
+COST_SOURCE = Kind(
+    "cost source", "--cost-source", GROUP,
+    {
+        "operator": "operator(op, last), which gives a Curve or None (docs/extending.md)",
+        "attention": "attention(op), which gives an AttentionCost or None (docs/extending.md)",
+    },
+    "my_costs:MyCosts",
+)  # fmt: skip
 
 
 def load_plugin(request: CostRequest) -> CostSource:
@@ -25,40 +33,12 @@ def load_plugin(request: CostRequest) -> CostSource:
     name = request.plugin
     if name.startswith(PREFIX):
         return BlackboxSource(request)
-    factory = _factory(name)
-    try:
-        source = factory(request)
-    except LlmsimError:
-        raise
-    except Exception as error:  # foreign code may raise anything
-        raise InputError(f'the cost source "{name}" could not be made ({type(error).__name__}: {error})') from error
-    for method in ("operator", "attention"):
-        if not callable(getattr(source, method, None)):
-            raise InputError(f'the cost source "{name}" has no method "{method}"; see docs/extending.md')
-    return _Guarded(name, source)
-
-
-def _factory(name: str) -> Any:
-    if ":" not in name:
-        known = {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
-        if name not in known:
-            raise InputError(
-                f'--cost-source "{name}" is unknown{nearest(name, known)}; say auto, bundle, external, silicon or'
-                f' roofline, module:Class, or a name that a package offers under "{GROUP}"'
-            )
-        return known[name].load()
-    module_name, _, class_name = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # as for routers: a file beside the cluster is enough
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InputError(f'the cost source "{name}": module "{module_name}" cannot be imported ({error})') from error
-    factory = getattr(module, class_name, None)
-    if factory is None:
-        raise InputError(f'the cost source "{name}": {module_name} has no "{class_name}"')
-    return factory
+    if ":" not in name and name not in (known := entry_points(GROUP)):
+        raise InputError(
+            f'--cost-source "{name}" is unknown{nearest(name, known)}; say auto, bundle, external, silicon or'
+            f' roofline, module:Class, or a name that a package offers under "{GROUP}"'
+        )
+    return _Guarded(name, create(COST_SOURCE, name, {}, request))
 
 
 class _Guarded:
@@ -75,7 +55,7 @@ class _Guarded:
         curve = self._call("operator", op, last)
         if curve is None:
             return None
-        where = f"{self.name}: operator {op.name}"
+        where = f"{self.name} ({defined_at(self._source.operator)}): operator {op.name}"
         if not isinstance(curve, Curve):
             raise InputError(f"{where}: the answer is of the type {type(curve).__name__}; a Curve or None was expected")
         ps, marks = np.asarray(curve.ps), np.asarray(curve.provenance)
@@ -91,21 +71,19 @@ class _Guarded:
         """As the plug-in answers."""
         cost = self._call("attention", op)
         if cost is not None and not isinstance(cost, AttentionCost):
+            where = f"{self.name} ({defined_at(self._source.attention)}): attention {op.name}"
             raise InputError(
-                f"{self.name}: attention {op.name}: the answer is of the type {type(cost).__name__}; "
-                "an AttentionCost or None was expected"
+                f"{where}: the answer is of the type {type(cost).__name__}; an AttentionCost or None was expected"
             )
         return cost
 
     def notes(self) -> list[str]:
         """Its own notes, if it has any."""
-        return list(self._source.notes()) if hasattr(self._source, "notes") else []
+        if not hasattr(self._source, "notes"):
+            return []
+        return [str(note) for note in self._call("notes")]
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        try:
-            return getattr(self._source, method)(*arguments)
-        except LlmsimError:
-            raise
-        except Exception as error:  # foreign code may raise anything
-            where = f"{self.name}.{method}({getattr(arguments[0], 'name', '')})"
-            raise InputError(f"{where} failed ({type(error).__name__}: {error})") from error
+        about = getattr(arguments[0], "name", "") if arguments else ""
+        with foreign_code():
+            return guarded(f"{self.name}.{method}({about})", getattr(self._source, method))(*arguments)

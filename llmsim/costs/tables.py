@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
 
 
@@ -29,7 +30,7 @@ class Table:
 def read_content(path: Path) -> bytes:
     """The file's bytes; InputError when it cannot be read."""
     try:
-        return path.read_bytes()
+        return input_files.read_bytes(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from None
 

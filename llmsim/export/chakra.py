@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def write_trace(path: Path | str, nodes: Iterable[TraceNode]) -> None:
 def read_trace(path: Path | str) -> Iterator[TraceNode]:
     """The nodes of a file, plain or gzip, one at a time; InputError when it is damaged."""
     try:
-        raw = Path(path).read_bytes()
+        raw = input_files.read_bytes(path)
         data = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
     except (OSError, EOFError) as error:
         raise InputError(f"{path} cannot be read ({error}); expected a Chakra trace") from None

@@ -12,6 +12,7 @@ import numpy as np
 
 import llmsim
 from llmsim.config.errors import InputError
+from llmsim.config.input_files import InputFile
 from llmsim.core import Results
 from llmsim.export.files import check_writable_folder
 from llmsim.export.json import write_json
@@ -24,8 +25,11 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What makes a run repeatable. `config` is the resolved configuration as JSON values, `inputs` the files that were
-    read, `table_hashes` names each compiled cost table; `host` alone may hold wall-clock facts."""
+    """What makes a run repeatable.
+
+    `config` is the resolved configuration as JSON values. `inputs` are the files that the command line names, `files`
+    all that the run read. `table_hashes` names each compiled cost table. Only `host` may hold wall-clock facts.
+    """
 
     argv: Sequence[str]
     seed: int
@@ -33,6 +37,7 @@ class RunRecord:
     config: Mapping[str, Any]
     table_hashes: Mapping[str, str]
     host: Mapping[str, Any] = field(default_factory=dict)
+    files: Sequence[InputFile] = ()
 
 
 def write_run_dir(
@@ -81,6 +86,7 @@ def _manifest(record: RunRecord) -> dict[str, Any]:
         "argv": list(record.argv),
         "seed": record.seed,
         "inputs": [_fingerprint(path) for path in record.inputs],
+        "files": [_listed(one) for one in record.files if one.kind == "file"],
         "config": dict(record.config),
         "table_hashes": dict(record.table_hashes),
         "host": {
@@ -92,6 +98,11 @@ def _manifest(record: RunRecord) -> dict[str, Any]:
             **record.host,
         },
     }
+
+
+def _listed(one: InputFile) -> dict[str, Any]:
+    """A file below the working directory is named from there, so that equal runs have equal manifests."""
+    return {"path": one.path.removeprefix(os.getcwd() + os.sep), "sha256": one.sha256, "bytes": one.bytes}
 
 
 def _fingerprint(path: str | Path) -> dict[str, Any]:

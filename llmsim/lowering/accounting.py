@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmsim import _native
-from llmsim.config import Deployment, Node
+from llmsim.config import Deployment, Node, input_files
 from llmsim.config.power import NodePowerSpec
 from llmsim.core import FEATURES, Energy, RequestColumns
 from llmsim.costs import OpCost
@@ -261,7 +261,7 @@ LOOSE = {"quoted": "quoted, not its seller's list", "assumption": "an assumption
 @cache
 def listed_prices() -> dict[str, Price]:
     """Data sheet name -> what one device costs, who asked it and when."""
-    data = json.loads(PRICES.read_text(encoding="utf-8"))
+    data = json.loads(input_files.read_text(PRICES))
     return {
         name: Price(name, 1, float(entry["usd_per_device_hour"]), str(entry["source"]), str(entry["basis"]))
         for name, entry in data.items()

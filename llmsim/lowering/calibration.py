@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from llmsim.config import Deployment, EngineArgs, LinkSpec
+from llmsim.config import Deployment, EngineArgs, LinkSpec, input_files
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_NS, Int64
 from llmsim.costs import CompiledCosts, OpCost
@@ -81,7 +81,7 @@ def _divided(value: int | None, unit: float) -> float | None:
 def load_calibration(path: Path) -> Calibration:
     """Reads a file of `llmsim calibrate`; InputError says what is wrong with it."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(input_files.read_text(path))
     except (OSError, UnicodeDecodeError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(f"{path}: not a calibration file ({why}); `llmsim calibrate` writes one") from None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llmsim import _native
-from llmsim.config import Deployment, Group
+from llmsim.config import Deployment, Group, input_files
 from llmsim.config.errors import InfeasibleError, InputError, nearest
 from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost, compile_costs
 from llmsim.costs.light import floor_of, light_of
@@ -121,7 +121,7 @@ def _uses_host(group: Group) -> bool:
 def _located(name: str, deployment: Deployment) -> str:
     """A data sheet beside the cluster file comes before a preset."""
     beside = Path(deployment.cluster_path).parent / name
-    return str(beside) if beside.suffix == ".json" and beside.is_file() else name
+    return str(beside) if beside.suffix == ".json" and input_files.is_file(beside) else name
 
 
 def with_host_costs(costs: CompiledCosts, request: CostRequest, plan: HostPlan) -> CompiledCosts:

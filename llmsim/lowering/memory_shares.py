@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmsim.config import Deployment, Group
+from llmsim.config import Deployment, Group, input_files
 from llmsim.lowering.host_operators import device_of
 from llmsim.lowering.layouts import layout_of, stage_operators
 from llmsim.lowering.pim import attends_in_memory
@@ -17,7 +17,7 @@ def located(name: str, cluster_path: str) -> str:
     Only what can be read counts: a folder of results that happens to be called like a device is not a data sheet.
     """
     beside = Path(cluster_path).parent / name
-    readable = (beside.suffix == ".json" and beside.is_file()) or (beside / "config.json").is_file()
+    readable = (beside.suffix == ".json" and input_files.is_file(beside)) or input_files.is_file(beside / "config.json")
     return str(beside) if readable and not Path(name).is_absolute() else name
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError, NotYetError, nearest
 from llmsim.model.fields import Fields, Reader, shown
 from llmsim.model.mixers import LinearKind
@@ -193,7 +194,7 @@ def _bundled() -> dict[str, Path]:
     return {
         name: path
         for path in sorted(FAMILIES_DIR.glob("*.json"))
-        for name in msgspec.json.decode(path.read_bytes())["model_types"]
+        for name in msgspec.json.decode(input_files.read_bytes(path))["model_types"]
     }
 
 
@@ -209,7 +210,7 @@ def find_family(read: Reader, folder: Path | None = None) -> Family:
     """
     model_type = read.text("model_type")
     own = folder / FAMILY_FILE if folder is not None else None
-    if own is not None and own.is_file():
+    if own is not None and input_files.is_file(own):
         family = load_family(own)
         if model_type not in family.model_types:
             raise InputError(
@@ -227,13 +228,14 @@ def find_family(read: Reader, folder: Path | None = None) -> Family:
 def _read(path: Path, changed_ns: int) -> Family:
     del changed_ns  # part of the key: a file that was edited is read again
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Family)
+        return msgspec.json.decode(input_files.read_bytes(path), type=Family)
     except msgspec.DecodeError as error:
         raise InputError(f"{path}: {error}; see the descriptions in {LOCATION} and docs/models.md") from None
 
 
 def load_family(path: Path) -> Family:
     """One description; InputError with the place of the first thing that is wrong."""
+    input_files.note(path)  # `_read` may know it already
     try:
         family = _read(path, path.stat().st_mtime_ns)
     except OSError as error:

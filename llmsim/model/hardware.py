@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
 from llmsim.config.rules import shown
 from llmsim.model.types import Hardware
@@ -30,12 +31,12 @@ _MOST = 10**18
 
 def hardware_names() -> tuple[str, ...]:
     """The names of the bundled devices, sorted; for messages."""
-    return tuple(sorted(json.loads(path.read_bytes())["name"] for path in HARDWARE_DIR.glob("*.json")))
+    return tuple(sorted(json.loads(input_files.read_bytes(path))["name"] for path in HARDWARE_DIR.glob("*.json")))
 
 
 def hardware_spellings() -> tuple[str, ...]:
     """Names and aliases, for "did you mean"."""
-    sheets = [json.loads(path.read_bytes()) for path in sorted(HARDWARE_DIR.glob("*.json"))]
+    sheets = [json.loads(input_files.read_bytes(path)) for path in sorted(HARDWARE_DIR.glob("*.json"))]
     return tuple(spelling for sheet in sheets for spelling in (sheet["name"], *sheet["aliases"]))
 
 
@@ -49,7 +50,7 @@ def load_hardware(name: str) -> Hardware | None:
         return _read(Path(name))
     wanted = _key(name)
     for path in sorted(HARDWARE_DIR.glob("*.json")):
-        fields: dict[str, Any] = json.loads(path.read_bytes())
+        fields: dict[str, Any] = json.loads(input_files.read_bytes(path))
         names = [fields["name"], path.stem, *fields.pop("aliases")]
         if wanted in map(_key, names):
             fields["decode_cold_ns"] = tuple(map(tuple, fields.get("decode_cold_ns", ())))
@@ -70,7 +71,7 @@ def data_sheet(name: str) -> Hardware:
 
 def _read(path: Path) -> Hardware:
     try:
-        fields = json.loads(path.read_bytes())
+        fields = json.loads(input_files.read_bytes(path))
         if isinstance(fields, dict):
             fields.pop("aliases", None)
         sheet = TypeAdapter(Hardware).validate_json(json.dumps(fields), strict=True, extra="forbid")

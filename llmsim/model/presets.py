@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
 from llmsim.model.hf_config import parse_config
 from llmsim.model.types import ModelConfig
@@ -46,7 +47,7 @@ def config_path(name_or_path: str) -> Path:
 def read_object(path: Path) -> Mapping[str, Any]:
     """The JSON object in a file; InputError with line and column if there is none."""
     try:
-        value = json.loads(path.read_bytes().decode())
+        value = json.loads(input_files.read_bytes(path).decode())
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give a readable config.json") from error
     except json.JSONDecodeError as error:
@@ -69,7 +70,7 @@ def read_config(path: Path) -> Mapping[str, Any]:
     """
     fields = read_object(path)
     beside = path.with_name(path.name.removesuffix(CONFIG) + HF_QUANT_CONFIG)
-    if "quantization_config" in fields or not path.name.endswith(CONFIG) or not beside.is_file():
+    if "quantization_config" in fields or not path.name.endswith(CONFIG) or not input_files.is_file(beside):
         return fields
     quantization = read_object(beside).get("quantization")
     if not isinstance(quantization, dict):
@@ -84,9 +85,9 @@ def _local_file(name: str) -> Path | None:
     path = Path(name)
     looks_like_path = name.startswith((".", "/", "~")) or name.endswith(".json")
     try:
-        if path.is_file():
+        if input_files.is_file(path):
             return path
-        if (path / "config.json").is_file():
+        if input_files.is_file(path / "config.json"):
             return path / "config.json"
         folder = path.is_dir()
     except OSError:
@@ -115,7 +116,7 @@ def _find_preset(name: str) -> tuple[str, Path]:
     known: dict[str, Path] = {}
     for path in sorted(MODELS_DIR.glob("*/*.json")):
         known[_preset_id(path)] = path
-        known.update((alias, path) for alias in json.loads(path.read_bytes()).get("_aliases", ()))
+        known.update((alias, path) for alias in json.loads(input_files.read_bytes(path)).get("_aliases", ()))
     wanted = name.lower()
     full = [key for key in known if key.lower() == wanted]
     tail = [key for key in known if key.lower().rpartition("/")[2] == wanted]

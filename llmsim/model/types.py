@@ -212,8 +212,6 @@ class Hardware:
     last_level_cache_bytes: int
     num_sms: int
     """Streaming multiprocessors, compute units, or tensor cores of a TPU chip."""
-    silicon_system: str | None
-    """Folder of the device in aiconfigurator-core's database; None: not measured there."""
     attention_kernel: str
     """What vLLM picks by default: "fa2", "fa3", "flashinfer", "triton", "pallas"."""
     tdp_w: int | None
@@ -221,6 +219,8 @@ class Hardware:
     intra_node_link_bytes_per_s: int
     """One direction, per device, to its peers in the node (NVLink, xGMI, ICI, else PCIe)."""
     source: str
+    silicon_system: str | None = None
+    """Folder of the device in aiconfigurator-core's database; None: not measured there."""
     decode_skew_stream_bytes_per_s: int | None = None
     """Speed at which one thread block streams the KV of one head; prices the longest sequence of a decode batch."""
     l2_bandwidth_bytes_per_s: int | None = None

@@ -6,6 +6,7 @@ from importlib.metadata import EntryPoint
 
 from llmsim.config import plugins
 from llmsim.config.errors import InputError, LlmsimError
+from llmsim.config.plugin_calls import said
 from llmsim.routing.base import GroupView, RequestView, Router
 
 KIND = plugins.Kind(
@@ -23,13 +24,19 @@ def entry_points() -> Mapping[str, EntryPoint]:
     return plugins.entry_points(KIND.group)
 
 
-def create(name: str, given: Mapping[str, str]) -> Router:
-    """An object of the class; options become its keyword arguments, as int or float where they look like one.
+def maker(name: str, given: Mapping[str, str]) -> plugins.Maker:
+    """Makes a router for a run; options become keyword arguments, as int or float where they look like one.
 
     Raises InputError naming the class when it cannot be found, made, or has no method `route`.
     """
-    router: Router = plugins.create(KIND, name, given)
-    return router
+    make = plugins.Maker(KIND, name, given)
+    make.try_early()
+    return make
+
+
+def place(name: str) -> str:
+    """`file:line` of the method `route`."""
+    return KIND.place(plugins.found(KIND, name))
 
 
 def guarded(router: Router, name: str) -> Callable[[RequestView, Sequence[GroupView]], int]:
@@ -42,6 +49,6 @@ def guarded(router: Router, name: str) -> Callable[[RequestView, Sequence[GroupV
         except LlmsimError:
             raise
         except Exception as error:
-            raise InputError(f"router {name} failed at request {request.row}: {plugins.said(error)}") from error
+            raise InputError(f"router {name} failed at request {request.row}: {said(error)}") from error
 
     return call

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +30,14 @@ class RouterSpec:
     """Of a native router; those not given have its defaults."""
     python: Callable[[], Router] | None = None
     """Makes a fresh one for a run."""
+
+    def place(self) -> str:
+        """`file:line` of a router written in Python; empty for a native one."""
+        if self.python is None:
+            return ""
+        from llmsim.routing import python
+
+        return python.place(self.name)
 
     def install(
         self,
@@ -66,7 +73,7 @@ def parse_router(text: str, option: str = OPTION) -> RouterSpec:
         return spec
     if name.upper() == "CUSTOM":
         raise InputError(f"{option} CUSTOM: name the class of your router, as in {option} my_module:MyRouter")
-    from llmsim.routing.python import create, entry_points
+    from llmsim.routing.python import entry_points, maker
 
     if ":" not in name and name not in entry_points():
         known = native_names()
@@ -76,9 +83,7 @@ def parse_router(text: str, option: str = OPTION) -> RouterSpec:
             f'{option} is "{name}"{near}; it may be {listed}, a class such as my_module:MyRouter, or an entry point of '
             f'the group "llmsim.routers" ({", ".join(entry_points()) or "none is installed"})'
         )
-    make = partial(create, name, given)
-    make()  # what is wrong with it is found before the run
-    return RouterSpec(text=text, name=name, python=make)
+    return RouterSpec(text=text, name=name, python=maker(name, given))
 
 
 def native_names() -> list[str]:

@@ -1,11 +1,11 @@
 """The policies of a run that are not the engine's own: what the command line names, and how they are put in."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmsim.config.errors import InputError
-from llmsim.config.plugins import Kind, guarded, parse_class, split_options
+from llmsim.config.plugins import Kind, Maker, found, guarded, parse_class, split_options
 from llmsim.core import Workload
 from llmsim.routing.spec import session_names
 from llmsim.scheduling.base import EngineLimits
@@ -48,7 +48,11 @@ class Policy:
     """A class that was found: `make` makes a fresh object of it."""
 
     name: str
-    make: Callable[..., Any]
+    make: Maker
+
+    def place(self, sentence: str = "") -> str:
+        """`file:line` of the method that a sentence is about."""
+        return self.make.kind.place(found(self.make.kind, self.name), sentence)
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,8 @@ class PolicySpecs:
         limits = EngineLimits(
             config.max_num_seqs, config.max_num_scheduled_tokens, kv.max_model_len, kv.block_size, kv.num_blocks - 1
         )
-        return StepScheduler(self.scheduler.make(limits), self.scheduler.name, limits, workload)
+        policy = self.scheduler.make(limits)
+        return StepScheduler(policy, self.scheduler.name, limits, workload)
 
     def install_admission(self, simulation: "_native.Simulation", models: Sequence[str], workload: Workload) -> None:
         """Makes the admission policy the simulation's."""
@@ -108,12 +113,17 @@ class PolicySpecs:
             simulation.set_python_admission(admit, session_names(workload), tuple(models))
 
     def named(self, sentence: str) -> str:
-        """A sentence of the core that begins with the kind of a policy, with the policy's name put in."""
-        for kind, policy in ((QUEUE_ORDER, self.queue_order), (VICTIM, self.victim), (EVICTION, self.eviction)):
+        """A sentence of the core that begins with the kind of a policy, with the policy's name and place put in."""
+        policies = (
+            (QUEUE_ORDER, self.queue_order),
+            (VICTIM, self.victim),
+            (EVICTION, self.eviction),
+            (ADMISSION, self.admission),
+        )
+        for kind, policy in policies:
             if policy is not None and sentence.startswith(kind.word):
-                return f"{kind.word} {policy.name}{sentence.removeprefix(kind.word)}"
-        if self.admission is not None and sentence.startswith(ADMISSION.word):
-            return f"{ADMISSION.word} {self.admission.name}{sentence.removeprefix(ADMISSION.word)}"
+                rest = sentence.removeprefix(kind.word)
+                return f"{kind.word} {policy.name}{rest} ({policy.place(rest)})"
         return sentence
 
 
@@ -140,7 +150,10 @@ def _policy(kind: Kind, text: str | None, *arguments: object) -> Policy | None:
     if text is None:
         return None
     name, make = parse_class(kind, text)
-    make(*arguments)  # what is wrong with it is found before the run
+    if arguments:  # those of the run are not known yet
+        make.check_arguments(*arguments)
+    else:
+        make.try_early()
     return Policy(name, make)
 
 

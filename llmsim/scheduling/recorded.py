@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError
 from llmsim.scheduling.cases import Case, run_case
 
@@ -31,7 +32,7 @@ def find_recordings(paths: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if p.name.endswith((".json", ".json.gz")))
+            inside = sorted(p for p in input_files.entries(path) if p.name.endswith((".json", ".json.gz")))
             if not inside:
                 raise InputError(f'no recorded schedule (.json or .json.gz) in folder "{path}".')
             found += inside
@@ -45,7 +46,7 @@ def find_recordings(paths: Iterable[Path]) -> list[Path]:
 def load_recording(path: Path) -> Case:
     """One recording; raises InputError naming the file when it is not one."""
     try:
-        data = path.read_bytes()
+        data = input_files.read_bytes(path)
         case = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f'recorded schedule "{path}" cannot be read as JSON ({error}).') from None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from llmsim.config.errors import InputError, LlmsimError
-from llmsim.config.plugins import said
+from llmsim.config.plugin_calls import defined_at, said
 from llmsim.core import Workload
 from llmsim.scheduling.base import Emitted, EngineLimits, ScheduledItem, StepPolicy
 
@@ -109,4 +109,4 @@ class StepScheduler:
             raise InputError(f"scheduler {self._name} failed in {method}(): {said(error)}") from error
 
     def _refused(self, reason: str) -> InputError:
-        return InputError(f"scheduler {self._name}: {reason}")
+        return InputError(f"scheduler {self._name}: {reason} ({defined_at(self._policy.build)})")

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from llmsim.search.figures import names
+from llmsim.search.journal import Trial
 from llmsim.search.space import Space
-from llmsim.search.trials import Trial
 
 
 def as_json(space: Space, trials: Sequence[Trial], front: Sequence[int], *, grid: bool, seed: int) -> dict[str, Any]:
@@ -25,11 +25,11 @@ def as_json(space: Space, trials: Sequence[Trial], front: Sequence[int], *, grid
 
 
 def as_table(space: Space, trials: Sequence[Trial], front: Sequence[int]) -> str:
-    """Markdown: what nothing beats (marked), what else meets the requirements, what misses one, what cannot run."""
+    """Markdown: what nothing beats (marked), what meets the requirements, what misses one, cannot run or has failed."""
     figures, varied = names(space), [one.name for one in space.dimensions]
     lines = [["", *varied, *figures, "why not"], ["---"] * (len(varied) + len(figures) + 2)]
     first, more = space.objectives[0]
-    ranks = {"feasible": 1, "short": 2, "infeasible": 3}
+    ranks = {"feasible": 1, "short": 2, "infeasible": 3, "failed": 4}
 
     def order(i: int) -> tuple[int, float, int]:
         value = trials[i].values.get(first, 0.0)

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,16 @@ from typing import Any
 
 import msgspec
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError
 
-MANAGED = ("--cluster-config", "--output", "--run-dir", "--timeline", "--json")
-"""Options of a run that the search gives itself, or whose files would be those of many runs."""
+MANAGED = (
+    "--cluster-config", "--output", "--run-dir", "--run-id", "--timeline", "--json", "--input-files",
+    "--allow-plugins", "--no-allow-plugins",
+)  # fmt: skip
+"""Options of a run that the search gives itself, whose files would be those of many runs, or that are the user's."""
+OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_-]*")
+"""How an option is written, without its value."""
 
 MOST = 1e15
 """Largest number of a range."""
@@ -110,6 +117,10 @@ def load_space(path: Path) -> Space:
             raise InputError(
                 f"{path}: {name} cannot be given here; options are those of `llmsim run` for one run's result"
             )
+        if name.startswith("--") and not OPTION.fullmatch(name):
+            raise InputError(
+                f"{path}: {name!r:.80} is no name of an option; write --name, and its value behind the colon"
+            )
     for name, value in (*file.options.items(), *((f"vary.{name}", given) for name, given in file.vary.items())):
         _check_json(f"{path}: {name}", value)
     if not 1 <= file.devices_per_node <= 1 << 16:
@@ -122,7 +133,7 @@ def load_space(path: Path) -> Space:
 
 def _read(path: Path) -> Any:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = input_files.read_text(path)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if path.suffix == ".json":

@@ -6,9 +6,9 @@ from typing import Any
 
 from llmsim.config.errors import InputError
 from llmsim.search.figures import violations
+from llmsim.search.journal import Trial
 from llmsim.search.pareto import pareto_front
 from llmsim.search.space import Dimension, Point, Space
-from llmsim.search.trials import Trial
 
 AT_ONCE = 8
 """Points that optuna is asked for together: what it proposes must not depend on how many processes there are."""
@@ -101,6 +101,11 @@ def _suggested(trial: Any, dimension: Dimension) -> Any:
 
 def _tell(study: Any, space: Space, trial: Any, result: Trial) -> None:
     """A point that cannot run is farther from what is required than any that can; its figures then do not matter."""
+    if result.state == "failed":
+        from optuna.trial import TrialState
+
+        study.tell(trial, state=TrialState.FAIL)
+        return
     can = result.state != "infeasible"
     missed = violations(space, result.values) if can else dict.fromkeys(space.file.require, CANNOT)
     for name, by in missed.items():

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_S
 from llmsim.export.csv import COLUMNS
@@ -68,6 +69,7 @@ def read_parquet(path: Path) -> Recording:
     import pyarrow.parquet as pq
 
     try:
+        input_files.note(path)
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: not a Parquet file that can be read ({error})") from None
@@ -105,8 +107,8 @@ def read_parquet(path: Path) -> Recording:
 def _kv_use(folder: Path) -> KvUse | None:
     """None where the folder has no summary or manifest, as that of a lone Parquet file."""
     try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        summary = json.loads(input_files.read_text(folder / "summary.json"))
+        manifest = json.loads(input_files.read_text(folder / "manifest.json"))
         engines = [group["engine"] for group in manifest["config"]["groups"]]
         return KvUse(
             peak_usage=max(float(group["peak_usage"] or 0) for group in summary["kv_cache"]),

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError
 from llmsim.validation.files import text_of
 from llmsim.validation.logs import read_aiperf, read_bench, read_engine_log
@@ -40,7 +41,7 @@ def read_recording(path: Path) -> Recording:
 
 def _starts_with(path: Path, magic: bytes) -> bool:
     try:
-        with path.open("rb") as stream:
+        with input_files.open_binary(path) as stream:
             return stream.read(len(magic)) == magic
     except OSError:
         return False  # text_of says why

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_S, Results
 
@@ -31,7 +32,7 @@ class SeriesErrors:
 def read_series(path: Path) -> Floats:
     """Tokens in each second from a table `time_s<TAB>throughput`; entry t is the interval that ends at t seconds."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = input_files.read_text(path).splitlines()
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -70,7 +71,9 @@ class _Unpacked(io.RawIOBase):
 
 def _opened_raw(path: Path) -> io.BufferedReader:
     try:
-        return _kept(path) if path.is_fifo() or path.is_socket() else path.open("rb")
+        if path.is_fifo() or path.is_socket():
+            return _kept(path)
+        return cast(io.BufferedReader, input_files.open_binary(path))
     except FileNotFoundError:
         siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         raise InputError(f"{path}: no such trace file{nearest(path.name, siblings)}") from None
@@ -84,6 +87,7 @@ def _opened_raw(path: Path) -> io.BufferedReader:
 
 def _kept(pipe: Path) -> io.BufferedReader:
     """All that comes through a pipe, from its beginning, however often it is asked for."""
+    input_files.note(pipe)
     about = pipe.stat()
     key = (str(pipe), about.st_dev, about.st_ino)
     if key not in _piped:

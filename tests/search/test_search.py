@@ -12,8 +12,8 @@ from test_space import cluster, space
 
 from llmsim.cli import main
 from llmsim.search import study
+from llmsim.search.journal import Trial
 from llmsim.search.space import Space
-from llmsim.search.trials import Trial
 
 Json = dict[str, Any]
 
@@ -178,3 +178,248 @@ def test_an_unknown_figure_names_the_nearest(tmp_path: Path, capsys: pytest.Capt
     path = written(tmp_path, vary={"replicas": [1]}, minimise=["p95_tttf_ms"])
     assert main(["search", str(path), "-o", str(tmp_path / "out"), "-j", "1"]) == 2
     assert '"p95_tttf_ms" is no figure of a run (did you mean "p95_ttft_ms"?)' in capsys.readouterr().err
+
+
+def blackbox(folder: Path, step_us: int) -> None:
+    (folder / "bb.json").write_text(json.dumps({"beta": [step_us, 1, 100]}), encoding="utf-8")
+
+
+def searched_again(path: Path, *more: str) -> tuple[int, Json]:
+    """Exit code and result of the same call."""
+    out = path.parent / "out"
+    code = main(["search", str(path), "-o", str(out), "-j", "2", *more])
+    return code, json.loads((out / "result.json").read_text(encoding="utf-8"))
+
+
+def figures(result: Json) -> list[float]:
+    return [trial["values"]["mean_tpot_ms"] for trial in result["trials"]]
+
+
+def small(folder: Path, **fields: Any) -> Path:
+    """Two points that run, whose cluster, model, trace and coefficients are files."""
+    preset = Path(__file__).resolve().parents[2] / "llmsim" / "presets" / "models" / "meta-llama" / "Llama-3.1-8B.json"
+    (folder / "config.json").write_text(preset.read_text(encoding="utf-8"), encoding="utf-8")
+    document = cluster()
+    document["nodes"][0]["instances"][0]["model_name"] = str(folder / "config.json")
+    (folder / "c.json").write_text(json.dumps(document), encoding="utf-8")
+    rows = [{"input_toks": 100, "output_toks": 20, "arrival_time_ns": row * 10**8} for row in range(8)]
+    (folder / "t.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    blackbox(folder, 10_000)
+    search = {
+        "cluster": "c.json",
+        "dataset": str(folder / "t.jsonl"),
+        "options": {"--cost-source": f"blackbox:{folder / 'bb.json'}"},
+        "vary": {"--max-num-seqs": [1, 64]},
+        "minimise": ["mean_tpot_ms"],
+    }
+    path = folder / "s.yaml"
+    path.write_text(yaml.safe_dump(search | fields, sort_keys=False), encoding="utf-8")
+    return path
+
+
+CHANGES = {
+    "bb.json": lambda text: text.replace("10000", "20000"),
+    "t.jsonl": lambda text: text.replace('"output_toks": 20', '"output_toks": 40'),
+    "config.json": lambda text: text.replace('"num_hidden_layers": 32', '"num_hidden_layers": 16'),
+    "c.json": lambda text: text.replace('"H100"', '"H200"'),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_answer_does_not_outlive_the_files_that_it_rests_on(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = small(tmp_path)
+    assert searched_again(path)[0] == 0
+    (tmp_path / "out" / "trials.jsonl").rename(tmp_path / "first.jsonl")
+    changed = CHANGES[name]((tmp_path / name).read_text(encoding="utf-8"))
+    assert changed != (tmp_path / name).read_text(encoding="utf-8")
+    (tmp_path / name).write_text(changed, encoding="utf-8")
+    fresh = searched_again(path)
+    (tmp_path / "first.jsonl").rename(tmp_path / "out" / "trials.jsonl")
+    capsys.readouterr()
+    assert searched_again(path) == fresh
+    if name != "c.json":  # that one is another text of every run
+        assert f"{name} has changed: 2 earlier answers do not count" in capsys.readouterr().err
+
+
+def test_an_answer_counts_for_the_code_that_gave_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from llmsim.search import journal
+
+    path = small(tmp_path)
+    assert searched_again(path)[0] == 0
+    monkeypatch.setattr(journal, "code_hash", lambda: "another")
+    capsys.readouterr()
+    assert searched_again(path)[0] == 0
+    assert "the code of llmsim or of a library has changed: 2 earlier answers" in capsys.readouterr().err
+
+
+def test_a_file_that_changes_while_the_search_runs_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from llmsim.cli import search as verb
+
+    path = small(tmp_path)
+    monkeypatch.setattr(verb, "_told", lambda trial: blackbox(tmp_path, 30_000))
+    assert main(["search", str(path), "-o", str(tmp_path / "out"), "-j", "1"]) == 2
+    assert "bb.json changed while the search ran" in capsys.readouterr().err
+    monkeypatch.undo()
+    code, result = searched_again(path)
+    assert code == 0 and all(one > 30 for one in figures(result))
+
+
+class Failing:
+    """Replaces a search's runs by commands that fail, the first `times` of each search."""
+
+    def __init__(self, script: str, times: int) -> None:
+        self.script, self.left, self.real, self.started = script, times, subprocess.Popen, 0
+
+    def __call__(self, command: Sequence[str], **more: Any) -> Any:
+        self.started += 1
+        if self.left:
+            self.left -= 1
+            return self.real(["/bin/sh", "-c", self.script], **more)
+        return self.real(command, **more)
+
+
+FAILURES = {
+    "kill -9 $$": "its run was killed (signal 9)",
+    "kill -11 $$": "its run was ended by signal 11",
+    "echo 'llmsim: error: internal error: boom' >&2; exit 1": "its run ended with code 1: internal error: boom",
+    "echo 'llmsim: error: out of memory' >&2; exit 3": "its run ended with code 3: out of memory",
+    "echo 'llmsim: error: invariant 1' >&2; exit 4": "its run ended with code 4: invariant 1",
+    "echo '{'": "its run ended without a complete answer",
+}
+
+
+@pytest.mark.parametrize("script", FAILURES)
+def test_a_failed_run_is_no_verdict(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = small(tmp_path, vary={"--max-num-seqs": [64]})
+    monkeypatch.setattr(subprocess, "Popen", failing := Failing(script, 2))
+    code, result = searched_again(path)
+    assert code == 1 and failing.started == 2
+    error = capsys.readouterr().err
+    assert "1 of 1 points have no answer, after two runs of each" in error and FAILURES[script] in error
+    assert error.count("\n") == 1 and [one["state"] for one in result["trials"]] == ["failed"]
+    assert searched_again(path)[0] == 0 and failing.started == 3  # nothing of it was journalled
+    assert searched_again(path)[0] == 0 and failing.started == 3
+
+
+def test_a_run_that_fails_once_is_run_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = small(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", failing := Failing("kill -9 $$", 1))
+    code, result = searched_again(path)
+    assert code == 0 and failing.started == 3
+    assert {one["state"] for one in result["trials"]} == {"feasible"}
+
+
+def test_bad_input_is_a_verdict_and_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value out of its range, one that the parser refuses, and one that does not fit."""
+    path = small(tmp_path, vary={"--gpu-memory-utilization": [0.9, 7, "much", 0.01]})
+    code, result = searched_again(path)
+    assert code == 0
+    assert [one["state"] for one in result["trials"]] == ["feasible", "infeasible", "infeasible", "infeasible"]
+    monkeypatch.setattr(subprocess, "Popen", failing := Failing("exit 1", 9))
+    assert searched_again(path) == (0, result) and failing.started == 0
+
+
+def test_what_an_error_of_the_machine_is() -> None:
+    import errno
+
+    from llmsim.cli.inputs_report import how_it_ended
+    from llmsim.config.errors import InfeasibleError, InputError
+
+    def ended(error: BaseException, cause: BaseException | None) -> str:
+        try:
+            try:
+                if cause is not None:
+                    raise cause
+            except BaseException:
+                raise error from None
+            raise error
+        except BaseException as caught:
+            return how_it_ended(caught)
+
+    assert ended(InputError("cannot be read"), OSError(errno.EMFILE, "")) == "failed"
+    assert ended(InputError("cannot be read"), OSError(errno.ENOENT, "")) == "bad_input"
+    assert ended(InfeasibleError("does not fit"), None) == "does_not_fit"
+    assert ended(MemoryError(), None) == ended(RuntimeError(), None) == "failed"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"--request-routing-policy": "subprocess:getoutput:cmd=touch pwned"},
+        {"--decode-routing-policy": "os:system:command=touch pwned"},
+        {"--cost-source": "os:system"},
+        {"--queue-order": "os:system"},
+        {"--preemption-victim": "os:system"},
+        {"--cache-eviction": "os:system"},
+        {"--admission": "os:system"},
+        {"--scheduler": "os:system"},
+        {"--expert-routing-policy": "os:system"},
+        {"--allow-plugins": True, "--queue-order": "os:system"},
+        {"--request-routing-policy=subprocess:getoutput:cmd=touch pwned": True},
+        {"--output=pwned": True},
+        {"--run-dir": "pwned"},
+    ],
+)
+@pytest.mark.parametrize("where", ["options", "vary"])
+def test_a_file_runs_no_code_and_writes_no_file(
+    options: Json, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    chosen = {"options": options} if where == "options" else {"vary": {name: [one] for name, one in options.items()}}
+    path = small(tmp_path, **chosen)
+    if where == "options":
+        path = small(tmp_path, vary={"replicas": [1]}, **chosen)
+    assert main(["search", str(path), "-o", "out", "-j", "1"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "s.yaml" in error
+    assert "plug-in that a file names; give --allow-plugins" in error or "option" in error
+    assert not (tmp_path / "pwned").exists() and not (tmp_path / "pwned=True").exists()
+
+
+def test_a_plugin_of_a_file_runs_where_it_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shortest_first.py").write_text(
+        "class Shortest:\n    def key(self, request): return request.tokens\n", encoding="utf-8"
+    )
+    path = small(tmp_path, vary={"replicas": [1]}, options={"--queue-order": "shortest_first:Shortest"})
+    assert searched_again(path, "--allow-plugins")[0] == 0
+    names = {one["path"] for line in (tmp_path / "out" / "trials.jsonl").read_text(encoding="utf-8").splitlines()
+             for one in json.loads(line).get("files", [])}  # fmt: skip
+    assert str(tmp_path / "shortest_first.py") in names
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_damaged_journal_costs_runs_and_nothing_else(
+    seed: int, searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines that are cut, of other types, or no text at all are no answers; an answer is whole or not there."""
+    import random
+    import shutil
+
+    from llmsim.search.apply import load_base
+    from llmsim.search.journal import Journal
+    from llmsim.search.space import load_space
+
+    draw = random.Random(seed)
+    shutil.copy(searched / "out" / "trials.jsonl", path := tmp_path / "trials.jsonl")
+    head, *lines = path.read_bytes().splitlines()
+    for _ in range(draw.randint(1, 3)):
+        at = draw.randrange(len(lines))
+        cut = draw.randrange(len(lines[at]) + 1)
+        lines[at] = draw.choice(
+            [lines[at][:cut], b"[]", b"null", b"\xff\xfe", lines[at].replace(b'"', b"1", 3), b"[" * 100_000,
+             lines[at].replace(b"feasible", b"7"), lines[at][:cut] + b"\xfe" + lines[at][cut + 1 :]]
+        )  # fmt: skip
+    path.write_bytes(b"\n".join([head, *lines]))
+    base = load_base(load_space(searched / "s.yaml"))
+    known = {key: answer.trial for key, answer in Journal(path, base)._known.items()}
+    whole = {key: answer.trial for key, answer in Journal(searched / "out" / "trials.jsonl", base)._known.items()}
+    assert known.keys() <= whole.keys()

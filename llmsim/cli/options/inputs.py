@@ -46,6 +46,15 @@ Routing = Annotated[
         default=True,
     ),
 ]
+AllowPlugins = Annotated[
+    bool,
+    option(
+        PANEL,
+        "--allow-plugins/--no-allow-plugins",
+        text="Whether options may name Python plug-ins, whose code then runs (SECURITY.md).",
+        default=True,
+    ),
+]
 DecodeRouting = Annotated[
     str,
     option(

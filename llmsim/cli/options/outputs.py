@@ -15,6 +15,10 @@ Timeline = Annotated[
     Path | None, path_option(PANEL, "--timeline", text="Trace file for ui.perfetto.dev: steps, requests, counters.")
 ]
 Json = Annotated[bool, option(PANEL, "--json", text="One JSON object on stdout instead of the text.")]
+InputFiles = Annotated[
+    Path | None,
+    path_option(PANEL, "--input-files", text="JSON file with every file that the run read, and its SHA-256."),
+]
 LogInterval = Annotated[
     float, option(PANEL, "--log-interval", text="Simulated seconds between rows of the series.", default=True)
 ]

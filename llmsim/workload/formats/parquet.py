@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError
 
 BATCH_ROWS = 20_000
@@ -10,6 +11,7 @@ BATCH_ROWS = 20_000
 
 def stored_columns(path: str, kind: str) -> tuple[str, ...]:
     """The names of the columns. Raises InputError where the file cannot be read."""
+    input_files.note(path)
     with _Faults(path, kind):
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -22,6 +24,7 @@ def stored_columns(path: str, kind: str) -> tuple[str, ...]:
 
 def stored_batches(path: str, kind: str, names: list[str]) -> Iterator[Any]:
     """Record batches of the columns `names`. Raises InputError where the file cannot be read."""
+    input_files.note(path)
     with _Faults(path, kind):
         import pyarrow as pa
         import pyarrow.parquet as pq
