@@ -110,7 +110,8 @@ def errors_named(
     except _native.Stalled as error:
         if options.policies.scheduler is not None:
             raise InputError(
-                f"scheduler {options.policies.scheduler.name} schedules nothing although requests wait: {error}"
+                f"scheduler {options.policies.scheduler.name} schedules nothing although requests wait: {error} "
+                f"({options.policies.scheduler.place('build(')})"
             ) from None
         raise InvariantError(f"invariant 7 (nobody waits for nothing) is violated: {error}") from None
     except _native.Violated as error:

@@ -7,6 +7,7 @@ Exit codes: 0 ok; 1 an unexpected failure; 2 bad input; 3 does not fit or can ne
 import gc
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 
 INTERRUPTED = 130
@@ -42,6 +43,8 @@ def guarded(command: Callable[[], object], program: str = "llmsim") -> int:
         if code == INTERRUPTED:  # how typer reports an interrupt that reached it
             raise KeyboardInterrupt
     except LlmsimError as error:
+        if os.environ.get("LLMSIM_DEBUG"):
+            _print_plugin_error(error)
         return _fail(program, str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return _fail(program, "interrupted before anything was computed", INTERRUPTED)
@@ -49,7 +52,7 @@ def guarded(command: Callable[[], object], program: str = "llmsim") -> int:
         if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
             forget_stdout()  # typer makes an exit of it
             return 0
-        return _fail(program, f"a policy or plug-in ended the program (sys.exit({error.code!r})); let it return", 2)
+        return _fail(program, _ended_by_plugin(error), 2)
     except MemoryError:
         return _fail(program, "out of memory; simulate fewer requests, or record fewer tables", 3)
     except OSError as error:
@@ -61,6 +64,27 @@ def guarded(command: Callable[[], object], program: str = "llmsim") -> int:
             raise
         return _fail(program, f"internal error: {error!r}; this is a defect of llmsim, LLMSIM_DEBUG=1 shows where", 1)
     return code if isinstance(code, int) else 0
+
+
+def _print_plugin_error(error: BaseException) -> None:
+    """The traceback of a plug-in's exception that led to `error`, if one did."""
+    from llmsim.config.errors import LlmsimError
+    from llmsim.config.plugin_calls import place_of
+
+    seen: BaseException | None = error
+    while seen is not None:
+        if not isinstance(seen, LlmsimError) and place_of(seen):
+            traceback.print_exception(seen)
+            return
+        seen = seen.__cause__ or seen.__context__
+
+
+def _ended_by_plugin(error: SystemExit) -> str:
+    from llmsim.config.plugin_calls import place_of
+
+    place = place_of(error)
+    where = f" at {place}" if place else ""
+    return f"a policy or plug-in ended the program (sys.exit({error.code!r})){where}; let it return"
 
 
 def _open_missing_streams() -> None:

@@ -25,9 +25,9 @@ VICTIM = Kind(
 EVICTION = Kind(
     "cache eviction", "--cache-eviction", "llmsim.cache_evictions",
     {
+        "evict": "evict(count), which chooses blocks",
         "freed": "freed(blocks), which hears of cached blocks",
         "reused": "reused(blocks), which hears of blocks that are held again",
-        "evict": "evict(count), which chooses blocks",
     }, "my_module:MyEviction:weight=3",
 )  # fmt: skip
 ADMISSION = Kind(
