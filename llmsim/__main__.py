@@ -2,11 +2,17 @@
 
 import contextlib
 import gc
-import importlib
+import importlib.util
 import os
 import signal
 import sys
 from typing import NoReturn
+
+from llmsim.native_build import BUILD, NAME, PACKAGE, why_stale
+
+REQUIRED = ("numpy", "msgspec", "pydantic", "typer")
+"""Packages that every command imports."""
+CANNOT_RUN = 3
 
 
 def main() -> int:
@@ -17,8 +23,12 @@ def main() -> int:
 def start(command: str) -> int:
     """Calls a function of `llmsim.cli`; returns the exit code."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's would spin beside a run that multiplies no matrices
+    os.environ.pop("_LLMSIM_COMPLETE", None)  # of shell completion, which llmsim does not offer
     try:
-        _import_core()
+        problem = _import_core()
+        if problem:
+            print(f"llmsim: error: {problem}", file=sys.stderr)
+            return CANNOT_RUN
         from llmsim import cli
 
         code: int = getattr(cli, command)()
@@ -29,13 +39,24 @@ def start(command: str) -> int:
     return code if code != 130 else _interrupted()
 
 
-def _import_core() -> None:
-    """Holds an interrupt back until the native core is there: in the midst of it Python would abort."""
+def _import_core() -> str:
+    """Imports what every command needs; a sentence where that is not there or not of this checkout.
+
+    An interrupt is held back until the native core is there: in the midst of it Python would abort.
+    """
+    for name in REQUIRED:
+        if importlib.util.find_spec(name) is None:
+            return f"the Python package {name} is not installed for {sys.executable}: {BUILD}, in {PACKAGE.parent}"
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        importlib.import_module("llmsim._native")
+        native = importlib.import_module(NAME)
+    except ModuleNotFoundError as error:
+        if error.name != NAME:
+            raise
+        return str(error)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
+    return why_stale(native)
 
 
 def _interrupted() -> NoReturn:

@@ -16,7 +16,7 @@ LAYERS = [
     {"lowering", "scheduling", "routing", "results", "report", "export"},
     {"model", "costs", "kvcache", "power", "workload"},
     {"config"},
-    {"core", "exact"},
+    {"core", "exact", "native_build"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

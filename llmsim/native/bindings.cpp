@@ -261,6 +261,7 @@ NB_MODULE(_native, m) {
   m.doc() = "llmsim's serving core: scheduler, KV cache, step programs and the event loop.";
   nb::module_ engine = m.def_submodule("engine", "The network and execution-graph engine (astra-sim/).");
   astra_sim::python::bind_engine(engine);
+  llmsim::bind_build(m);
   llmsim::bind_content_hasher(m);
   llmsim::bind_program(m);
   llmsim::bind_configs(m);

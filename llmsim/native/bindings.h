@@ -50,6 +50,7 @@ using Items = std::vector<std::pair<std::int64_t, std::int64_t>>;
 // Without items: what a rank without work runs.
 Batch batch_of(const Items& items);
 
+void bind_build(nb::module_& m);
 void bind_content_hasher(nb::module_& m);
 void bind_program(nb::module_& m);
 void bind_configs(nb::module_& m);
