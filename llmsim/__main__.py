@@ -23,7 +23,6 @@ def main() -> int:
 def start(command: str) -> int:
     """Calls a function of `llmsim.cli`; returns the exit code."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's would spin beside a run that multiplies no matrices
-    os.environ.pop("_LLMSIM_COMPLETE", None)  # of shell completion, which llmsim does not offer
     try:
         problem = _import_core()
         if problem:

@@ -18,14 +18,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The `llmsim` command; returns the exit code."""
     from llmsim.cli.app import app
 
-    return guarded(lambda: app(arguments, standalone_mode=False))
+    return guarded(lambda: app(_encodable(arguments), standalone_mode=False))
 
 
 def run_main(arguments: Sequence[str] | None = None) -> int:
     """`main.py`: the `run` verb alone; returns the exit code."""
     from llmsim.cli.app import run_app
 
-    return guarded(lambda: run_app(arguments, standalone_mode=False))
+    return guarded(lambda: run_app(_encodable(arguments), standalone_mode=False))
+
+
+def _encodable(arguments: Sequence[str] | None) -> Sequence[str]:
+    """The words of the command line; InputError for one that no output could name, as it is not UTF-8."""
+    from llmsim.config.errors import InputError
+
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise InputError(
+                f"{word!a} on the command line is not UTF-8 text; rename the file, or write the name anew"
+            ) from None
+    return words
 
 
 def guarded(command: Callable[[], object], program: str = "llmsim") -> int:

@@ -1,13 +1,14 @@
 """The checks of a `run` command line: from what the options say to what a run is given."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmsim.cli import refused
 from llmsim.cli.command_line import CommandLine
 from llmsim.cli.seconds import horizon_ps, interval_ps
-from llmsim.config import input_files
+from llmsim.config import EngineOverrides, input_files
 from llmsim.config.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -54,7 +55,42 @@ ENGINE = (
     "ttft_target_ns",
 )
 """Options that are the engine's own under the same name; None: the engine's default."""
+READ_APART = ("cudagraph_capture_sizes", "speculative_config", "dtype", "prioritize_prefill", "skip_prefill")
+"""Options of the engine that `_engine` reads in a way of their own."""
+FILE_ONLY = (
+    "all2all_backend",
+    "api_latency_ns",
+    "cuda_graph_sizes",
+    "decode_context_parallel_size",
+    "dp_sync_interval",
+    "enable_eplb",
+    "enable_sequence_parallelism",
+    "expert_placement_strategy",
+    "host_gap_ns",
+    "ignore_eos",
+    "lockstep_dense_dp",
+    "npu_memory_utilization",
+    "num_redundant_experts",
+    "pipeline_extra_batches",
+    "scheduler_reserve_full_isl",
+    "use_v2_model_runner",
+)
+"""Options of the engine that a cluster file gives and the command line does not."""
 SWITCHES = ("enable_local_offloading", "enable_attn_offloading", "enable_sub_batch_interleaving")
+
+
+def check_agreement(overrides: Iterable[str], command_line: Iterable[str]) -> None:
+    """TypeError naming an engine option that the command line neither has nor leaves to the cluster file."""
+    taken, given, known = {*ENGINE, *READ_APART}, set(command_line), set(overrides)
+    for name in sorted(known - taken - {*FILE_ONLY}):
+        raise TypeError(f"the engine option {name} is half added: neither ENGINE nor FILE_ONLY names it")
+    for name in sorted(taken - known):
+        raise TypeError(f"the engine option {name} is half added: EngineOverrides does not have it")
+    for name in sorted(taken - given):
+        raise TypeError(f"the engine option {name} is half added: CommandLine does not have it")
+
+
+check_agreement((one.name for one in fields(EngineOverrides)), (one.name for one in fields(CommandLine)))
 
 
 @dataclass(frozen=True)

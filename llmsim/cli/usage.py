@@ -15,7 +15,14 @@ USAGE_ERROR: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ 
 _KINDS = {"integer": "an integer", "number": "a number", "float": "a number"}
 
 
-class Command(TyperCommand):
+class _NoCompletion:
+    """Leaves the variables of shell completion (`_LLMSIM_COMPLETE`) unread: llmsim does not offer it."""
+
+    def _main_shell_completion(self, *_: Any, **__: Any) -> None:
+        return
+
+
+class Command(_NoCompletion, TyperCommand):
     """A verb whose wrong options are an InputError."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -26,7 +33,7 @@ class Command(TyperCommand):
             raise InputError(_sentence(error, self, ctx, given)) from None
 
 
-class Group(TyperGroup):
+class Group(_NoCompletion, TyperGroup):
     """Verbs under one name; an unknown one is an InputError, none at all prints the help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """The engine's arguments with every default filled in, each with its origin."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +17,7 @@ from llmsim.config.engine_settle import (
     settle_speculation,
 )
 from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.options import EngineOptions, EngineOverrides
 from llmsim.config.scheduler_rules import DEFAULTS, OWN_DEFAULTS, check_scheduler
 from llmsim.config.speculative import Speculation
 from llmsim.config.units import ns_to_ps
@@ -200,3 +201,41 @@ def with_model_limits(args: EngineArgs, model_max_len: int, field: str) -> Engin
         cuda_graph_sizes=sizes,
         origin=MappingProxyType(origin),
     )
+
+
+OTHER_NAMES = MappingProxyType(
+    {
+        "api_latency_ns": "api_latency_ps",
+        "cudagraph_capture_sizes": "cuda_graph_sizes",
+        "host_gap_ns": "host_gap_ps",
+        "launch_ns": "launch_ps",
+        "long_prefill_token_threshold_adaptive": "limits",
+        "max_num_active_seqs": "limits",
+        "npu_memory_utilization": "gpu_memory_utilization",
+        "prefill_schedule_interval": "limits",
+        "scheduler_reserve_full_isl": "reserve_full_isl",
+        "speculative_config": "speculation",
+        "ttft_target_ns": "ttft_target_ps",
+    }
+)
+"""Options that are another field of `EngineArgs`: in other units, under a first name, or as a part of one."""
+
+
+def check_agreement(options: Iterable[str], overrides: Iterable[str], arguments: Iterable[str]) -> None:
+    """TypeError naming an engine option that a class of options lacks: one that was half added."""
+    in_file, in_overrides, known = set(options), set(overrides), set(arguments)
+    lacking = {
+        "EngineOverrides": in_file - in_overrides,
+        "EngineOptions": in_overrides - in_file,
+        "EngineArgs": {name for name in in_file if OTHER_NAMES.get(name, name) not in known},
+    }
+    for where, names in lacking.items():
+        if names:
+            raise TypeError(f"the engine option {min(names)} is half added: {where} does not have it")
+
+
+check_agreement(
+    EngineOptions.model_fields,
+    (one.name for one in fields(EngineOverrides)),
+    (one.name for one in fields(EngineArgs)),
+)

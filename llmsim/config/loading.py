@@ -1,6 +1,7 @@
 """Reads a JSON file into plain data, and turns whatever is wrong with the file into one sentence with its place."""
 
 import json
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,7 @@ def parse_json(text: str, name: str) -> Document:
     """The document of a JSON text; InputError with line and column for what is not plain, finite, unambiguous JSON."""
     try:
         data = json.loads(text, object_pairs_hook=_unique_object, parse_constant=_refuse_constant)
+        _refuse_lone_surrogates(data, text, name)
     except json.JSONDecodeError as error:
         raise InputError(f"{name}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}") from None
     except _DuplicateKey:
@@ -88,6 +90,24 @@ def parse_json(text: str, name: str) -> Document:
     except ValueError:  # the only other one: an integer of more digits than Python converts
         raise InputError(f"{name}: a number has thousands of digits; expected numbers that fit 64 bits") from None
     return Document(name, text, data)
+
+
+_LONE_SURROGATE = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+
+
+def _refuse_lone_surrogates(data: Any, text: str, name: str) -> None:
+    """Half of a character's escape is JSON, but no text that an output can hold."""
+    if "\\ud" not in text and "\\uD" not in text:
+        return
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        found = _LONE_SURROGATE.search(text)
+        place = f"{name}:{line_at(text, found.start())}" if found else name
+        half = found[0] if found else "an escape"
+        raise InputError(f"{place}: {half} is half of a character; write the whole one") from None
 
 
 def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 import zlib
 from dataclasses import fields, is_dataclass
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from llmsim.costs.cache_checks import check
 from llmsim.costs.expert_loads import DrawnTable
 from llmsim.costs.source import AttentionCost, CompiledCosts, Floor, MixedGrid, OpCost, SplitGrid
 
@@ -19,6 +21,11 @@ MAGIC = b"LLMSIMC1"
 ALIGNMENT = 8
 MAX_FILES = 256
 """Oldest tables beyond this number are removed when a new one is written (each is 1 to 3 MB)."""
+
+MAX_BYTES = 1 << 30
+"""Of one file; larger ones are not read."""
+DAMAGED = (OSError, ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+"""What reading a file raises that `pack` did not write."""
 
 _CLASSES = {
     cls.__name__: cls for cls in (AttentionCost, CompiledCosts, DrawnTable, Floor, MixedGrid, OpCost, SplitGrid)
@@ -42,9 +49,16 @@ def load(key: str) -> CompiledCosts | None:
     if folder is None:
         return None
     try:
-        return unpack((folder / f"{key}.bin").read_bytes())
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        found = _regular_file(folder / f"{key}.bin")
+        return None if found is None else check(unpack(found.read_bytes()))
+    except DAMAGED:
         return None
+
+
+def _regular_file(path: Path) -> Path | None:
+    """The path where it is a file of a size that a table can have: what else lies there is not even opened."""
+    about = path.stat()
+    return path if stat.S_ISREG(about.st_mode) and about.st_size <= MAX_BYTES else None
 
 
 def store(key: str, costs: CompiledCosts) -> str | None:

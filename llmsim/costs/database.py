@@ -146,6 +146,14 @@ def find_database(request: CostRequest) -> Database | None:
     return Database(system, root, version, _constants(root / f"{system}.yaml"), request.engine)
 
 
+def silicon_is_missing(request: CostRequest) -> bool:
+    """Whether the device, or the one that it resembles, may be in the database, which is not installed."""
+    sheet = request.hardware
+    if sheet is None or (sheet.silicon_system is None and sheet.similar_to is None):
+        return False
+    return importlib.util.find_spec(PACKAGE) is None
+
+
 def _constants(path: Path) -> tuple[tuple[str, float], ...]:
     """`name: number` lines of the YAML; read without a YAML library, which costs more than the rest of a run."""
     if not path.is_file():

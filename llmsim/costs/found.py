@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.costs.bundle import BundleSource
 from llmsim.costs.bundle_files import BundleFiles, find_bundle
-from llmsim.costs.database import Database, find_database
+from llmsim.costs.database import Database, find_database, silicon_is_missing
 from llmsim.costs.external import ExternalTable, read_external
 from llmsim.costs.light import light_of
 from llmsim.costs.older_bundle import OlderBundleSource
@@ -73,6 +74,12 @@ def look(request: CostRequest) -> Available:
             "(--profile-dir)" + (f": {reason}" if reason and request.profile_dirs else "")
         )
     similar = _similar(request) if request.source == "auto" else None
+    if request.source == "auto" and bundle is None and not request.plugin and silicon_is_missing(request):
+        notes.append(
+            f"the silicon database (Python package aiconfigurator-core) is not installed for Python "
+            f"{platform.python_version()} on {platform.system()} {platform.machine()}: times that nothing else "
+            f"measures rest on the data sheet of {request.hardware_name}"
+        )
     return Available(bundle, database, roofline, tuple(notes), tables, similar)
 
 

@@ -10,7 +10,8 @@ from llmsim.export.files import atomic_writer
 
 def json_text(value: Mapping[str, Any]) -> str:
     """Indented JSON in the order of the keys, ending in a line feed. Raises ValueError for NaN and infinity."""
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return text.encode(errors="backslashreplace").decode()  # a lone surrogate, as in a folder's name, is JSON's escape
 
 
 def write_json(value: Mapping[str, Any], path: str | Path) -> None:

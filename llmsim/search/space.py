@@ -150,9 +150,10 @@ def _read(path: Path) -> Any:
 
 
 def _check_json(where: str, value: Any) -> None:
-    """Dates, NaN and the like, which YAML has and neither a cluster file nor a command line."""
+    """Dates, NaN and the like, which YAML has and neither a cluster file nor a command line, and half characters."""
     try:
-        json.dumps(msgspec.to_builtins(value) if isinstance(value, Range) else value, allow_nan=False)
+        plain = msgspec.to_builtins(value) if isinstance(value, Range) else value
+        json.dumps(plain, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError):
         raise InputError(
             f"{where} holds something that JSON has not; write dates as text, and finite numbers"

@@ -1,9 +1,11 @@
 """Compilation and its disk cache: same inputs same bytes, damage and change rebuild, nothing heavy is imported."""
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -158,3 +160,88 @@ def test_curves_pass_through_their_points_and_never_fall_beyond_them(rows: list[
 
 def test_times_round_half_up() -> None:
     assert to_ps(np.array([0.5e-6, 1.5e-6, 2.4e-6])).tolist() == [1, 2, 2]
+
+
+def crafted(tree: object, arrays: object, blocks: bytes = b"") -> bytes:
+    """A file with a right checksum, whatever is in it."""
+    import zlib
+
+    header = json.dumps({"tree": tree, "arrays": arrays}).encode()
+    header += b" " * (-len(header) % cache.ALIGNMENT)
+    body = header + blocks
+    return cache.MAGIC + zlib.crc32(body).to_bytes(8, "little") + len(header).to_bytes(8, "little") + body
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_crafted_cache_file_is_rebuilt(seed: int, own_cache: Path) -> None:
+    """Any value of the header may be another, or of another type; arrays may be shorter than what refers to them."""
+    import pickle
+    import random
+
+    draw = random.Random(seed)
+    asked = request(hardware="RTX4090")
+    costs = compile_costs(asked)
+    (file,) = (own_cache / "costs").glob("*.bin")
+    whole = file.read_bytes()
+    start = len(cache.MAGIC) + 16
+    length = int.from_bytes(whole[16:24], "little")
+    header = json.loads(whole[start : start + length])
+    others = [None, -1, 1 << 70, "x", [], {}, {"array": 99}, {"class": "Path", "members": {}}, 0.5, True]
+
+    def values(tree: object) -> list[tuple[object, object]]:
+        inside = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else []
+        return [place for key, one in inside for place in [(tree, key), *values(one)]]
+
+    choice = draw.randrange(4)
+    if choice == 0:
+        owner, key = draw.choice(values(header["tree"]))
+        before, after = owner[key], draw.choice(others)  # type: ignore[index]
+        owner[key] = after  # type: ignore[index]
+        changed_type = type(before) is not type(after)
+        damage = crafted(header["tree"], header["arrays"], whole[start + length :])
+    elif choice == 1:
+        index = draw.randrange(len(header["arrays"]))
+        header["arrays"][index] = draw.choice([["object", [1]], ["int64", [-1]], ["int64", [1 << 60]], ["uint8", []]])
+        damage, changed_type = crafted(header["tree"], header["arrays"], whole[start + length :]), True
+    elif choice == 2:
+        damage, changed_type = draw.choice([pickle.dumps(costs.notes), crafted([], []), crafted({}, {})]), True
+    else:
+        deep: object = 1
+        for _ in range(300):
+            deep = {"tuple": [deep]}
+        damage, changed_type = crafted(deep, []), True
+    file.write_bytes(damage)
+    found = compile_costs(asked)
+    if changed_type:
+        assert same(found, costs)
+    assert isinstance(found, CompiledCosts) and len(found.ops) == len(costs.ops)
+
+
+def test_a_cache_file_that_is_none_is_not_opened(own_cache: Path) -> None:
+    """A pipe would wait for ever; a file of a terabyte, here one of holes, would fill the memory."""
+    asked = request(hardware="RTX4090")
+    costs = compile_costs(asked)
+    (file,) = (own_cache / "costs").glob("*.bin")
+    file.unlink()
+    os.mkfifo(file)
+    assert same(compile_costs(asked), costs)
+    file.unlink()
+    with file.open("wb") as stream:
+        stream.truncate(1 << 40)
+    assert same(compile_costs(asked), costs)
+
+
+@pytest.mark.parametrize(("hardware", "noted"), [("H100", True), ("RTX4090", False)])
+def test_a_missing_silicon_database_is_a_note(
+    hardware: str, noted: bool, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a device is in the database, and the package that carries it is not installed on this platform."""
+    from llmsim.costs import database
+
+    monkeypatch.setattr(database, "PACKAGE", "no_such_package_here")
+    asked = request(hardware=hardware)
+    if not noted:
+        asked = replace(asked, hardware=replace(asked.hardware, similar_to=None, silicon_system=None))
+    said = [note for note in compile_costs(asked).notes if "silicon database" in note]
+    assert len(said) == noted
+    assert all("rest on the data sheet of" in note for note in said)

@@ -120,3 +120,24 @@ def test_a_sheet_that_no_device_has(tmp_path: Path, change: dict[str, Any], said
     with pytest.raises(InputError) as caught:
         load_hardware(str(path))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [{"silicon_system": None}, {}])
+def test_a_sheet_of_a_device_that_the_database_does_not_have(given: dict[str, Any], tmp_path: Path) -> None:
+    """A null or absent silicon_system means the same, in a user's sheet and in a bundled one."""
+    fields = json.loads((HARDWARE_DIR / "h100_sxm.json").read_text(encoding="utf-8"))
+    del fields["silicon_system"]
+    (tmp_path / "mine.json").write_text(json.dumps(fields | given), encoding="utf-8")
+    sheet = load_hardware(str(tmp_path / "mine.json"))
+    assert sheet is not None and sheet.silicon_system is None
+
+
+def test_a_bundled_sheet_without_silicon_system_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from llmsim.model import hardware
+
+    fields = json.loads((HARDWARE_DIR / "h100_sxm.json").read_text(encoding="utf-8"))
+    del fields["silicon_system"]
+    (tmp_path / "h100_sxm.json").write_text(json.dumps(fields), encoding="utf-8")
+    monkeypatch.setattr(hardware, "HARDWARE_DIR", tmp_path)
+    sheet = load_hardware("H100")
+    assert sheet is not None and sheet.silicon_system is None

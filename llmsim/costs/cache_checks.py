@@ -1,0 +1,89 @@
+"""Checks that what was read from the cache has the types and shapes of compiled costs, whoever wrote the file."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from llmsim.costs.expert_loads import DrawnTable
+from llmsim.costs.source import AttentionCost, CompiledCosts, MixedGrid, OpCost, SplitGrid
+
+
+def check(costs: object) -> CompiledCosts:
+    """The same, with its type; ValueError for a wrong type, or arrays whose lengths do not belong together."""
+    if not isinstance(costs, CompiledCosts):
+        raise ValueError("not a compiled cost table")
+    _check_fields(costs)
+    for op in costs.ops:
+        _check_op(op)
+    for attention in costs.attentions:
+        _check_attention(attention)
+    return costs
+
+
+def _check_op(op: OpCost) -> None:
+    curves: list[np.ndarray] = [op.ps, op.provenance, *([] if op.power_uw is None else [op.power_uw])]
+    _need(len(op.ps) > 0 and all(one.shape == (len(op.ps),) for one in curves), op.name)
+    if op.drawn is not None:
+        table = op.drawn
+        _need(table.ps.ndim == 3 and table.ps.shape[2] == len(table.tokens) > 0, op.name)
+
+
+def _check_attention(attention: AttentionCost) -> None:
+    grid: MixedGrid | SplitGrid | None = attention.mixed or attention.split
+    _need(grid is not None and (attention.mixed is None or attention.split is None), attention.name)
+    if attention.mixed is not None:
+        mixed = attention.mixed
+        axes = [mixed.chunk_axis, mixed.kv_prefill_axis, mixed.n_axis, mixed.kv_axis]
+        _check_grid(attention.name, axes, [mixed.ps, mixed.provenance])
+    if attention.split is not None:
+        split = attention.split
+        _check_grid(attention.name, [split.q_axis, split.k_axis], [split.prefill_ps, split.prefill_provenance])
+        _check_grid(attention.name, [split.n_axis, split.kv_axis], [split.decode_ps, split.decode_provenance])
+
+
+def _check_grid(name: str, axes: list[np.ndarray], cells: list[np.ndarray]) -> None:
+    for axis in axes:
+        _need(axis.ndim == 1 and len(axis) > 0 and bool((np.diff(axis) > 0).all()), name)
+    shape = tuple(len(axis) for axis in axes)
+    _need(all(one.shape == shape for one in cells), name)
+
+
+def _need(good: bool, name: str) -> None:
+    if not good:
+        raise ValueError(f"{name}: arrays of a compiled cost table do not belong together")
+
+
+def _check_fields(value: Any) -> None:
+    hints = _hints(value.__class__)
+    for field in fields(value):
+        if not _fits(getattr(value, field.name), hints[field.name]):
+            raise ValueError(f"{type(value).__name__}.{field.name} of a compiled cost table has another type")
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, localns={"DrawnTable": DrawnTable})
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, one) for one in inside)
+    if origin is Literal:
+        return value in inside
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(one, inside[0]) for one in value)
+    if origin is np.ndarray:
+        (kind,) = get_args(inside[1])
+        return isinstance(value, np.ndarray) and value.dtype == np.dtype(kind)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if is_dataclass(hint) and isinstance(value, hint):  # type: ignore[arg-type]
+        _check_fields(value)
+        return True
+    return hint is not None and isinstance(value, hint)
