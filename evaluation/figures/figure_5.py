@@ -39,7 +39,7 @@ SHARED = (
 )
 """Mean, spread and ends of the lengths of the artifact's 300 ShareGPT requests (Llama, Phi); 4.6 % of the first's
 prompt tokens begin like an earlier prompt."""
-H100_OPTIONS = ("--cost-source", "silicon", "--no-async-scheduling")
+H100_ENGINE = ("--no-async-scheduling",)
 """The vLLM of the recordings is not stated; they are older than asynchronous scheduling as a default."""
 
 
@@ -70,8 +70,15 @@ def _a6000(work: Workspace, name: str, title: str) -> Run:
 def _h100(work: Workspace, name: str, title: str) -> Run:
     trace = work.of_artifact(f"dataset/sharegpt_req300_rate10_{'mixtral' if name == 'SM' else 'llama'}.jsonl")
     content = cluster(instances(name, H100, LLAMA_70B, MIXTRAL, 4), H100_LINK)
-    options = ("--request-routing-policy", "RR", *H100_OPTIONS, *_prefixes(name))
+    options = ("--request-routing-policy", "RR", *h100_options(work), *_prefixes(name))
     return Run(f"H100_{name}", f"H100, {title}", content, str(trace) if trace else _synthetic(name), options)
+
+
+def h100_options(work: Workspace) -> tuple[str, ...]:
+    """The artifact's own H100 profiles where it has them, else the silicon database."""
+    profiles = work.of_artifact("perf_models") if work.of_artifact("perf_models/H100") else None
+    source = ("--profile-dir", str(profiles)) if profiles else ("--cost-source", "silicon")
+    return (*H100_ENGINE, *source)
 
 
 def _prefixes(name: str) -> tuple[str, ...]:

@@ -19,6 +19,10 @@ BASE_W = {1: 219, 2: 164}
 artifact's own output, 21,431 J of others in 130.7 s."""
 
 
+CPU_UTILISATION = {1: 0.5, 2: 0.7}
+"""Share of the processors' power, as in the artifact's two configurations of this figure."""
+
+
 def runs(work: Workspace) -> list[Run]:
     """Llama-3.1-8B on one and on two devices of a server with four."""
     profiles = work.of_artifact("perf_models")
@@ -26,7 +30,8 @@ def runs(work: Workspace) -> list[Run]:
     source = ("--profile-dir", str(profiles)) if profiles else ()
     found = []
     for tp in (1, 2):
-        power = {**SERVER_POWER, "base_node_power": BASE_W[tp]}
+        cpu = {**SERVER_POWER["cpu"], "util": CPU_UTILISATION[tp]}
+        power = {**SERVER_POWER, "base_node_power": BASE_W[tp], "cpu": cpu}
         content = cluster([instance(A6000, LLAMA_8B, tp)], A6000_LINK, power=power)
         options = (*published.EAGER, *published.NO_PREFIXES, *source)
         found.append(Run(f"TP{tp}", f"tensor parallelism {tp}", content, str(trace or PULSES), options))

@@ -4,7 +4,7 @@ from typing import Any
 
 from figures import published
 from figures.clusters import H100, H100_LINK, LLAMA_70B, MIXTRAL, cluster
-from figures.figure_5 import H100_OPTIONS, LLAMA, PHI, instances
+from figures.figure_5 import LLAMA, PHI, h100_options, instances
 from figures.report import Comparison, FigureReport
 from figures.runs import Outcome, Run, Workspace
 from figures.style import OURS, PARTS, PEER, REAL, save, subplots
@@ -27,7 +27,7 @@ METRICS = (
 
 
 def runs(work: Workspace) -> list[Run]:
-    """H100, four devices per instance, 300 requests at 10/s, operator times from the silicon database."""
+    """H100, four devices per instance, 300 requests at 10/s; operator times of the artifact or the silicon database."""
     llama = work.of_artifact("dataset/sharegpt_req300_rate10_llama.jsonl")
     mixtral = work.of_artifact("dataset/sharegpt_req300_rate10_mixtral.jsonl")
     phi = work.of_artifact("dataset/sharegpt_req300_rate10_phi.jsonl")  # a tokenizer of the same kind
@@ -38,7 +38,7 @@ def runs(work: Workspace) -> list[Run]:
             title,
             cluster(instances(name, H100, LLAMA_70B, MIXTRAL, 4), H100_LINK),
             traces.get(name, str(llama or LLAMA)),
-            ("--request-routing-policy", "RR", *H100_OPTIONS, *published.NO_PREFIXES),
+            ("--request-routing-policy", "RR", *h100_options(work), *published.NO_PREFIXES),
         )
         for name, title in CONFIGURATIONS.items()
     ]
@@ -69,10 +69,13 @@ def build(work: Workspace) -> FigureReport:
             report.remarks.append(f"{outcome.run.title}: not run ({outcome.failure})")
     if work.artifact is None:
         report.remarks.append("without the artifact's traces the lengths are drawn: compare only roughly")
-    report.remarks.append(
-        "operator times are the silicon database's, nothing is fitted; the version of vLLM behind the published means "
-        "is not stated, and a host gap per step explains most of the difference (docs/accuracy.md)"
-    )
+    if work.of_artifact("perf_models/H100"):
+        report.remarks.append("operator times are those of the artifact's H100 profiles, nothing is fitted")
+    else:
+        report.remarks.append(
+            "operator times are the silicon database's, nothing is fitted; the version of vLLM behind the published "
+            "means is not stated, and a host gap per step explains most of the difference (docs/accuracy.md)"
+        )
     save(figure, work.folder / "figure_8.pdf")
     return report
 
@@ -105,7 +108,7 @@ def _normalised(axis: Any, outcomes: list[Outcome], index: int, label: str) -> N
         axis.bar(place + 0.18, 1 + peer / 100, 0.17, color=PEER, label=f"{first}LLMServingSim 2.0 (own H100 profile)")
         if not outcome.failure:
             value = _value(outcome, index) / real
-            axis.bar(place + 0.36, value, 0.17, color=OURS, label=f"{first}llmsim (silicon database)")
+            axis.bar(place + 0.36, value, 0.17, color=OURS, label=f"{first}llmsim")
     for other, color in OTHERS.items():
         axis.bar(0, 0, color=color, label=other)
     axis.axhline(1, color=REAL, linewidth=0.8)

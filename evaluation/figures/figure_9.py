@@ -20,7 +20,8 @@ def runs(work: Workspace) -> list[Run]:
     trace = work.of_artifact("dataset/sharegpt_req300_rate10_llama.jsonl")
     profiles = work.of_artifact("perf_models") if work.of_artifact("perf_models/TPU-v6e-1") else None
     options = ("--profile-dir", str(profiles)) if profiles else ()
-    content = cluster([instance(TPU_V6E, LLAMA_8B)], TPU_LINK)
+    device = {**TPU_V6E, "hardware": "TPU-v6e-1"} if profiles else TPU_V6E
+    content = cluster([instance(device, LLAMA_8B)], TPU_LINK)
     return [Run("TPU-v6e", "Llama-3.1-8B on one v6e chip", content, str(trace or LLAMA), options)]
 
 

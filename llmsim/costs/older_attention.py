@@ -17,7 +17,7 @@ from llmsim.costs.bundle_files import BundleFiles
 from llmsim.costs.grid import fill_line_axis
 from llmsim.costs.light import light_of
 from llmsim.costs.source import CostRequest, SplitGrid, to_ps
-from llmsim.costs.tables import read_table, refuse_duplicates
+from llmsim.costs.tables import Table, read_table, read_text, refuse_duplicates
 
 if TYPE_CHECKING:
     from llmsim.model import Operator
@@ -27,6 +27,10 @@ NS_PER_US = 1000.0
 US_PER_MS = 1000.0
 PREFILL_PREDICTIONS = "predictions/attn_prefill_predictions.csv"
 DECODE_PREDICTIONS = "predictions/attn_decode_predictions.csv"
+SIZES = ("batch_size", "prefill_chunk_size", "kv_cache_size")
+PHASE_MS = {phase: f"time_stats.attn_{phase}.median" for phase in ("prefill", "decode")}
+MEDIAN_NS = "p50_ns"
+"""attention.csv has a column per phase, or this one for both."""
 DISAGREE = 1.5
 """Predictions further than this from the measured rows of the same folder are worth a note."""
 
@@ -132,11 +136,36 @@ def _predicted(folder: Path) -> tuple[Points, Points] | None:
 
 
 def _measured(path: Path, request: CostRequest) -> tuple[Points, Points]:
-    """Rows of this shape; milliseconds in the file, blank where a row is of the other phase."""
-    times = {phase: f"time_stats.attn_{phase}.median" for phase in ("prefill", "decode")}
+    """Medians of the rows of this shape, in either form of the file."""
+    first_line = read_text(path).partition("\n")[0]
+    in_ns = MEDIAN_NS in [name.strip() for name in first_line.split(",")]
+    table, mine = _rows_in_ns(path) if in_ns else _rows_of_shape(path, request)
+    column = table.number
+    is_prefill = np.array([cell.strip().lower() in ("true", "1") for cell in table.text["is_prefill"]])
+    points = []
+    for phase, first in (("prefill", "prefill_chunk_size"), ("decode", "batch_size")):
+        rows = np.flatnonzero(mine & (is_prefill == (phase == "prefill")))
+        if not len(rows):
+            raise InputError(f"{path}: there is no {phase} row (is_prefill {phase == 'prefill'}); profile that phase")
+        us = column[MEDIAN_NS][rows] / NS_PER_US if in_ns else _us_of_phase(table, rows, phase)
+        first_of, second_of = column[first][rows], column["kv_cache_size"][rows]
+        if phase == "prefill":
+            single = column["batch_size"][rows] == 1
+            first_of, second_of, us = first_of[single], second_of[single], us[single]
+        points.append(_medians(first_of, second_of, us))
+    return points[0], points[1]
+
+
+def _rows_in_ns(path: Path) -> tuple[Table, NDArray[np.bool_]]:
+    """A file with one time per row, nanoseconds, of the model and the degree that its folder names."""
+    table = read_table(path, text=("is_prefill",), numbers=(*SIZES, MEDIAN_NS))
+    return table, np.ones(len(table.line), dtype=np.bool_)
+
+
+def _rows_of_shape(path: Path, request: CostRequest) -> tuple[Table, NDArray[np.bool_]]:
+    """A file with a column per phase, milliseconds, blank where a row is of the other one; rows of this shape."""
     shape = ("n_q_head", "n_kv_head", "num_tensor_parallel_workers")
-    sizes = ("batch_size", "prefill_chunk_size", "kv_cache_size")
-    table = read_table(path, text=("is_prefill", *times.values()), numbers=(*shape, *sizes))
+    table = read_table(path, text=("is_prefill", *PHASE_MS.values()), numbers=(*shape, *SIZES))
     column = table.number
     mine = column["num_tensor_parallel_workers"] == request.layout.tp
     model = request.model
@@ -146,19 +175,13 @@ def _measured(path: Path, request: CostRequest) -> tuple[Points, Points]:
             f"{path}: no row is of {model.num_attention_heads} query and {model.num_key_value_heads} KV heads at "
             f"{request.layout.tp} tensor-parallel workers, the shape of {model.name}; give the profile of that model"
         )
-    is_prefill = np.array([cell.strip().lower() in ("true", "1") for cell in table.text["is_prefill"]])
-    points = []
-    for phase, first in (("prefill", "prefill_chunk_size"), ("decode", "batch_size")):
-        rows = np.flatnonzero(mine & (is_prefill == (phase == "prefill")))
-        if not len(rows):
-            raise InputError(f"{path}: there is no {phase} row (is_prefill {phase == 'prefill'}); profile that phase")
-        us = np.array([_milliseconds(path, int(table.line[row]), table.text[times[phase]][row]) for row in rows])
-        first_of, second_of = column[first][rows], column["kv_cache_size"][rows]
-        if phase == "prefill":
-            single = column["batch_size"][rows] == 1
-            first_of, second_of, us = first_of[single], second_of[single], us[single]
-        points.append(_medians(first_of, second_of, us * US_PER_MS))
-    return points[0], points[1]
+    return table, mine
+
+
+def _us_of_phase(table: Table, rows: Int64, phase: str) -> Floats:
+    cells = table.text[PHASE_MS[phase]]
+    ms = [_milliseconds(table.path, int(table.line[row]), cells[row]) for row in rows]
+    return np.array(ms) * US_PER_MS
 
 
 def _milliseconds(path: Path, line: int, cell: str) -> float:

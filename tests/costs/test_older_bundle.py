@@ -139,6 +139,21 @@ def test_attention_csv_serves_without_predictions(tmp_path: Path) -> None:
     assert not any("counts the chunk" in note for note in costs.notes)
 
 
+def test_attention_csv_with_one_time_in_nanoseconds_serves_too(tmp_path: Path) -> None:
+    """As the published profile of a TPU v6e has it: no shape, and one column of medians for both phases."""
+    header = "prefill_chunk_size,kv_cache_size,batch_size,is_prefill,mean_ns,p50_ns,p90_ns,max_ns"
+    times = [(q, k, 1, True, 1e3 * area(q, k)) for q in (32, 64, 1024) for k in (0, 64, 2048)]
+    times += [(0, k, n, False, 1e3 * decode_time(n, k)) for n in (1, 2, 256) for k in (32, 64, 2048)]
+    rows = [(*sizes, 9 * ns, ns, 9 * ns, 9 * ns) for *sizes, ns in times]
+    write_older(tmp_path, files={"attention.csv": (header, rows)})
+    costs = compiled(tmp_path)
+    assert prefill_us(costs.attention, 64, 64) == pytest.approx(area(64, 64), abs=1e-5)
+    assert decode_us(costs.attention, 256, 2048) == pytest.approx(decode_time(256, 2048), abs=1e-3)
+    write_older(tmp_path / "prefills", files={"attention.csv": (header, [row for row in rows if row[3]])})
+    with pytest.raises(InputError, match=r"attention\.csv: there is no decode row"):
+        compiled(tmp_path / "prefills")
+
+
 def test_scaled_predictions_are_named(tmp_path: Path) -> None:
     write_older(tmp_path, files={**predictions(scale=3.5), "attention.csv": measured(own_tokens=False)})
     notes = compiled(tmp_path).notes

@@ -86,6 +86,37 @@ def test_a_whole_copy_of_the_artifact_is_found_by_its_own_names(tmp_path, monkey
     assert work.of_artifact("figure_9/reference") is None
 
 
+def test_figures_take_the_profiles_of_the_artifact(tmp_path, monkeypatch):
+    """Figures 5 and 8 on H100, figure 9 on the TPU; without them, the silicon database and the data sheet."""
+    monkeypatch.syspath_prepend(str(EVALUATION))
+    from figures import figure_5, figure_8, figure_9
+    from figures.runs import Workspace
+
+    without, copy = Workspace(tmp_path / "work"), tmp_path / "artifact"
+    for hardware in ("A6000", "H100", "TPU-v6e-1"):
+        (copy / "perf_models" / hardware).mkdir(parents=True)
+    work = Workspace(tmp_path / "work", copy)
+    profiles = ("--profile-dir", str(copy / "perf_models"))
+    for figure in (figure_5, figure_8):
+        for run in figure.runs(work):
+            assert run.options[run.options.index("--profile-dir") :][:2] == profiles, run.name
+            assert "silicon" not in run.options
+        assert all("silicon" in run.options for run in figure.runs(without) if run.name.startswith("H100"))
+    (run,) = figure_9.runs(work)
+    assert run.options == profiles
+    assert run.cluster["nodes"][0]["instances"][0]["hardware"] == "TPU-v6e-1"
+    assert figure_9.runs(without)[0].options == ()
+
+
+def test_the_processors_of_figure_6_are_those_of_its_configurations(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(EVALUATION))
+    from figures import figure_6
+    from figures.runs import Workspace
+
+    shares = [run.cluster["nodes"][0]["power"]["cpu"]["util"] for run in figure_6.runs(Workspace(tmp_path))]
+    assert shares == [0.5, 0.7]
+
+
 def test_published_numbers_agree_with_each_other(monkeypatch):
     monkeypatch.syspath_prepend(str(EVALUATION))
     from figures import published
