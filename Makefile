@@ -8,7 +8,7 @@ PYTHON_FILES := $(sort $(shell find llmsim -name '*.py'))
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 
-.PHONY: run test replay bench lint format sanitize clean always
+.PHONY: run test replay bench lint format sanitize mutate clean always
 
 run: $(STAMP)
 	$(BIN)/python main.py --cluster-config cluster_config/h100_llama31_8b.json --dataset dataset/chat_h100_300.jsonl \
@@ -42,6 +42,16 @@ format: $(STAMP) $(TOOLS)
 # under the Python tests of what it runs; `sh tests/sanitize.sh native TESTS` runs others.
 sanitize: $(STAMP) $(TOOLS)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/sanitize.sh
+
+# Changes the program in COUNT small ways and lists the changes that no test notices (docs/testing.md). ROOT: folders or
+# files; AT: lines instead, each as file:line; AGAIN: the survivors of a report; MAP=new: notes again what tests reach.
+SEED ?= 1
+COUNT ?= 20
+MAP ?= updated
+ROOT ?= llmsim/native llmsim/lowering llmsim/costs llmsim/results
+MUTANTS = $(if $(AT),--at $(AT),$(if $(AGAIN),--again $(abspath $(AGAIN)),--root $(ROOT)))
+mutate: $(STAMP) $(TOOLS)
+	cd tests && ../$(BIN)/python -m mutation --seed $(SEED) --count $(COUNT) --map $(MAP) $(MUTANTS)
 
 # Editable: Python changes are seen at once; new Python files, and changes of the native sources, install again. The
 # bytecode is written here, because where Python may write none (PYTHONDONTWRITEBYTECODE) each run would compile it.

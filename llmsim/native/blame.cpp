@@ -75,12 +75,12 @@ class Walk {
     }
   };
 
-  // When all KV that the decode group waited for was there.
+  // When all KV that the decode group waited for was there; kNever where the client left before.
   Ps all_there(RequestId id, const Handover& handover) const {
     const bool loads = !log_.load_begin.empty() && log_.load_begin[id] != kNever;
-    if (handover.prefilled == kNever || handover.landed == kNever || (loads && log_.load_end[id] == kNever))
-      return kNever;
-    return std::max({handover.prefilled, handover.landed, loads ? log_.load_end[id] : kNever});
+    const Ps loaded = loads ? log_.load_end[id] : handover.landed;
+    if (!handover.complete() || loaded == kNever) return kNever;
+    return std::max(handover.landed, loaded);
   }
 
   const Timeline& timeline(const RequestLog& log, RequestId id) const {

@@ -100,9 +100,11 @@ class Group {
   void hand_over_by(Handovers* handovers) { handovers_ = handovers; }
   // A request's KV has been moved. The worker looks for that when it launches a step, and its scheduler hears of it
   // with that step's output; an idle engine hears of it at once (vLLM: KVConnectorModelRunnerMixin, EngineCore).
-  void transferred(RequestId request, Ps now) {
+  void transferred(RequestId request, Ps now) { moved_.push_back({now, request}); }
+  // The same of KV that the tiers below hold.
+  void loaded(RequestId request, Ps now) {
     log_.end_load(request, now);
-    moved_.push_back({now, request});
+    transferred(request, now);
   }
 
   // From now on the changes of what its cache holds go to `log`, at the end of each step.

@@ -21,7 +21,7 @@ Handovers::Handovers(HandoverConfig config, Fabric& fabric, std::span<const std:
   tables_.assign(groups_.size(), std::vector<std::int32_t>(groups_.size(), -1));
   all_but_last_.assign(groups_.size(), 0);
   for (const KvRoute& route : config_.routes) {
-    if (route.table < 0 || static_cast<std::size_t>(route.table) >= config_.tables.size())
+    if (static_cast<std::size_t>(route.table) >= config_.tables.size())  // a negative one becomes very large
       throw std::invalid_argument("a route names an unknown table");
     tables_.at(static_cast<std::size_t>(route.prefill_group)).at(static_cast<std::size_t>(route.decode_group)) =
         route.table;

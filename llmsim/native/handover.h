@@ -72,6 +72,9 @@ struct Handover {
   bool gave_up = false, closed = false;                  // closed: nothing more moves for it
   std::int64_t bytes = 0;
   Ps prefilled = kNever, reserved = kNever, told = kNever, landed = kNever;
+
+  // Everything that the decode group lacked has landed.
+  bool complete() const { return closed && sent >= needed; }
 };
 
 class Handovers final : public TransferOwner {

@@ -82,7 +82,7 @@ void Simulation::set_kv_tiers(const KvTiersConfig& config) {
     post(now_, Phase::kPump, index);
   };
   callbacks.loaded = [this](std::int32_t index, RequestId request) {
-    groups_[index]->transferred(request, now_);
+    groups_[index]->loaded(request, now_);
     if (groups_[index]->idle()) wake(index);
   };
   kv_tiers_ = std::make_unique<KvTiers>(config, *fabric_, std::move(callbacks));

@@ -26,7 +26,7 @@ def main() -> int:
     except (OSError, ValueError) as error:
         print(f"make mutate: {error}", file=sys.stderr)
         return 2
-    reach = reach_of_tests(again=given.map == "new")
+    reach = reach_of_tests(given.map)
     verdicts: list[Verdict] = []
     limit = None if given.at or given.again else given.count
     for verdict in _tested(mutants, reach):
@@ -46,7 +46,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--root", nargs="+", default=ROOTS, help="folders or files whose sources are mutated")
     parser.add_argument("--at", nargs="+", help="every mutant of these lines instead, each as file:line")
     parser.add_argument("--again", help="the survivors of a report, in their present lines, instead")
-    parser.add_argument("--map", choices=["kept", "new"], default="kept", help="new: note again what each test runs")
+    parser.add_argument("--map", choices=["updated", "kept", "new"], default="updated", help="of what tests run")
     return parser.parse_args()
 
 

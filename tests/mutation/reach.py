@@ -1,7 +1,7 @@
 """Which tests run a line: noted once by running all of them, and kept under build/mutation.
 
 Of Python it knows the functions that each test called, of C++ the lines at which a basic block began. The notes of a
-test file stand until it changes; `make mutate MAP=new` makes all of them again.
+test file stand until it changes, whatever else does; `make mutate MAP=new` makes all of them again.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class Reach:
         return set().union(*(lines[each] for each in known[max(at - LINES_BEFORE, 0) : at + (at == 0)]))
 
 
-def reach_of_tests(again: bool) -> Reach:
-    """The map, brought up to date: test files that are new or have changed are run."""
+def reach_of_tests(how: str) -> Reach:
+    """The map: "kept" as it is, "updated" for test files that are new or have changed, or "new" for all of them."""
     path = ROOT / "build" / "mutation" / "reach.jsonl"
-    if again:
+    if how == "new":
         path.unlink(missing_ok=True)
     files = {name: _hash(ROOT / name) for name in _test_files()}
-    rows = [row for row in _rows(path) if files.get(row["file"]) == row["hash"]]
-    missing = sorted(set(files) - {row["file"] for row in rows})
+    rows = [row for row in _rows(path) if how == "kept" or files.get(row["file"]) == row["hash"]]
+    missing = [] if how == "kept" else sorted(set(files) - {row["file"] for row in rows})
     for folder in sorted({str(Path(name).parent) for name in missing}):
         below = [name for name in missing if str(Path(name).parent) == folder]
         print(f"Noting which lines each test of {folder} runs", flush=True)

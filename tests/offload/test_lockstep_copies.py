@@ -1,0 +1,74 @@
+"""Ranks in lock-step that copy weights in: closed forms of each rank's steps, when their batches differ."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from test_streams import ONE_PS_PER_BYTE, SEQUENCES, TOKENS, US, attention_node, operator, program
+
+from llmsim import _native
+
+QKV_US, MLP_US = 7, 11
+AHEAD_US = 50
+BATCH_US_PER_TOKEN = 3
+
+
+def one_layer() -> Any:
+    """One layer: QKV, attention that takes no time, MLP, head."""
+    ops = [
+        operator("qkv", 1, 1, np.full(TOKENS + 1, QKV_US * US)),
+        attention_node(1),
+        operator("mlp", 1, 1, np.full(TOKENS + 1, MLP_US * US)),
+        operator("head", 2, 1, np.zeros(SEQUENCES + 1), _native.Feature.SEQUENCES),
+    ]
+    return program(ops, np.zeros(4), np.zeros(4))
+
+
+def copies() -> Any:
+    """QKV's weights come ahead, those of the MLP by the rank's own tokens."""
+    weights = _native.WeightStreaming()
+    weights.buffers, weights.sources = 2, [ONE_PS_PER_BYTE]
+    weights.ahead, weights.ahead_from = [[AHEAD_US * US], [], [], []], [[0], [], [], []]
+    by_tokens = [BATCH_US_PER_TOKEN * US * tokens for tokens in range(TOKENS + 1)]
+    weights.by_batch, weights.by_batch_from = [[], [], by_tokens, []], [0] * 4
+    weights.demand = [False] * 4
+    config = _native.OffloadConfig()
+    config.weights = weights
+    return config
+
+
+def run_in_lockstep(prompts: list[int]) -> Any:
+    """A request of one output token for each rank, all at once."""
+    n = len(prompts)
+    zero = np.zeros(n, np.int64)
+    sim = _native.Simulation(
+        zero, np.array(prompts, np.int32), np.ones(n, np.int32), np.zeros(n, np.int16),
+        np.full(n, -1, np.int32), zero, np.empty(0, np.int32), np.zeros(n + 1, np.int64), np.empty(0, np.uint64), 16, 0,
+    )  # fmt: skip
+    for index in range(n):
+        scheduler = _native.VllmV1Config()
+        scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = SEQUENCES, TOKENS
+        kv = _native.KvCacheConfig()
+        kv.num_blocks, kv.max_model_len = 30, 10_000
+        scheduler.kv = kv
+        group = _native.GroupConfig()
+        group.index, group.offload = index, copies()
+        sim.add_group(group, scheduler, one_layer(), None, record_steps=True)
+    sim.set_router("RR")
+    sim.add_wave(list(range(n)), one_layer(), 1)
+    while not sim.run(10_000):
+        pass
+    return sim
+
+
+@pytest.mark.parametrize("prompts", [[8, 40], [40, 8], [5, 60, 21]])
+def test_each_rank_waits_for_the_weights_of_its_own_batch(prompts: list[int]) -> None:
+    """Nothing was copied before the run, so that both copies are on the way before the MLP begins."""
+    sim = run_in_lockstep(prompts)
+    steps = sim.steps()
+    for rank, tokens in enumerate(prompts):
+        first = np.flatnonzero(steps["group"] == rank)[0]
+        took_us = (steps["end_ps"] - steps["start_ps"])[first] / US
+        assert took_us == AHEAD_US + BATCH_US_PER_TOKEN * tokens + MLP_US
+        offload = sim.activity(rank)["offload"]
+        assert offload["stalled_ps"] == (took_us - QKV_US - MLP_US) * US
