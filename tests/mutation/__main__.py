@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ ROOTS = ("llmsim/native", "llmsim/lowering", "llmsim/costs", "llmsim/results")
 
 def main() -> int:
     given = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what runs is ended, and the file restored
     try:
         mutants = _mutants(given)
     except (OSError, ValueError) as error:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mutation.mutant import Mutant
 from mutation.reach import Reach
 
-BUDGET_S = 60.0
+BUDGET_S = 40.0
 """Processor time of the tests that run a mutant's line, as measured; slower ones beyond it are left out."""
 BESIDE_BUDGET_S = 20.0
 """The same of other tests of those files: what a cache spared one test, another has run."""

@@ -6,20 +6,19 @@ import fcntl
 import hashlib
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from mutation.forked import forked
+
 ROOT = Path(__file__).resolve().parents[2]
 INSIDE = "tests/mutation/inside"
-HANGS_S = 5400
-"""Wall-clock limit of a process of tests, for what waits without using the processor."""
 
 
 class BuildError(Exception):
@@ -104,29 +103,13 @@ class Workplace:
 
     def test(self, arguments: Sequence[str], limit_s: float, native: Path, **variables: str) -> int:
         """Runs pytest in the copy; its exit code. Each process may use `limit_s` seconds of processor time."""
-        log = self.folder / "tests.log"
         environment = {
-            **os.environ, **variables, "LLMSIM_TREE": str(self.tree),
-            "PYTHONPATH": os.pathsep.join([str(self.tree / INSIDE), str(self.tree / "tests")]),
-            "LLMSIM_NATIVE": str(native), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0",
+            **variables, "LLMSIM_TREE": str(self.tree), "LLMSIM_NATIVE": str(native), "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": os.pathsep.join([str(self.tree / INSIDE), str(self.tree / "tests")]), "PYTHONHASHSEED": "0",
         }  # fmt: skip
-
-        def limited() -> None:
-            resource.setrlimit(resource.RLIMIT_CPU, (int(limit_s) + 1, int(limit_s) + 2))
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
-
-        with log.open("w") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments], cwd=self.tree, env=environment,
-                stdout=output, stderr=subprocess.STDOUT, preexec_fn=limited, start_new_session=True,
-            )  # fmt: skip
-            try:
-                return process.wait(timeout=HANGS_S)
-            except subprocess.TimeoutExpired:
-                return -signal.SIGXCPU
-            finally:
-                _end_session(process)
+        return forked(
+            ["-p", "no:cacheprovider", *arguments], self.tree, environment, self.folder / "tests.log", limit_s
+        )
 
     def first_failure(self, tests: Sequence[str], limit_s: float, native: Path, cache: Path) -> Outcome:
         """Runs tests in this order until one fails; compiled cost tables are kept in `cache`."""
@@ -160,10 +143,3 @@ def write(path: Path, content: bytes) -> None:
 def remove(folder: Path) -> None:
     """Removes a folder that may not be there."""
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _end_session(process: subprocess.Popen[bytes]) -> None:
-    """Ends what a process of tests has left running, and the process itself."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
