@@ -31,7 +31,7 @@ def main() -> int:
     reach = reach_of_tests(given.map)
     verdicts: list[Verdict] = []
     limit = None if given.at or given.again else given.count
-    for verdict in _tested(mutants, reach):
+    for verdict in _tested(mutants, reach, given.budget):
         verdicts.append(verdict)
         print(line_of(verdict), flush=True)
         write_report(_report(given), verdicts)
@@ -46,6 +46,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="draws the mutants: the same seed, the same mutants")
     parser.add_argument("--count", type=int, default=20, help="mutants that count, beside those that are equivalent")
     parser.add_argument("--root", nargs="+", default=ROOTS, help="folders or files whose sources are mutated")
+    parser.add_argument("--budget", type=float, default=60.0, help="processor seconds of tests for a survivor")
     parser.add_argument("--at", nargs="+", help="every mutant of these lines instead, each as file:line")
     parser.add_argument("--again", help="the survivors of a report, in their present lines, instead")
     parser.add_argument("--map", choices=["updated", "kept", "new"], default="updated", help="of what tests run")
@@ -81,14 +82,14 @@ def _report(given: argparse.Namespace) -> Path:
     return ROOT / "build" / "mutation" / f"{name}.json"
 
 
-def _tested(mutants: Iterable[Mutant], reach: Reach) -> Iterator[Verdict]:
+def _tested(mutants: Iterable[Mutant], reach: Reach, budget_s: float) -> Iterator[Verdict]:
     """The verdict of each mutant in its order. The copy of each language is prepared when its first mutant comes."""
     with ExitStack() as copies:
         runners: dict[bool, Runner] = {}
         for mutant in mutants:
             is_cpp = not mutant.path.endswith(".py")
             if is_cpp not in runners:
-                runners[is_cpp] = Runner(reach, is_cpp)
+                runners[is_cpp] = Runner(reach, is_cpp, budget_s)
                 copies.enter_context(runners[is_cpp].prepared())
             yield runners[is_cpp].verdict(mutant)
 

@@ -40,8 +40,9 @@ class Verdict:
 class Runner:
     """Tests mutants of one language in one copy of the tree."""
 
-    def __init__(self, reach: Reach, is_cpp: bool):
+    def __init__(self, reach: Reach, is_cpp: bool, budget_s: float):
         self._reach = reach
+        self._budget_s = budget_s
         self._is_cpp = is_cpp
         self._place = Workplace("cpp" if is_cpp else "python")
         self._known = {(each.path, each.before, each.after): each.reason for each in equivalents()}
@@ -86,7 +87,7 @@ class Runner:
         if not self._is_cpp:
             remove(cache)
         survived = 0
-        for tests in tests_for(mutant, source, self._reach):
+        for tests in tests_for(mutant, source, self._reach, self._budget_s):
             limit_s = max(LEAST_LIMIT_S, LIMIT_OF_MEASURED * sum(self._reach.cpu_s[test] for test in tests))
             outcome: Outcome = self._place.first_failure(tests, limit_s, native, cache)
             if outcome.status != "passed":

@@ -8,20 +8,21 @@ from collections.abc import Sequence
 from mutation.mutant import Mutant
 from mutation.reach import Reach
 
-BUDGET_S = 40.0
-"""Processor time of the tests that run a mutant's line, as measured; slower ones beyond it are left out."""
-BESIDE_BUDGET_S = 20.0
-"""The same of other tests of those files: what a cache spared one test, another has run."""
+BESIDE = 0.3
+"""Share of the budget that other tests of those files get: what a cache spared one test, another has run."""
 MIRRORS = {"llmsim/native": ("native", "scheduling", "offload", "routing", "disaggregation")}
 """Folders of tests that mirror a folder of sources by another name."""
 
 
-def tests_for(mutant: Mutant, source: str, reach: Reach) -> list[list[str]]:
-    """Two runs of tests: those that run the mutant's line, then others of the same files. Empty where none runs it."""
+def tests_for(mutant: Mutant, source: str, reach: Reach, budget_s: float) -> list[list[str]]:
+    """Two runs of tests: those that run the mutant's line, then others of the same files. Empty where none runs it.
+
+    `budget_s` is the processor time of all, as measured without a mutant; slower tests beyond it are left out.
+    """
     running = reach.of_line(mutant.path, mutant.line, source)
     files = {_file(test) for test in running}
     beside = sorted({test for test in reach.cpu_s if _file(test) in files} - set(running), key=reach.cpu_s.__getitem__)
-    chosen = [_within(running, reach, BUDGET_S), _within(beside, reach, BESIDE_BUDGET_S)]
+    chosen = [_within(running, reach, (1 - BESIDE) * budget_s), _within(beside, reach, BESIDE * budget_s)]
     return [_by_file(tests, mutant.path, reach) for tests in chosen if tests]
 
 

@@ -1,0 +1,69 @@
+"""Decode batches of unequal lengths: the extra time per token from a bundle's rows, and the mixed kernel, by hand."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import request
+
+from llmsim.costs.bundle_attention import skew_ps_per_token_q20
+from llmsim.costs.skew import mixed_decode_q20
+from llmsim.costs.source import SKEW_FRACTION_BITS
+from llmsim.model import Dtypes
+
+Row = tuple[int, int, int, float, float]
+
+
+def found(tmp_path: Path, rows: list[Row], kv_heads: int, num_sms: int) -> tuple[float, str]:
+    """Picoseconds per token and layer, and how they were found."""
+    path = tmp_path / "skew.csv"
+    lines = ["n,kv_big,kv_mean,t_mean_us,t_skew_us", *(",".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    q20, how = skew_ps_per_token_q20(path, kv_heads, num_sms)
+    return q20 / (1 << SKEW_FRACTION_BITS), how
+
+
+def row(n: int, us_per_token: float, tokens: int = 1000) -> Row:
+    """A batch whose longest sequence is `tokens` longer than the mean; its three iterations take so much longer."""
+    return (n, 2000 + tokens, 2000, 50.0, 50.0 + 3 * us_per_token * tokens)
+
+
+def test_the_median_of_the_unsplit_rows(tmp_path: Path) -> None:
+    """On 10 SMs, 4 heads of 4 sequences make the 16 blocks above which nothing is split; fewer do not count."""
+    rows = [row(3, 9.0), row(4, 0.001), row(8, 0.002), row(16, 0.004)]
+    ps, how = found(tmp_path, rows, kv_heads=4, num_sms=10)
+    assert ps == pytest.approx(2000) and how == "median of 3 rows above the split threshold of 10 SMs"
+
+
+def test_a_sequence_alone_and_equal_sequences_tell_nothing(tmp_path: Path) -> None:
+    rows = [row(1, 9.0), (8, 2000, 2000, 50.0, 90.0), row(8, 0.002)]
+    ps, how = found(tmp_path, rows, kv_heads=16, num_sms=10)
+    assert ps == pytest.approx(2000) and how == "median of 1 rows above the split threshold of 10 SMs"
+
+
+def test_without_the_number_of_sms_rows_with_an_effect_count(tmp_path: Path) -> None:
+    ps, how = found(tmp_path, [row(2, -0.01), row(2, 0.0), row(2, 0.003)], kv_heads=1, num_sms=0)
+    assert ps == pytest.approx(3000)
+    assert how == "median of 1 rows with a positive effect, because the number of SMs is not known"
+
+
+def test_an_effect_is_never_negative_and_needs_a_row(tmp_path: Path) -> None:
+    assert found(tmp_path, [row(8, -0.01)], kv_heads=4, num_sms=10)[0] == 0
+    assert found(tmp_path, [row(2, 0.5)], kv_heads=4, num_sms=10) == (0, "none, no usable row")
+
+
+@pytest.mark.parametrize(("kv", "element_bytes"), [("bf16", 2), ("fp8", 1)])
+def test_the_mixed_kernel_reads_keys_and_values_once_per_query_head(kv: str, element_bytes: int) -> None:
+    """32 heads of 128 and as much for the values, over the measured bandwidth of the L2 cache."""
+    wanted = request(hardware="RTXPRO6000", dtypes=Dtypes(kv=kv))
+    attention = next(op for op in wanted.operators if op.kind == "attention")
+    sheet = wanted.hardware
+    assert sheet is not None and sheet.attention_kernel == "fa2"
+    ps_per_token = 32 * 2 * 128 * element_bytes * 10**12 / sheet.l2_bandwidth_bytes_per_s
+    assert mixed_decode_q20(wanted, attention) == round(ps_per_token * (1 << SKEW_FRACTION_BITS))
+    for unknown in (
+        None,
+        replace(sheet, attention_kernel="fa3"),
+        replace(sheet, l2_bandwidth_bytes_per_s=0),
+    ):
+        assert mixed_decode_q20(replace(wanted, hardware=unknown), attention) == 0
