@@ -13,7 +13,7 @@ from llmsim.config import Deployment, Group
 from llmsim.config.deployment import PoolSpec
 from llmsim.config.errors import InfeasibleError
 from llmsim.lowering.layouts import members_of
-from llmsim.lowering.network import BETWEEN_NODES, EVERY_NODE, ClusterNetwork
+from llmsim.lowering.network import BETWEEN_NODES, EVERY_NODE, ClusterNetwork, port_links
 from llmsim.lowering.offload import OffloadPlan, on_fabric
 from llmsim.lowering.placement import HOST, memory_at, port_of
 
@@ -141,9 +141,7 @@ def _channels(deployment: Deployment, group: Group, plan: OffloadPlan, network: 
     rate = pim.channels * pim.part.bus_bytes_per_s
     out = network.config.add_link(rate, pim.access_ps + port_of(deployment).latency_ps)
     near = (out, network.config.add_link(rate, pim.access_ps))
-    at = min(BETWEEN_NODES, len(deployment.link.bandwidth_bytes_per_s) - 1)
-    bandwidth, latency_ps = deployment.link.bandwidth_bytes_per_s[at], deployment.link.latency_ps[at]
-    far = (network.config.add_link(bandwidth, latency_ps), network.config.add_link(bandwidth, 0))
+    far = port_links(network.config, deployment.link, BETWEEN_NODES)
     place: int = network.config.add_place(group.node, near, far)
     return place
 

@@ -61,7 +61,7 @@ def cluster_network(deployment: Deployment, contention: str = "fair", routes: Ro
             hosts.append(None)
             continue
         link = config.add_link(memory.bandwidth_bytes_per_s, memory.latency_ps)
-        far = _port(config, deployment.link, BETWEEN_NODES)
+        far = port_links(config, deployment.link, BETWEEN_NODES)
         hosts.append(config.add_place(node.index, (link, link), far, near_latency_ps=near_latency_ps))
     pool = None
     if deployment.pool is not None:
@@ -97,12 +97,12 @@ def _drive(config: "_native.FabricConfig", storage: StorageSpec) -> tuple[int, i
 
 def _device(config: "_native.FabricConfig", node: int, link: LinkSpec, number: int) -> int:
     """A place; `number` is its own in the topology, -1 without one."""
-    near, far = _port(config, link, BETWEEN_GROUPS), _port(config, link, BETWEEN_NODES)
+    near, far = port_links(config, link, BETWEEN_GROUPS), port_links(config, link, BETWEEN_NODES)
     place: int = config.add_place(node, near, far, number)
     return place
 
 
-def _port(config: "_native.FabricConfig", link: LinkSpec, dimension: int) -> tuple[int, int]:
+def port_links(config: "_native.FabricConfig", link: LinkSpec, dimension: int) -> tuple[int, int]:
     """Links out and in of one dimension."""
     at = min(dimension, len(link.bandwidth_bytes_per_s) - 1)
     bandwidth = link.bandwidth_bytes_per_s[at]
