@@ -147,7 +147,7 @@ class OffloadDomain final : public DomainEvaluator {
   StreamGraph whole_, halves_;  // one lane; two of half the batch each
   std::int32_t num_ops_ = 0, stages_ = 1;
   std::int64_t attention_layers_ = 0, num_draws_ = 0;
-  std::size_t first_drawn_ = 0, first_ahead_ = 0, first_by_batch_ = 0, first_drawn_copy_ = 0;
+  std::size_t first_drawn_ = 0, first_by_batch_ = 0;
   std::vector<std::size_t> ahead_of_, drawn_copy_of_;  // by operator: where its executions begin
   SharedStreams::Amounts amounts_;
   std::unique_ptr<StreamTiming> timing_;

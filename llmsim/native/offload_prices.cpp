@@ -18,14 +18,13 @@ void OffloadDomain::lay_out_prices() {
   const WeightStreaming& weights = config().weights;
   const std::size_t lanes = members_.size() * at(kNumLanes);
   first_drawn_ = 2 + lanes * at(3 * num_ops_ + kNumExtras);
-  first_ahead_ = first_drawn_ + lanes * static_cast<std::size_t>(num_draws_);
-  std::size_t next = first_ahead_;
+  std::size_t next = first_drawn_ + lanes * static_cast<std::size_t>(num_draws_);
   for (const auto& executions : weights.ahead) {
     ahead_of_.push_back(next);
     next += executions.size();
   }
   first_by_batch_ = next;
-  first_drawn_copy_ = next = first_by_batch_ + members_.size() * at(num_ops_);
+  next = first_by_batch_ + members_.size() * at(num_ops_);
   for (std::size_t op = 0; op < at(num_ops_); ++op) {
     drawn_copy_of_.push_back(next);
     if (op < weights.drawn.size() && weights.drawn[op] != nullptr) next += at(program().operators()[op].repeat);

@@ -12,8 +12,10 @@ import os
 import subprocess
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,8 @@ from mutation.python_operators import functions_of
 from mutation.workplace import ROOT, Workplace, remove
 
 PROBE = ROOT / "tests" / "mutation" / "reach_probe.cpp"
-NOT_MAPPED = ("tests/engine/", "tests/profiler/", "tests/mutation/")
-"""Tests of the standalone engine and of the profiler, which run nothing that is mutated."""
+NOT_MAPPED = ("tests/profiler/", "tests/mutation/")
+"""Tests of the profiler, which need a device or minutes, and of the tool itself."""
 LIMIT_S = 1800
 LINES_BEFORE = 3
 """So many lines at or before a mutant of C++ are looked up: a block's own line is only where it begins."""
@@ -33,35 +35,40 @@ class Reach:
     """The tests that passed, with their processor time, and what each ran."""
 
     cpu_s: dict[str, float] = field(default_factory=dict)
-    tests: dict[str, dict[int, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
-    """Of each file, for each line (of Python: the first line of a function) the tests that ran it."""
+    tests: list[str] = field(default_factory=list)
+    lines: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
+    """Of each file, for each line (of Python: the first line of a function) a bit for each test that ran it."""
 
-    def add(self, row: dict[str, Any]) -> None:
-        if row["passed"]:
-            self.cpu_s[row["test"]] = row["cpu_s"]
-            for path, line in row["lines"]:
-                self.tests[path][line].add(row["test"])
+    def add(self, row: Mapping[str, Any]) -> None:
+        if not row["passed"]:
+            return
+        bit = 1 << len(self.tests)
+        self.tests.append(row["test"])
+        self.cpu_s[row["test"]] = row["cpu_s"]
+        for path, lines in row["lines"].items():
+            for line in lines:
+                self.lines[path][line] |= bit
 
     def of_line(self, path: str, line: int, source: str) -> list[str]:
         """The tests that run a line, the fastest first."""
-        lines = self.tests.get(path, {})
-        found = self._of_python(lines, line, source) if path.endswith(".py") else self._of_cpp(lines, line)
+        lines = self.lines.get(path, {})
+        bits = self._of_python(lines, line, source) if path.endswith(".py") else self._of_cpp(lines, line)
+        found = [test for index, test in enumerate(self.tests) if bits >> index & 1]
         return sorted(found, key=lambda test: (self.cpu_s[test], test))
 
     @staticmethod
-    def _of_python(lines: dict[int, set[str]], line: int, source: str) -> set[str]:
+    def _of_python(lines: Mapping[int, int], line: int, source: str) -> int:
         """Those of the innermost function around the line; outside of any, those of the whole file."""
-        around = [first for first, last in functions_of(source) if first <= line <= last and first in lines]
-        inside_any = any(first <= line <= last for first, last in functions_of(source))
-        if inside_any:
-            return lines[max(around)] if around else set()
-        return set().union(*lines.values())
+        around = [first for first, last in functions_of(source) if first <= line <= last]
+        if not around:
+            return reduce(or_, lines.values(), 0)
+        return lines.get(max(around), 0)
 
     @staticmethod
-    def _of_cpp(lines: dict[int, set[str]], line: int) -> set[str]:
+    def _of_cpp(lines: Mapping[int, int], line: int) -> int:
         known = sorted(lines)
         at = bisect_right(known, line)
-        return set().union(*(lines[each] for each in known[max(at - LINES_BEFORE, 0) : at + (at == 0)]))
+        return reduce(or_, (lines[each] for each in known[max(at - LINES_BEFORE, 0) : at + (at == 0)]), 0)
 
 
 def reach_of_tests(how: str) -> Reach:
@@ -70,17 +77,22 @@ def reach_of_tests(how: str) -> Reach:
     if how == "new":
         path.unlink(missing_ok=True)
     files = {name: _hash(ROOT / name) for name in _test_files()}
-    rows = [row for row in _rows(path) if how == "kept" or files.get(row["file"]) == row["hash"]]
-    missing = [] if how == "kept" else sorted(set(files) - {row["file"] for row in rows})
+    found = [line for line in _lines(path) if how == "kept" or _is_present(json.loads(line), files)]
+    missing = [] if how == "kept" else sorted(set(files) - {json.loads(line)["file"] for line in found})
     for folder in sorted({str(Path(name).parent) for name in missing}):
         below = [name for name in missing if str(Path(name).parent) == folder]
         print(f"Noting which lines each test of {folder} runs", flush=True)
-        rows += [{**row, "hash": files[row["file"]]} for row in _measured(below)]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        found += [json.dumps({**row, "hash": files[row["file"]]}) for row in _measured(below)]
+        path.write_text("".join(line + "\n" for line in found))
     reach = Reach()
-    for row in rows:
-        reach.add(row)
+    for line in found:
+        reach.add(json.loads(line))
     return reach
+
+
+def _is_present(row: Mapping[str, Any], files: Mapping[str, str]) -> bool:
+    """Whether the test file of a row is there as it was."""
+    return files.get(row["file"]) == row["hash"]
 
 
 def _test_files() -> list[str]:
@@ -92,8 +104,8 @@ def _hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
 
 
 def _measured(files: Sequence[str]) -> list[dict[str, Any]]:
@@ -113,16 +125,17 @@ def _measured(files: Sequence[str]) -> list[dict[str, Any]]:
             ["-p", "mutation.reach_plugin", *files], LIMIT_S, place.native, LLMSIM_REACH_OUTPUT=str(output),
             LLMSIM_REACHED=str(reached),
         )  # fmt: skip
-        rows = _rows(output)
+        rows = [json.loads(line) for line in _lines(output)]
         lines = _lines_of_blocks(place, set().union(*(row["native"] for row in rows)))
-    unknown = {"test": "", "cpu_s": 0, "passed": False, "lines": []}
-    found = [{**unknown, "file": name} for name in files]
+    unknown = {"test": "", "cpu_s": 0, "passed": False, "lines": {}}
+    found: list[dict[str, Any]] = [{**unknown, "file": name} for name in files]
     for row in rows:
-        of_blocks = {lines[block] for block in row["native"] if block in lines}
-        of_functions = {(path, line) for path, line in row["python"]}
-        reached_lines = sorted(of_blocks | of_functions)
+        reached_lines: dict[str, set[int]] = defaultdict(set)
+        for path, line in (*row["python"], *(lines[block] for block in row["native"] if block in lines)):
+            reached_lines[path].add(line)
         kept = {name: row[name] for name in ("test", "cpu_s", "passed")}
-        found.append({**kept, "file": row["test"].partition("::")[0], "lines": reached_lines})
+        by_path = {path: sorted(each) for path, each in reached_lines.items()}
+        found.append({**kept, "file": row["test"].partition("::")[0], "lines": by_path})
     return found
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from mutation.reach import Reach
 from mutation.selection import tests_for
 from mutation.workplace import ROOT, BuildError, Outcome, Workplace, remove
 
-LEAST_LIMIT_S = 60.0
+LEAST_LIMIT_S = 30.0
 LIMIT_OF_MEASURED = 5.0
 """A process of tests may take so many times what its tests took without a mutant; beyond it, it hangs."""
 
@@ -47,13 +48,19 @@ class Runner:
         self._place = Workplace("cpp" if is_cpp else "python")
         self._known = {(each.path, each.before, each.after): each.reason for each in equivalents()}
         self._unmutated = ""
+        self._original = Path()
+        self._sound: set[str] = set()
+        self._broken: set[str] = set()
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
         """Takes the copy, and builds it without a mutant."""
         with self._place.taken():
+            self._original = installed_module()
             if self._is_cpp:
                 self._unmutated = self._place.build()
+                self._original = self._place.folder / "original.so"
+                shutil.copyfile(self._place.native, self._original)
             yield
 
     def verdict(self, mutant: Mutant) -> Verdict:
@@ -70,7 +77,7 @@ class Runner:
         if not self._is_cpp and same_bytecode(source, mutated):
             return judged("same code", "its bytecode is that of the original")
         with self._place.mutated(mutant.path, mutated):
-            native = installed_module()
+            native = self._original
             if self._is_cpp:
                 try:
                     compiled = self._place.build()
@@ -83,17 +90,42 @@ class Runner:
 
     def _tested(self, mutant: Mutant, source: str, native: Path) -> tuple[str, str]:
         """Status and reason after the tests. Mutants of C++ share compiled cost tables, of which none is theirs."""
-        cache = self._place.folder / "cache"
         if not self._is_cpp:
-            remove(cache)
+            remove(self._place.folder / "cache")
         survived = 0
         for tests in tests_for(mutant, source, self._reach, self._budget_s):
-            limit_s = max(LEAST_LIMIT_S, LIMIT_OF_MEASURED * sum(self._reach.cpu_s[test] for test in tests))
-            outcome: Outcome = self._place.first_failure(tests, limit_s, native, cache)
-            if outcome.status != "passed":
-                return "killed", f"{outcome.test} {outcome.status}"
-            survived += len(tests)
+            left = [test for test in tests if test not in self._broken]
+            while left:
+                outcome = self._first_failure(left, native)
+                if outcome.status == "passed":
+                    survived += len(left)
+                    break
+                if self._passes_without(outcome.test, mutant, source):
+                    return "killed", f"{outcome.test} {outcome.status}"
+                self._broken.add(outcome.test)
+                left = [test for test in left if test not in self._broken]
         return "survived", f"{survived} tests passed" if survived else "no test runs it"
+
+    def _first_failure(self, tests: Sequence[str], native: Path) -> Outcome:
+        limit_s = max(LEAST_LIMIT_S, LIMIT_OF_MEASURED * sum(self._reach.cpu_s.get(test, 0.0) for test in tests))
+        return self._place.first_failure(tests, limit_s, native, self._place.folder / "cache")
+
+    def _passes_without(self, test: str, mutant: Mutant, source: str) -> bool:
+        """Whether a test that failed passes without the mutant, here and now; asked once for each test.
+
+        What fails before the first test, as the modules of the tests are imported, is the mutant's doing.
+        """
+        if test in self._sound or test not in self._reach.cpu_s:
+            return True
+        if self._is_cpp:
+            passes = self._first_failure([test], self._original).status == "passed"
+        else:
+            remove(self._place.folder / "cache")
+            with self._place.mutated(mutant.path, source):
+                passes = self._first_failure([test], self._original).status == "passed"
+        if passes:
+            self._sound.add(test)
+        return passes
 
 
 def installed_module() -> Path:

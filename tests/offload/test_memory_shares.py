@@ -74,3 +74,15 @@ def test_kv_and_weights_share_a_pool(devices: int, tmp_path: Path, capsys: pytes
     longer_s = runs["CXL"]["duration"] - runs["CPU"]["duration"]
     # All of it is written when the prompt has been computed; for less than a millisecond copies still wait for buffers.
     assert written / devices / 20e9 - 1e-3 < longer_s <= written / devices / 20e9
+
+
+def test_weights_of_all_instances_have_to_fit_their_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two models of 14.96 GiB in 20; one is left out, or its own node's memory holds it."""
+    document = cluster(instances=2, placement={"default": {"weights": "cpu"}})
+    document["nodes"][0]["cpu_mem"]["mem_size"] = 20
+    both_gib = 2 * (32 * LAYER_BYTES + 2 * HEAD_BYTES + 2 * 4096) / (1 << 30)
+    sentence = f"weights at cpu of node 0: {both_gib:.2f} GiB do not fit its 20.00 GiB"
+    assert sentence in refusal(tmp_path, capsys, document)
+    one = document["nodes"][0]["instances"][:1]
+    node = {**document["nodes"][0], "instances": one}
+    assert summary(tmp_path, capsys, {**document, "nodes": [node, node]})["completed"] == 10
