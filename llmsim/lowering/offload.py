@@ -150,17 +150,13 @@ def on_fabric(
     native = copy(plan.native)
     native.shared = True
     native.ranks = [list(ranks[first : first + tp]) for first in range(0, len(ranks), tp)]
-    weights = native.weights
-    weights.sources = sources_of(deployment, group, plan.copies, places, tp)
-    native.weights = weights
+    native.weights.sources = sources_of(deployment, group, plan.copies, places, tp)
     if plan.pim is not None:
         pim = native.pim
         pim.places = list(pim_places)
         native.pim = pim
     if plan.host is not None:
-        host = native.host
-        host.place = places[HOST]
-        native.host = host
+        native.host.place = places[HOST]
     return native
 
 

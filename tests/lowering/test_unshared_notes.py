@@ -42,6 +42,15 @@ def test_those_on_two_kinds_of_ports_are_flows_on_both(tmp_path: Path, backend: 
         assert not noted(split(tmp_path, members=2, nodes=2, all2all_backend=backend, tp_size=tp))
 
 
+@pytest.mark.parametrize("backend", ["pplx", "naive"])
+def test_what_has_no_flows_is_named_and_reductions_of_a_rank_are_not(
+    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_links, "_flows", nothing_stands_for_it)
+    notes = lowered(split(tmp_path, all2all_backend=backend, tp_size=2)).notes
+    assert "dispatch, combine: these exchanges take their own times, whatever KV is on the same links" in notes
+
+
 @pytest.mark.parametrize(
     ("backend", "tp"),
     [("naive", 1), ("pplx", 1), ("deepep_high_throughput", 1), ("deepep_low_latency", 2), ("naive", 2),
