@@ -201,7 +201,9 @@ bool Group::build_batch(Ps now) {
   while (num_in_flight_ < slots_.size() && !nothing_to_build_ && builder_->has_requests()) {
     Slot& slot = next_slot();
     log_.begin_build(static_cast<std::int32_t>(output_times_.size() + num_in_flight_));
+    building_ = true;
     builder_->build(now, slot.batch);
+    building_ = false;
     if (!slot.batch.preempted.empty()) note_preempting_step();
     if (tiers_ != nullptr) tiers_->start(now);
     if (schedule) schedule->built(now, *builder_, slot.batch);

@@ -163,10 +163,12 @@ class Group {
   const std::vector<Held>& output_held() const { return output_held_; }
   Ps busy() const { return busy_; }
   std::int64_t scheduled_tokens() const { return scheduled_tokens_; }
-  // Of the batch that was built and waits for its launch.
+  // Of the batch that was built and waits for its launch, or whose building an interrupt ended.
   std::int64_t unlaunched_tokens() const {
-    if (!gated_ && !has_offer_) return 0;
-    return slots_[(oldest_ + num_in_flight_) % slots_.size()].batch.scheduled_tokens();
+    if (!gated_ && !has_offer_ && !building_) return 0;
+    std::int64_t tokens = 0;
+    for (const Item& item : slots_[(oldest_ + num_in_flight_) % slots_.size()].batch.items) tokens += item.tokens;
+    return tokens;
   }
   // Whether its requests only take KV blocks from each other: kCircles tells how this is known.
   bool circles() const { return futile_preemptions_ > most_futile_preemptions_; }
@@ -216,6 +218,7 @@ class Group {
   bool nothing_to_build_ = false;  // until the next output: an empty schedule occupies its slot, as in vLLM
   Wave* wave_ = nullptr;
   bool has_offer_ = false;
+  bool building_ = false;
   std::unique_ptr<SharedJoint> shared_;  // null: evaluator_ times the steps
   GroupTiers* tiers_ = nullptr;
   bool gated_ = false;  // the next slot's batch waits for KV from the tiers
