@@ -206,7 +206,7 @@ def recalled_ttft_ms(folder: Path, medium: str, latency_ns: float, capsys: pytes
     storage = ["--prefix-storage", medium, "--kv-chunk-size", "1024", "--output", str(folder / "o.csv"), "--json"]
     assert run_main([*given, *options, *storage]) == 0
     summary = json.loads(capsys.readouterr().out)
-    assert sum(pool["hit_tokens"] for pool in summary["kv_tiers"]) >= 1024
+    assert sum(pool["hit_tokens"] for pool in summary["kv_tiers"]) > 0
     assert set(summary["invariants"].values()) == {"ok"}
     return float(summary["mean_ttft_ms"])
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,7 @@ def test_a_signal_reaches_a_step_that_the_engine_computes() -> None:
 
 SLOW = '''
 import time
+from pathlib import Path
 
 
 class Slow:
@@ -191,6 +193,7 @@ class Slow:
         self.known[request] = tokens
 
     def build(self, now_ps):
+        Path("begun").touch()
         time.sleep(30)
         request = min(self.known)
         return [(request, min(self.known[request], 1))], []
@@ -223,7 +226,9 @@ def test_slow_events_obey(tmp_path: Path, slow: str, number: signal.Signals) -> 
     )  # fmt: skip
     wait_until_it_simulates(process.pid)
     if slow == "expanded":
-        wait_until_it_worked(process.pid, 0.5)
+        wait_until_it_worked(process.pid, 2)
+    while slow != "expanded" and process.poll() is None and not (tmp_path / "begun").exists():
+        time.sleep(0.02)
     process.send_signal(number)
     out, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 130 and "interrupted" in err and "Traceback" not in err, err
