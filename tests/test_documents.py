@@ -10,10 +10,8 @@ import typer
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
-    *(
-        ROOT / name
-        for name in ("README.md", "CHANGELOG.md", "SECURITY.md", "cluster_config/README.md", "dataset/README.md")
-    ),
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "cluster_config/README.md", "dataset/README.md")),
+    ROOT / "SECURITY.md",
     *(ROOT / name for name in ("astra-sim/README.md", "evaluation/README.md")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]

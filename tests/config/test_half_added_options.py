@@ -22,7 +22,7 @@ def test_an_option_that_a_class_lacks_is_named(which: int) -> None:
         without = [*given]
         lost = engine_args.OTHER_NAMES.get(name, name) if which == 2 else name
         without[which] = tuple(one for one in given[which] if one != lost)
-        with pytest.raises(TypeError, match="the engine option .* is half added"):
+        with pytest.raises(TypeError, match=r"the engine option .* is half added"):
             engine_args.check_agreement(*without)
     engine_args.check_agreement(*given)
 
