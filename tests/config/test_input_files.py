@@ -206,6 +206,7 @@ OWN_FILES = {
     "export/chakra.py",  # writes
     "export/files.py",  # writes
     "export/run_dir.py",  # hashes what was read
+    "native_build.py",  # reads sources for their hash
     "search/journal.py",
     "search/trials.py",
     "workload/opening.py",  # the copy of a pipe
