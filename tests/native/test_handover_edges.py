@@ -2,10 +2,10 @@
 
 from typing import Any
 
+import pd
 import pytest
 from pd import MS, PER_TOKEN, STEP, Cluster, handovers, run
 
-import pd
 from llmsim import _native
 
 PROMPT_PS = STEP + 64 * PER_TOKEN
