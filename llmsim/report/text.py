@@ -160,7 +160,8 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     parts = {name: part["share"] for name, part in summary["blame"].items()}
     yield "Latency by cause", _shares(parts)
     yield "Time by source", _shares(_by_family(sources["by_source"]))
-    yield "Time by confidence", _shares(sources["by_provenance"]) + _confidence(sources)
+    yield "Time by confidence", _shares(sources["by_provenance"]) + _farthest(sources)
+    yield "Table interpolation error", _table_error(sources)
     broken = [f"{name}: {found}" for name, found in summary["invariants"].items() if found != "ok"]
     yield "Invariants", "; ".join(broken) if broken else f"{len(summary['invariants'])} checked, all hold"
 
@@ -185,17 +186,18 @@ def _energy_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
 
 
-def _confidence(sources: Mapping[str, Any]) -> str:
-    """Error of the operator tables between and beyond their points, and where one was left farthest behind."""
+def _farthest(sources: Mapping[str, Any]) -> str:
+    """Where a table was left farthest behind."""
+    if not sources["extrapolations"]:
+        return ""
+    worst = sources["extrapolations"][0]
+    return f"; farthest from its table: {worst['operator']}, {worst['beyond']:.1f} x the last point"
+
+
+def _table_error(sources: Mapping[str, Any]) -> str:
+    """Error of the operator tables between and beyond their points."""
     error = sources["table_interpolation_error_percent"]
-    text = (
-        f"; interpolation error of operator tables {error['half']:.1f} %, nine in ten {error['most']:.1f} % "
-        "(the error of a whole system is larger)"
-    )
-    if sources["extrapolations"]:
-        worst = sources["extrapolations"][0]
-        text += f"; farthest from its table: {worst['operator']}, {worst['beyond']:.1f} x the last point"
-    return text
+    return f"{error['half']:.1f} %, nine in ten {error['most']:.1f} %; a system's is larger"
 
 
 def _warnings(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -225,4 +225,7 @@ def test_the_screen_shows_the_summary(run: Run) -> None:
     assert lines["Latency by cause"] == ", ".join(present)
     assert lines["Invariants"] == f"{len(summary['invariants'])} checked, all hold"
     assert ("count twice" in lines["Prefix cache"]) == (summary["kv_transfer"] is not None)
-    assert "interpolation error of operator tables" in lines["Time by confidence"]
+    error = summary["sources"]["table_interpolation_error_percent"]
+    shown = f"{error['half']:.1f} %, nine in ten {error['most']:.1f} %; a system's is larger"
+    assert lines["Table interpolation error"] == shown
+    assert summary["sources"]["expected_error_percent"] == error

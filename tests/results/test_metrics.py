@@ -89,7 +89,12 @@ def test_summary_figures(build, info):
     assert found["p95_e2el_ms"] == round(
         np.percentile((results.requests.finish_ps - results.workload.arrival_ps)[done], 95) / 1e9, 6
     )
-    assert found["prefix_cache"] == {"queried_tokens": 75, "hit_tokens": 75, "hit_rate": 1.0}
+    assert found["prefix_cache"] == {
+        "queried_tokens": 75,
+        "hit_tokens": 75,
+        "hit_rate": 1.0,
+        "both_sides_of_hand_overs": False,
+    }
     assert found["kv_cache"][1]["peak_usage"] == 0.5
     assert found["kv_cache"][0]["ledger"] == [{"label": "weights", "bytes": 10}, {"label": "KV cache", "bytes": 20}]
     assert found["notes"] == ["from the workload", "from the costs", "from the run"]
