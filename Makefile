@@ -44,14 +44,14 @@ sanitize: $(STAMP) $(TOOLS)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/sanitize.sh
 
 # Changes the program in COUNT small ways and lists the changes that no test notices (docs/testing.md). ROOT: folders or
-# files; AT: lines instead, each as file:line; AGAIN: the survivors of a report; BUDGET: seconds of tests for a survivor;
+# patterns of files; AT: lines instead, each as file:line; AGAIN: the survivors of a report; BUDGET: seconds of tests for a survivor;
 # MAP=new: notes again what tests reach.
 SEED ?= 1
 COUNT ?= 20
 MAP ?= updated
 BUDGET ?= 60
 ROOT ?= llmsim/native llmsim/lowering llmsim/costs llmsim/results
-MUTANTS = $(if $(AT),--at $(AT),$(if $(AGAIN),--again $(abspath $(AGAIN)),--root $(ROOT)))
+MUTANTS = $(if $(AT),--at $(AT),$(if $(AGAIN),--again $(abspath $(AGAIN)),--root $(foreach each,$(ROOT),'$(each)')))
 mutate: $(STAMP) $(TOOLS)
 	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m mutation --seed $(SEED) --count $(COUNT) --budget $(BUDGET) --map $(MAP) $(MUTANTS)
 

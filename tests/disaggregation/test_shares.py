@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from llmsim.config.errors import NotYetError
 from llmsim.lowering.kv_shares import all_but_last, kv_shares, of_several_kinds
 from llmsim.model import Dtypes, Layout, ModelConfig, layout_problem, load_model
 from llmsim.model.sizes import kv_bytes_per_token, kv_groups, state_bytes_per_sequence
@@ -133,3 +134,15 @@ def test_ranks_that_share_tokens_get_those_that_they_hold(
         received[target] += size * tokens
     for target, count in received.items():
         assert count == len(held(layouts[1], target, copies[1])) * per_head
+
+
+def test_layers_that_choose_tokens_hand_their_index_over_too() -> None:
+    """DeepSeek-V3.2 keeps a latent and an index key per token in every layer; layers that share a choice are refused."""
+    sparse = load_model("deepseek-ai/DeepSeek-V3.2")
+    assert sparse.latent is not None and sparse.indexer is not None
+    per_token = (512 + 64) * 2 + 128 + 4
+    assert sizes(sparse, Layout(8), Layout(2)) == [(0, 0, per_token), (1, 1, per_token)]
+    every_second = tuple(layer % 2 == 0 for layer in range(sparse.num_layers))
+    shared = replace(sparse, indexer_layers=every_second)
+    with pytest.raises(NotYetError, match="layers that share an indexer's choice are not handed over yet"):
+        kv_shares(shared, Dtypes(), Layout(8), Layout(2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -45,7 +46,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make mutate", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="draws the mutants: the same seed, the same mutants")
     parser.add_argument("--count", type=int, default=20, help="mutants that count, beside those that are equivalent")
-    parser.add_argument("--root", nargs="+", default=ROOTS, help="folders or files whose sources are mutated")
+    parser.add_argument("--root", nargs="+", default=ROOTS, help="folders, or patterns of files")
     parser.add_argument("--budget", type=float, default=60.0, help="processor seconds of tests for a survivor")
     parser.add_argument("--at", nargs="+", help="every mutant of these lines instead, each as file:line")
     parser.add_argument("--again", help="the survivors of a report, in their present lines, instead")
@@ -77,7 +78,7 @@ def _survivors(report: Path) -> Iterator[Mutant]:
 
 
 def _report(given: argparse.Namespace) -> Path:
-    roots = "-".join(Path(root).name for root in given.root)
+    roots = "-".join(re.sub(r"\W+", "_", root.removeprefix("llmsim/")) for root in given.root)
     name = "at" if given.at else "again" if given.again else f"{roots}-{given.seed}-{given.count}"
     return ROOT / "build" / "mutation" / f"{name}.json"
 

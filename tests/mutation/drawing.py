@@ -31,10 +31,10 @@ def equivalents() -> list[Equivalent]:
 
 
 def sources(roots: Sequence[str]) -> list[str]:
-    """All sources below some folders (or the files themselves), relative to the tree. Raises ValueError for none."""
+    """All sources below some folders, or that match a pattern, relative to the tree. Raises ValueError for none."""
     found: set[str] = set()
     for root in roots:
-        below = [ROOT / root] if (ROOT / root).is_file() else sorted((ROOT / root).rglob("*"))
+        below = sorted((ROOT / root).rglob("*") if (ROOT / root).is_dir() else ROOT.glob(root))
         files = {str(path.relative_to(ROOT)) for path in below if path.suffix in (".cpp", ".h", ".py")}
         if not files:
             raise ValueError(f'ROOT: "{root}" holds no source of C++ or Python; "llmsim/native" does')
