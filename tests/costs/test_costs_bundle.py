@@ -1,5 +1,6 @@
 """Profile bundles: exact at measured points, complete grids, clear errors, warnings about rows faster than light."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 from llmsim.config.errors import InputError
 from llmsim.core import Provenance
 from llmsim.costs import CompiledCosts, compile_costs
-from llmsim.costs.bundle import expected_moe_us
+from llmsim.costs.bundle import BundleSource, expected_moe_us
 from llmsim.costs.bundle_attention import skew_ps_per_token_q20
 from llmsim.costs.explain import decode_us, prefill_us
+from llmsim.costs.found import look
 from llmsim.costs.grid import fill_line_axis
 from llmsim.costs.tables import read_table
 from llmsim.model import operators
@@ -233,6 +235,22 @@ def test_experts_follow_the_expected_number_of_active_ones(tmp_path: Path) -> No
     active = 128 * (1 - (1 - 8 / 128) ** np.array([1.0, 64.0, 512.0]))
     assert times == pytest.approx([2 + 3 * active[0], 128 + 3 * active[1], 1024 + 3 * active[2]])
     assert (np.diff(expected_moe_us(table, op, np.arange(1.0, 2048.0))) >= 0).all()
+
+
+def test_a_rank_takes_what_its_pairs_and_touched_experts_take(tmp_path: Path) -> None:
+    """One pair of eight is an eighth of a token; a rank without any takes no time."""
+    folder = write_bundle(tmp_path, hardware="H100")
+    moe = tmp_path / "H100" / "Qwen" / "Qwen3-30B-A3B" / "bf16" / "tp1"
+    shutil.copytree(folder, moe)
+    points = [(t, a, 8.0 * t + 3.0 * a) for t in (0, 512) for a in (0, 128)]
+    write_csv(moe / "moe.csv", "tokens,activated_experts,time_us", points)
+    asked = request("Qwen/Qwen3-30B-A3B", "H100", source="bundle", profile_dirs=(tmp_path,))
+    bundle = look(asked).bundle
+    assert bundle is not None
+    op = next(op for op in asked.operators if op.kind == "moe")
+    price = BundleSource(asked, bundle).experts_us(op)
+    pairs, touched = np.array([[0.0, 1.0], [8.0, 80.0]]), np.array([[0.0, 1.0], [8.0, 40.0]])
+    assert price(pairs, touched) == pytest.approx(np.array([[0.0, 1 + 3], [8 + 24, 80 + 120]]))
 
 
 @pytest.mark.parametrize("broken", ["dense.csv", "skew.csv"])

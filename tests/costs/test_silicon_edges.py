@@ -8,12 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from llmsim.core import Provenance
+from llmsim.costs import compile_costs
 from llmsim.costs.database import TablePath
 from llmsim.costs.light import Light
 from llmsim.costs.silicon_gemm import GemmTable
 from llmsim.costs.silicon_moe import COLUMNS, SHAPE, moe_curve, wanted_shape
 from llmsim.costs.source import Curve
-from tests.costs.builders import request
+from tests.costs.builders import needs_database, request
 
 BANDWIDTH_BYTES_PER_S = 1_000_000_000_000
 LIGHT = Light(BANDWIDTH_BYTES_PER_S, 32 << 20, {"bf16": 100_000_000_000_000})
@@ -85,3 +86,18 @@ def test_the_fixed_part_of_a_kernel_comes_beside_its_bytes() -> None:
 
 def test_no_weights_stream_faster_than_the_data_sheet() -> None:
     assert gemms((1.25, 1.5, 2.0), warm_share=4.0).stream_bytes_per_s() == BANDWIDTH_BYTES_PER_S
+
+
+@needs_database
+def test_prompts_beyond_the_longest_measured_one_are_extrapolated() -> None:
+    """Alone they are measured, or interpolated, up to it; with cached tokens nothing was measured."""
+    asked = request(hardware="H100", max_tokens=65536, max_model_len=65536, source="silicon")
+    grid = compile_costs(asked).attention.split
+    assert grid is not None
+    alone, cached = grid.prefill_provenance[:, 0], grid.prefill_provenance[:, 2]
+    longest = grid.q_axis[alone == Provenance.MEASURED][-1]
+    beyond = grid.q_axis > longest
+    assert 1024 < longest < 65536
+    assert set(alone[beyond].tolist()) == set(cached[beyond].tolist()) == {Provenance.EXTRAPOLATED}
+    assert set(alone[~beyond].tolist()) <= {Provenance.MEASURED, Provenance.INTERPOLATED, Provenance.ANALYTIC}
+    assert set(cached[~beyond].tolist()) <= {Provenance.SCALED, Provenance.ANALYTIC}
