@@ -8,7 +8,7 @@ PYTHON_FILES := $(sort $(shell find llmsim -name '*.py'))
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 
-.PHONY: run test replay bench lint format sanitize mutate clean always
+.PHONY: run test replay fuzz bench lint format sanitize mutate clean always
 
 run: $(STAMP)
 	$(BIN)/python main.py --cluster-config cluster_config/h100_llama31_8b.json --dataset dataset/chat_h100_300.jsonl \
@@ -23,6 +23,12 @@ test: $(STAMP) $(TOOLS)
 # committed digests (tests/replay). `cd tests && python -m replay --accept` replaces them.
 replay: $(STAMP) $(TOOLS)
 	cd tests && PYTHONPATH=.. ../$(BIN)/python -m replay
+
+# Damaged inputs for every reader, and the property tests with other examples than those of `make test`. The seeds are
+# printed; COUNT inputs in all, TARGET the beginnings of readers' names (`trace.,spec.`), SEED the first seed.
+fuzz: $(STAMP) $(TOOLS)
+	PYTHONPATH=tests $(BIN)/python -m fuzz --count $(or $(COUNT),20000) --target "$(TARGET)" $(if $(SEED),--seed $(SEED))
+	$(if $(TARGET),,HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -m hypothesis)
 
 bench: $(STAMP) $(TOOLS)
 	$(BIN)/python -m bench

@@ -196,7 +196,7 @@ def import_command(
 
 def _degrees(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
+    if not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
         raise InputError(f'--tp is "{text}"; it must be degrees like "1" or "1,2,4"')
     return tuple(sorted({int(part) for part in parts}))
 

@@ -46,12 +46,19 @@ def _encodable(arguments: Sequence[str] | None) -> Sequence[str]:
 def guarded(command: Callable[[], object], program: str = "llmsim") -> int:
     """Runs a command of `program`; every error becomes one sentence on stderr and an exit code."""
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)  # imports leave no garbage: looking for it is a tenth of a short run
+    from llmsim.cli.streams import printable_streams
+
+    _open_missing_streams()
+    with printable_streams():
+        return _guarded(command, program)
+
+
+def _guarded(command: Callable[[], object], program: str) -> int:
     import typer
 
     from llmsim.cli.usage import PARSER_ERROR
     from llmsim.config.errors import LlmsimError
 
-    _open_missing_streams()
     try:
         code = command()
         sys.stdout.flush()  # what cannot be written is found here and not while Python ends
@@ -125,5 +132,7 @@ def _usage(program: str, error: Exception) -> int:
 
 
 def _fail(program: str, sentence: str, code: int) -> int:
-    print(f"{program}: error: {sentence}", file=sys.stderr)
+    from llmsim.config.printing import one_line
+
+    print(f"{program}: error: {one_line(sentence)}", file=sys.stderr)
     return code

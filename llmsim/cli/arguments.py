@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from llmsim.config.errors import nearest
+from llmsim.config.printing import one_line
 
 _EXPECTED = {"int": "an integer", "float": "a number", "Path": "a path"}
 
@@ -32,7 +33,7 @@ class OneSentenceParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints it without the usage; argparse's own words become ours where they are known."""
-        print(f"{self.prog}: error: {_sentence(message)} (see {self.prog} --help)", file=sys.stderr)
+        print(f"{self.prog}: error: {one_line(_sentence(message))} (see {self.prog} --help)", file=sys.stderr)
         sys.exit(2)
 
 

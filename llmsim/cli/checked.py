@@ -229,7 +229,7 @@ def _sizes(option: str, text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and len(part) < 10 for part in parts):
+    if not all(part.isdecimal() and len(part) < 10 for part in parts):
         raise InputError(f"{option} is {text!r:.60}; give whole numbers with commas between them, as 1,2,4,8")
     return tuple(int(part) for part in parts)
 

@@ -1,14 +1,13 @@
 """`llmsim cost`: what deployments cost beside a baseline."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError
+from llmsim.config.reading import finite, json_file, shown
 
 HELP = (
     "Compare what finished runs cost: spend ratio and cost efficiency of each against the first (both above 1: the run "
@@ -23,6 +22,14 @@ nine in ten of the run's operator times are expected to be off by at most."""
 
 GUESSED_APART = 0.2
 """Shares of analytic times that differ by more are said."""
+
+
+_FIGURES = {
+    "total_token_throughput": True, "cost.price_per_hour": True, "cost.per_million_output_tokens": False,
+    "p95_ttft_ms": False, "p95_tpot_ms": False, "energy.j_per_token": False, "goodput.share": False,
+    "sources.expected_error_percent.most": False, "sources.by_provenance.analytic": False,
+}  # fmt: skip
+"""Figures of a summary that are compared, and whether a comparison needs them."""
 
 
 def command(
@@ -70,18 +77,30 @@ def _unlike(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
 
 def _summary(path: Path) -> dict[str, Any]:
     file = path / "summary.json" if path.is_dir() else path
-    try:
-        data = json.loads(input_files.read_text(file))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"{file}: cannot be read as a summary ({reason}); name a run folder or a --json file"
-        ) from None
+    wanted = "a summary of a run: name a run folder (--run-dir) or a --json file"
+    data = json_file(file, wanted)
     if not isinstance(data, dict) or "total_token_throughput" not in data:
         raise InputError(f"{file}: not a summary of a run; name a run folder (--run-dir) or a --json file")
     if not data.get("cost"):
         raise InputError(f"{file}: the run has no price; give its instances price_per_device_hour in the cluster file")
+    _check(file, data)
     return data
+
+
+def _check(file: Path, summary: dict[str, Any]) -> None:
+    """Raises InputError for a figure of the comparison that the summary does not have, or that is no number."""
+    for path, needed in _FIGURES.items():
+        value: Any = summary
+        for key in path.split("."):
+            if value is not None and not isinstance(value, dict):
+                raise InputError(f"{file}: {path} cannot be read, since what should hold {key} is {shown(value)}")
+            value = (value or {}).get(key)
+        if finite(value) is None and (needed or value is not None):
+            found = "missing" if value is None else shown(value)
+            raise InputError(f"{file}: {path} is {found}; it must be a number, as `llmsim run --json` writes it")
+    load = summary.get("workload")
+    if load is not None and not isinstance(load, dict):
+        raise InputError(f"{file}: workload is {shown(load)}; it must be an object")
 
 
 def _row(path: Path, summary: dict[str, Any], spend: float, efficiency: float) -> dict[str, Any]:
@@ -91,11 +110,11 @@ def _row(path: Path, summary: dict[str, Any], spend: float, efficiency: float) -
     values = (
         str(path),
         cost["price_per_hour"],
-        cost["per_million_output_tokens"],
+        cost.get("per_million_output_tokens"),
         summary["total_token_throughput"],
         energy.get("j_per_token"),
-        summary["p95_ttft_ms"],
-        summary["p95_tpot_ms"],
+        summary.get("p95_ttft_ms"),
+        summary.get("p95_tpot_ms"),
         None if good is None else 100 * good,
         spend,
         efficiency,

@@ -119,15 +119,21 @@ def _write_timeline(
 
 def _print_report(options: "RunOptions", lowered: "LoweredDeployment", report: dict[str, Any]) -> None:
     from llmsim.cli.ledgers import ledgers
+    from llmsim.cli.streams import raw
+    from llmsim.config.printing import printable
     from llmsim.export.json import json_text
     from llmsim.report.text import render_summary
 
+    stream = sys.stdout
     if options.as_json:
         text = json_text(report)
+    elif sys.stdout.isatty():
+        text = printable(ledgers(lowered)) + render_summary(report, rich_terminal=True)
+        stream = raw(sys.stdout)  # the colours are control characters, too
     else:
-        text = ledgers(lowered) + render_summary(report, rich_terminal=sys.stdout.isatty())
+        text = ledgers(lowered) + render_summary(report, rich_terminal=False)
     try:
-        sys.stdout.write(text)
+        stream.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
         forget_stdout()

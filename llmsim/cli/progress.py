@@ -25,13 +25,15 @@ class Progress:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+            from llmsim.cli.streams import raw
+
             columns = (
                 BarColumn(),
                 TextColumn("{task.completed}/{task.total} requests"),
                 TextColumn("{task.fields[simulated]}"),
                 TimeRemainingColumn(),
             )
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar = Progress(*columns, console=Console(file=raw(sys.stderr)), transient=True)
             self._task = self._bar.add_task("", total=self._total, simulated="")
             self._bar.start()
         return self

@@ -25,6 +25,8 @@ from llmsim.config.units import gb_per_s_to_bytes_per_s, ns_to_ps
 
 PRESETS = Path(__file__).resolve().parents[1] / "presets" / "topologies"
 
+MAX_DEVICES = 1 << 20
+"""Of a network whose links are listed one by one."""
 Positive = Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
@@ -69,7 +71,7 @@ class TopologyFile(_Strict):
     preset: str | None = None
     parameters: dict[str, Any] = {}
     dimensions: list[DimensionEntry] = []
-    devices: Annotated[int, Field(ge=1)] | list[str] | None = None
+    devices: Annotated[int, Field(ge=1, le=MAX_DEVICES)] | list[str] | None = None
     devices_relay: bool = False
     switches: list[SwitchEntry] = []
     links: list[LinkEntry] = []
@@ -216,7 +218,7 @@ def _explicit(file: TopologyFile, document: Document) -> tuple[Network, dict[str
     names = devices + [switch.name for switch in file.switches]
     number = {name: index for index, name in enumerate(names)}
     if len(number) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for index, name in enumerate(names) if number[name] != index)
         raise InputError(f'{document.name}: "{twice}" names two places; every device and switch needs its own name')
 
     def find(name: str, *location: str | int) -> int:

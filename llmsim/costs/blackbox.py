@@ -8,7 +8,6 @@ token, which its client waits for and the next step does not. The file is {"beta
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmsim.config.errors import InputError
+from llmsim.config.reading import finite, json_value
 from llmsim.core import Provenance
 from llmsim.costs.source import AttentionCost, CostRequest, Curve, OpCost, SplitGrid
 from llmsim.costs.tables import read_text
@@ -41,12 +41,7 @@ class Coefficients:
 
 def read_coefficients(path: Path) -> Coefficients:
     """The coefficients of a file; InputError for what is not there or is no number."""
-    import json
-
-    try:
-        document = json.loads(read_text(path))
-    except ValueError as error:
-        raise InputError(f'{path}: not JSON ({error}); write {{"beta": [b0, b1, b2], "alpha": [a0, a1, a2]}}') from None
+    document = json_value(read_text(path), path, '{"beta": [b0, b1, b2], "alpha": [a0, a1, a2]}')
     if not isinstance(document, dict):
         raise InputError(f'{path}: must be an object with "beta" and "alpha"')
     beta = _numbers(document.get("beta"), "beta", 3, path)
@@ -57,10 +52,11 @@ def read_coefficients(path: Path) -> Coefficients:
 
 
 def _numbers(value: object, name: str, least: int, path: Path) -> list[float]:
-    good = isinstance(value, list) and len(value) >= least
-    if not good or not all(isinstance(x, int | float) and math.isfinite(x) and 0 <= x < 1e9 for x in value):  # type: ignore[attr-defined]
+    numbers = [finite(one) for one in value] if isinstance(value, list) else []
+    good = [one for one in numbers if one is not None and 0 <= one < 1e9]
+    if len(numbers) < least or len(good) < len(numbers):
         raise InputError(f'{path}: "{name}" must be a list of at least {least} numbers of microseconds, none negative')
-    return [float(x) for x in value]  # type: ignore[attr-defined]
+    return good
 
 
 class BlackboxSource:

@@ -101,7 +101,7 @@ def _in_model_folder(root: Path, model: Path, request: CostRequest) -> tuple[Bun
 
 def _degrees(folder: Path) -> list[int]:
     names = [p.name for p in input_files.entries(folder) if p.is_dir()] if input_files.is_folder(folder) else []
-    return sorted(int(name[2:]) for name in names if name.startswith("tp") and name[2:].isdigit())
+    return sorted(int(name[2:]) for name in names if name.startswith("tp") and name[2:].isdecimal())
 
 
 def _child(folder: Path, name: str) -> Path | None:

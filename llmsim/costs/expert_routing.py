@@ -6,7 +6,7 @@ step really loads is then drawn from it, per layer and step (expert_loads.py).
 
 import hashlib
 import io
-import json
+import tokenize
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,13 +16,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
 from llmsim.config.plugin_calls import defined_at, foreign_code, guarded
 from llmsim.config.plugins import Kind, entry_points, parse_class, split_options
+from llmsim.config.reading import file_bytes, file_text, json_file, json_value, quoted
 
 Floats = NDArray[np.float64]
 OPTION = "--expert-routing-policy"
+MOST_CELLS = 1 << 24
+"""Layers times experts of a table."""
+MOST_TOKENS = 1e18
+"""Of one expert of one layer."""
 DISTRIBUTIONS: Mapping[str, tuple[str, Mapping[str, tuple[float, float, float]]]] = MappingProxyType(
     {
         "BALANCED": ("the expected load of a router without preferences, the same on every rank", {}),
@@ -130,8 +134,9 @@ def _checked(given: Any, label: str, layers: int, experts: int) -> Floats:
         array = array[None]
     if array.ndim != 3 or array.shape[1:] != (layers, experts) or not len(array):
         raise InputError(f"{label}: popularities have the shape {array.shape}, but must be ({layers}, {experts})")
-    if not np.isfinite(array).all() or (array < 0).any() or not (array.sum(axis=2) > 0).all():
-        raise InputError(f"{label}: popularities must be finite and not negative, and no layer all zero")
+    if not ((array >= 0) & (array <= MOST_TOKENS)).all() or not (array.sum(axis=2) > 0).all():
+        most = f"from 0 to {MOST_TOKENS:g}"
+        raise InputError(f"{label}: popularities must be numbers {most}, and no layer all zero")
     return np.asarray(array / array.sum(axis=2, keepdims=True))
 
 
@@ -182,38 +187,67 @@ def _read_trace(how: str, name: str) -> Floats:
     """Tokens that each expert of each layer got: .npy, .json (nested lists), .jsonl with a line for each step, or .csv
     with layer,expert,tokens."""
     path = Path(name)
+    where = f"{OPTION} {how}:{name}"
+    wanted = "a table of numbers, layers x experts"
+    if path.suffix == ".npy":
+        return _numpy_array(path, where)
+    if path.suffix == ".json":
+        return _numeric(json_file(path, wanted), where)
+    if path.suffix == ".jsonl":
+        lines = enumerate(file_text(path, wanted).split("\n"), 1)
+        steps = [json_value(line, path, wanted, line=number) for number, line in lines if line.strip()]
+        return _numeric(steps, where)
+    if path.suffix == ".csv":
+        return _from_rows(path)
+    raise InputError(f"{where}: must be .npy, .json, .jsonl or .csv (columns layer, expert, tokens)")
+
+
+def _numpy_array(path: Path, where: str) -> Floats:
+    """The array of a .npy file; InputError where numpy cannot read it, whatever it raises for a damaged header."""
+    data = file_bytes(path, "a .npy file")
     try:
-        if path.suffix == ".npy":
-            return np.asarray(np.load(io.BytesIO(input_files.read_bytes(path)), allow_pickle=False), dtype=np.float64)
-        if path.suffix == ".json":
-            return np.asarray(json.loads(input_files.read_text(path)), dtype=np.float64)
-        if path.suffix == ".jsonl":
-            lines = input_files.read_text(path).splitlines()
-            return np.asarray([json.loads(line) for line in lines if line.strip()], dtype=np.float64)
-        if path.suffix == ".csv":
-            return _from_rows(path)
-    except OSError as error:
-        raise InputError(f"{OPTION} {how}:{name}: cannot be read ({error.strerror})") from None
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{OPTION} {how}:{name}: not a table of numbers ({error})") from None
-    raise InputError(f"{OPTION} {how}:{name}: must be .npy, .json, .jsonl or .csv (columns layer, expert, tokens)")
+        return _numeric(np.load(io.BytesIO(data), allow_pickle=False), where)
+    except (ValueError, TypeError, EOFError, SyntaxError, KeyError, IndexError, OverflowError, MemoryError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+    except tokenize.TokenError:
+        said = "its header is damaged"
+    raise InputError(f"{where}: not readable as a .npy file ({said})")
+
+
+def _numeric(values: Any, where: str) -> Floats:
+    """Nested lists or an array as one array of floats; InputError where they are ragged or no numbers."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"{where}: not a table of numbers ({error})") from None
+
+
+def _cell(cells: list[str]) -> tuple[tuple[int, int], float] | None:
+    """Layer and expert, and their tokens; None where they are no such numbers."""
+    try:
+        layer, expert, tokens = int(cells[0]), int(cells[1]), float(cells[2])
+    except (ValueError, IndexError):
+        return None
+    fits = len(cells) == 3 and 0 <= layer < MOST_CELLS and 0 <= expert < MOST_CELLS and 0 <= tokens <= MOST_TOKENS
+    return ((layer, expert), tokens) if fits else None
 
 
 def _from_rows(path: Path) -> Floats:
-    lines = input_files.read_text(path).split()
+    wanted = "a table with the columns layer,expert,tokens"
+    lines = file_text(path, wanted).split()
     if not lines or lines[0].split(",") != ["layer", "expert", "tokens"]:
         raise InputError(f"{path}:1: the header must be layer,expert,tokens")
     counts: dict[tuple[int, int], float] = {}
     for number, line in enumerate(lines[1:], start=2):
         cells = line.split(",")
-        if len(cells) != 3 or not (cells[0].isdigit() and cells[1].isdigit()):
-            raise InputError(f'{path}:{number}: "{line}" is not layer,expert,tokens')
-        key = (int(cells[0]), int(cells[1]))
-        counts[key] = counts.get(key, 0.0) + float(cells[2])
+        key, tokens = _cell(cells) or ((0, 0), -1.0)
+        if tokens < 0:
+            raise InputError(f"{path}:{number}: {quoted(line)} is not layer,expert,tokens")
+        counts[key] = counts.get(key, 0.0) + tokens
     if not counts:
         raise InputError(f"{path}:2: the table has no rows")
     layers, experts = (1 + max(key[axis] for key in counts) for axis in (0, 1))
-    if layers * experts > 1 << 24:
+    if layers * experts > MOST_CELLS:
         raise InputError(f"{path}: {layers} layers x {experts} experts; at most 2^24 cells are read")
     array = np.zeros((layers, experts))
     for (layer, expert), tokens in counts.items():

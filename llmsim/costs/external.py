@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.reading import json_value, shown
 from llmsim.costs.tables import read_content, read_text
 
 LATENCY_UNITS = {"latency_us": 1.0, "latency_ns": 1e-3, "latency_ms": 1e3, "latency_s": 1e6}
@@ -141,17 +141,17 @@ def _one_of(row: Mapping[str, Any], units: Mapping[str, float], place: str) -> f
 def _number(value: object, name: str, place: str) -> float:
     try:
         number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number) or number < 0:
-        raise InputError(f"{place}: {name} is {str(value)[:40]!r}; it must be a finite number, not negative")
+        raise InputError(f"{place}: {name} is {shown(value)}; it must be a finite number, not negative")
     return number
 
 
 def _count(value: object, name: str, place: str) -> int:
     number = _number(value, name, place)
     if number != int(number) or number > MAX_COUNT:
-        raise InputError(f"{place}: {name} is {str(value)[:40]!r}; it must be a whole number up to {MAX_COUNT}")
+        raise InputError(f"{place}: {name} is {shown(value)}; it must be a whole number up to {MAX_COUNT}")
     return int(number)
 
 
@@ -168,10 +168,7 @@ def _csv_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
 
 
 def _json_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
-    try:
-        document = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON ({error}); write a list of rows") from None
+    document = json_value(read_text(path), path, "a list of rows")
     rows = document.get("rows") if isinstance(document, dict) else document
     if not isinstance(rows, list):
         raise InputError(f'{path}: must be a list of rows, or an object with the list "rows"')
@@ -188,8 +185,10 @@ def _parquet_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
 
     data = read_content(path)
     try:
-        rows = parquet.read_table(io.BytesIO(data)).to_pylist()
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path}: not Parquet ({str(error).splitlines()[0]})") from None
+        table = parquet.read_table(io.BytesIO(data))
+        table.validate(full=True)  # a damaged table would end the process where its values are taken
+        rows = table.to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: not Parquet ({' '.join(str(error).split())})") from None
     for index, row in enumerate(rows):
         yield f"{path}: row {index}", row

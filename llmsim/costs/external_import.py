@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.reading import shown
 from llmsim.costs.external import ExternalTable, parse_point, read_external
 from llmsim.costs.tables import read_text
 
@@ -17,6 +18,7 @@ FIELDS = (
     "head_dim", "tp", "latency_us", "energy_uj", "confidence", "kind",
 )  # fmt: skip
 CYCLES = "latency_cycles"
+MAX_LAYERS = 1 << 31
 
 
 def by_columns(path: Path, columns: Mapping[str, str], constants: Mapping[str, str], clock_hz: float) -> ExternalTable:
@@ -48,13 +50,22 @@ def from_scale_sim(
     points = []
     for line, row in _rows(report, ("LayerID", "Total Cycles")):
         place = f"{report}:{line}"
-        index = int(float(row["LayerID"]))
+        index = _index(row["LayerID"])
         if not 0 <= index < len(layers):
-            raise InputError(f"{place}: LayerID is {index}, but {topology} has {len(layers)} layers")
+            raise InputError(f"{place}: LayerID is {shown(row['LayerID'])}, but {topology} has {len(layers)} layers")
         name, m, n, k = layers[index]
         out = {**constants, "operator": name.split("@")[0], "device": device, "tokens": m, "n": n, "k": k}
         points.append(parse_point(_in_time({**out, CYCLES: row["Total Cycles"]}, clock_hz, place), place))
     return ExternalTable(report, tuple(points), ())
+
+
+def _index(cell: str) -> int:
+    """A layer's number, as "3" or "3.0"; -1 for anything else."""
+    try:
+        number = float(cell)
+    except ValueError:
+        return -1
+    return int(number) if number.is_integer() and abs(number) < MAX_LAYERS else -1
 
 
 def write_table(tables: Sequence[ExternalTable], path: Path) -> int:
@@ -92,7 +103,7 @@ def _in_time(row: dict[str, Any], clock_hz: float, place: str) -> dict[str, Any]
 def _rows(path: Path, needed: Sequence[str] = ()) -> list[tuple[int, dict[str, str]]]:
     reader = csv.DictReader(io.StringIO(read_text(path)), skipinitialspace=True)
     rows = []
-    for row in reader:
+    while (row := _next_row(reader, path)) is not None:
         clean = {(name or "").strip(): (cell or "").strip() for name, cell in row.items() if not isinstance(cell, list)}
         for name in needed:
             if not clean.get(name):
@@ -100,3 +111,12 @@ def _rows(path: Path, needed: Sequence[str] = ()) -> list[tuple[int, dict[str, s
         if any(clean.values()):
             rows.append((reader.line_num, clean))
     return rows
+
+
+def _next_row(reader: csv.DictReader[str], path: Path) -> dict[str, Any] | None:
+    """The next row, None at the end; InputError for what is not CSV."""
+    try:
+        return next(reader, None)
+    except csv.Error as error:
+        place = f"{path}:{reader.reader.line_num}"
+        raise InputError(f"{place}: not CSV ({error}); write comma-separated values") from None

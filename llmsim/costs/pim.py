@@ -21,6 +21,7 @@ from pathlib import Path
 
 from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.reading import file_text
 from llmsim.costs.source import to_ps
 from llmsim.costs.tables import read_table
 
@@ -79,9 +80,10 @@ def load_pim_part(name: str, folder: Path) -> PimPart:
 def read_pim_part(path: Path) -> PimPart:
     """Reads one part file; InputError names section, key and value of what is missing or impossible."""
     parser = configparser.ConfigParser(inline_comment_prefixes=("#", ";"), interpolation=None)
+    text = file_text(path, "a part file (.ini)")
     try:
-        parser.read_string(input_files.read_text(path, "utf-8-sig"))
-    except (OSError, UnicodeDecodeError, configparser.Error) as error:
+        parser.read_string(text)
+    except configparser.Error as error:
         raise InputError(f"{path}: not a part file ({str(error).splitlines()[0]})") from None
     file = _File(path, {section.lower(): dict(parser[section]) for section in parser.sections()})
     structure, system = "dram_structure", "system"

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.reading import decoded, file_bytes, quoted
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,18 +29,12 @@ class Table:
 
 def read_content(path: Path) -> bytes:
     """The file's bytes; InputError when it cannot be read."""
-    try:
-        return input_files.read_bytes(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from None
+    return file_bytes(path, "a readable table")
 
 
 def read_text(path: Path) -> str:
     """The file as text; InputError when it cannot be read or is not UTF-8."""
-    try:
-        return read_content(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is not UTF-8 text; save the table as UTF-8 CSV") from None
+    return decoded(read_content(path), path, "a table in UTF-8")
 
 
 def read_table(path: Path, *, text: Sequence[str], numbers: Sequence[str]) -> Table:
@@ -106,11 +100,13 @@ def _numbers(path: Path, lines: Sequence[int], name: str, column: int, cells: Se
         try:
             value = float(cell)
         except ValueError:
-            raise InputError(f'{path}:{line}:{column + 1}: {name} is "{cell}", not a number') from None
+            raise InputError(f"{path}:{line}:{column + 1}: {name} is {quoted(cell)}, not a number") from None
         if not math.isfinite(value) or value < 0:
-            raise InputError(f"{path}:{line}:{column + 1}: {name} is {cell}; it must be finite and not negative")
+            raise InputError(
+                f"{path}:{line}:{column + 1}: {name} is {quoted(cell)}; it must be finite and not negative"
+            )
         if value > largest:
-            raise InputError(f"{path}:{line}:{column + 1}: {name} is {cell}; it must be at most {largest:g}")
+            raise InputError(f"{path}:{line}:{column + 1}: {name} is {quoted(cell)}; it must be at most {largest:g}")
     raise AssertionError("unreachable: some cell was bad")
 
 

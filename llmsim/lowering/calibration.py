@@ -1,6 +1,5 @@
 """Constants of one machine, fitted to a log of it by `llmsim calibrate`, and how they change what is lowered."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from llmsim.config import Deployment, EngineArgs, LinkSpec, input_files
+from llmsim.config import Deployment, EngineArgs, LinkSpec
 from llmsim.config.errors import InputError
+from llmsim.config.reading import finite, json_file, shown
 from llmsim.core import PS_PER_NS, Int64
 from llmsim.costs import CompiledCosts, OpCost
 from llmsim.costs.source import AttentionCost
@@ -80,11 +80,7 @@ def _divided(value: int | None, unit: float) -> float | None:
 
 def load_calibration(path: Path) -> Calibration:
     """Reads a file of `llmsim calibrate`; InputError says what is wrong with it."""
-    try:
-        data = json.loads(input_files.read_text(path))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: not a calibration file ({why}); `llmsim calibrate` writes one") from None
+    data = json_file(path, "a calibration file, as `llmsim calibrate` writes one")
     if not isinstance(data, dict) or data.get("kind") != KIND or data.get("schema_version") != SCHEMA_VERSION:
         raise InputError(f'{path}: not a calibration file of this version (kind "{KIND}", schema {SCHEMA_VERSION})')
     constants = data.get("constants")
@@ -121,9 +117,11 @@ def _constant(path: Path, name: str, constants: Mapping[str, Any]) -> float | No
     if value is None:
         return None
     least, largest = LIMITS[name]
-    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= largest:
-        raise InputError(f"{path}: constants.{name} is {value!r}; it must be a number from {least:g} to {largest:g}")
-    return float(value)
+    number = finite(value)
+    if number is None or not least <= number <= largest:
+        wanted = f"it must be a number from {least:g} to {largest:g}"
+        raise InputError(f"{path}: constants.{name} is {shown(value)}; {wanted}")
+    return number
 
 
 def link_with(deployment: Deployment, calibration: Calibration | None) -> LinkSpec:

@@ -13,7 +13,7 @@ from llmsim.config import Deployment, Group
 from llmsim.config.deployment import PoolSpec
 from llmsim.config.errors import InfeasibleError
 from llmsim.lowering.layouts import members_of
-from llmsim.lowering.network import BETWEEN_NODES, EVERY_NODE, ClusterNetwork, port_links
+from llmsim.lowering.network import BETWEEN_NODES, EVERY_NODE, ClusterNetwork, add_link, port_links
 from llmsim.lowering.offload import OffloadPlan, on_fabric
 from llmsim.lowering.placement import HOST, memory_at, port_of
 
@@ -127,7 +127,8 @@ def _pool_devices(deployment: Deployment, pool: PoolSpec, network: ClusterNetwor
         return {"cxl:0": network.pool}
     found = {}
     for number in range(pool.devices):
-        link = network.config.add_link(pool.device.bandwidth_bytes_per_s, pool.device.latency_ps)
+        rate, latency_ps = pool.device.bandwidth_bytes_per_s, pool.device.latency_ps
+        link = add_link(deployment, network.config, "cxl_mem.mem_bw", rate, latency_ps)
         found[f"cxl:{number}"] = network.config.add_place(
             EVERY_NODE, (link, link), (-1, -1), near_latency_ps=port_of(deployment).latency_ps
         )
@@ -139,9 +140,10 @@ def _channels(deployment: Deployment, group: Group, plan: OffloadPlan, network: 
     pim = plan.pim
     assert pim is not None, "the caller looked"
     rate = pim.channels * pim.part.bus_bytes_per_s
-    out = network.config.add_link(rate, pim.access_ps + port_of(deployment).latency_ps)
-    near = (out, network.config.add_link(rate, pim.access_ps))
-    far = port_links(network.config, deployment.link, BETWEEN_NODES)
+    config, channels = network.config, f"the bandwidth of {pim.channels} channels of {pim.part.name}"
+    out = add_link(deployment, config, channels, rate, pim.access_ps + port_of(deployment).latency_ps)
+    near = (out, add_link(deployment, config, channels, rate, pim.access_ps))
+    far = port_links(deployment, config, BETWEEN_NODES)
     place: int = network.config.add_place(group.node, near, far)
     return place
 

@@ -12,9 +12,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from llmsim import _native
-from llmsim.config import Deployment, LinkSpec, StorageSpec
+from llmsim.config import Deployment, StorageSpec
+from llmsim.config.errors import InputError
+from llmsim.config.topology import TopologySpec
 from llmsim.lowering.routed import Routes
 
+FASTEST_BYTES_PER_S = (1 << 47) - 1
+"""Of a shared link: what the fair-share solver of the native network holds (fabric.cpp)."""
 EVERY_NODE = -1
 """The island of what is near to all."""
 BETWEEN_GROUPS, BETWEEN_NODES = 1, 2
@@ -44,10 +48,12 @@ def cluster_network(deployment: Deployment, contention: str = "fair", routes: Ro
     """The network of a deployment; `contention` is "fair" (max-min fair shares) or "fifo" (one after the other)."""
     config = _native.FabricConfig(_native.Sharing.FIFO if contention == "fifo" else _native.Sharing.FAIR)
     if routes is not None:
+        assert deployment.topology is not None, "routes are of a topology"
+        _refuse_fast_links(deployment, deployment.topology.spec)
         config.add_topology(routes.native)
     devices = tuple(
         tuple(
-            _device(config, group.node, deployment.link, number)
+            _device(deployment, config, group.node, number)
             for number in ([-1] * group.num_devices if routes is None else routes.placed.devices[group.index])
         )
         for group in deployment.groups
@@ -60,23 +66,27 @@ def cluster_network(deployment: Deployment, contention: str = "fair", routes: Ro
         if memory is None:
             hosts.append(None)
             continue
-        link = config.add_link(memory.bandwidth_bytes_per_s, memory.latency_ps)
-        far = port_links(config, deployment.link, BETWEEN_NODES)
+        field = f"nodes[{node.index}].cpu_mem.mem_bw"
+        link = add_link(deployment, config, field, memory.bandwidth_bytes_per_s, memory.latency_ps)
+        far = port_links(deployment, config, BETWEEN_NODES)
         hosts.append(config.add_place(node.index, (link, link), far, near_latency_ps=near_latency_ps))
     pool = None
     if deployment.pool is not None:
         whole = deployment.pool.whole
-        link = config.add_link(whole.bandwidth_bytes_per_s, whole.latency_ps)
+        field = "cxl_mem.mem_bw of all devices together"
+        link = add_link(deployment, config, field, whole.bandwidth_bytes_per_s, whole.latency_ps)
         pool = config.add_place(EVERY_NODE, (link, link), (-1, -1), near_latency_ps=near_latency_ps)
     drives = tuple(
         None
         if node.storage is None
-        else config.add_place(node.index, _drive(config, node.storage), (-1, -1), near_latency_ps=near_latency_ps)
+        else config.add_place(
+            node.index, _drive(deployment, config, node.storage), (-1, -1), near_latency_ps=near_latency_ps
+        )
         for node in deployment.nodes
     )
     storage = None
     if deployment.storage is not None:
-        drive = _drive(config, deployment.storage)
+        drive = _drive(deployment, config, deployment.storage)
         storage = config.add_place(len(deployment.nodes), (-1, -1), drive, far_latency_ps=far_latency_ps)
     return ClusterNetwork(config, devices, tuple(hosts), pool, drives, storage)
 
@@ -90,20 +100,48 @@ def idle_pool_notes(deployment: Deployment, media: Collection[str]) -> tuple[str
     return ("cxl_mem holds nothing: no placement puts weights there, and --prefix-storage CXL is not given",)
 
 
-def _drive(config: "_native.FabricConfig", storage: StorageSpec) -> tuple[int, int]:
+def _refuse_fast_links(deployment: Deployment, spec: TopologySpec) -> None:
+    """Raises InputError for a link of a topology that is too fast to be shared."""
+    rates = [rate for _, _, rate, _ in spec.network.links] if spec.network else [row[2] for row in spec.dimensions]
+    for rate in rates:
+        _check_rate(deployment, f"a link of the topology {spec.name}", rate)
+
+
+def _check_rate(deployment: Deployment, field: str, bytes_per_s: int) -> None:
+    if bytes_per_s > FASTEST_BYTES_PER_S:
+        most = FASTEST_BYTES_PER_S // 10**9
+        raise InputError(
+            f"{deployment.cluster_path}: {field} is {bytes_per_s / 1e9:g} GB/s; what several transfers may share can "
+            f"have at most {most} GB/s"
+        )
+
+
+def add_link(
+    deployment: Deployment, config: "_native.FabricConfig", field: str, bytes_per_s: int, latency_ps: int
+) -> int:
+    """A link of the shared network; InputError, naming the `field` of the cluster file, where it is too fast."""
+    _check_rate(deployment, field, bytes_per_s)
+    link: int = config.add_link(bytes_per_s, latency_ps)
+    return link
+
+
+def _drive(deployment: Deployment, config: "_native.FabricConfig", storage: StorageSpec) -> tuple[int, int]:
     """Links of reads and writes; what an operation waits for before its first byte is the drive's business."""
-    return config.add_link(storage.read_bytes_per_s, 0), config.add_link(storage.write_bytes_per_s, 0)
+    reads = add_link(deployment, config, "read_bw of a storage", storage.read_bytes_per_s, 0)
+    return reads, add_link(deployment, config, "write_bw of a storage", storage.write_bytes_per_s, 0)
 
 
-def _device(config: "_native.FabricConfig", node: int, link: LinkSpec, number: int) -> int:
+def _device(deployment: Deployment, config: "_native.FabricConfig", node: int, number: int) -> int:
     """A place; `number` is its own in the topology, -1 without one."""
-    near, far = port_links(config, link, BETWEEN_GROUPS), port_links(config, link, BETWEEN_NODES)
+    near, far = port_links(deployment, config, BETWEEN_GROUPS), port_links(deployment, config, BETWEEN_NODES)
     place: int = config.add_place(node, near, far, number)
     return place
 
 
-def port_links(config: "_native.FabricConfig", link: LinkSpec, dimension: int) -> tuple[int, int]:
+def port_links(deployment: Deployment, config: "_native.FabricConfig", dimension: int) -> tuple[int, int]:
     """Links out and in of one dimension."""
+    link = deployment.link
     at = min(dimension, len(link.bandwidth_bytes_per_s) - 1)
     bandwidth = link.bandwidth_bytes_per_s[at]
-    return config.add_link(bandwidth, link.latency_of(dimension)), config.add_link(bandwidth, 0)
+    out = add_link(deployment, config, "link_bw", bandwidth, link.latency_of(dimension))
+    return out, add_link(deployment, config, "link_bw", bandwidth, 0)

@@ -56,12 +56,14 @@ def _rich(summary: Mapping[str, Any]) -> str:
     from rich.table import Table
     from rich.text import Text
 
+    from llmsim.config.printing import printable
+
     def grid(facts: Iterator[tuple[str, str]], style: str = "") -> Table:
         table = Table.grid(padding=(0, 2))
         table.add_column(style="dim", min_width=_LABEL_WIDTH)
         table.add_column(style=style, overflow="fold")
         for label, value in facts:
-            table.add_row(Text(label), Text(value))
+            table.add_row(Text(printable(label)), Text(printable(value)))
         return table
 
     latency = Table(box=None, padding=(0, 1), pad_edge=False)

@@ -159,6 +159,6 @@ def _policy(kind: Kind, text: str | None, *arguments: object) -> Policy | None:
 
 def _limit(text: str, given: dict[str, str]) -> int:
     value = given.pop("requests", "")
-    if given or not value.isdigit() or not 1 <= int(value) <= MAX_QUEUE:
+    if given or not (value.isdecimal() and len(value) < 20) or not 1 <= int(value) <= MAX_QUEUE:
         raise InputError(f"{ADMISSION.option} {text}: {QUEUE_LIMIT} needs requests=N, a whole number from 1")
     return int(value)

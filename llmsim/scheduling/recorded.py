@@ -3,15 +3,91 @@
 A recording is one JSON object per file, plain or gzip: a case (llmsim.scheduling.cases) and its `steps`.
 """
 
-import gzip
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from llmsim.config import input_files
 from llmsim.config.errors import InputError
+from llmsim.config.reading import MAX_WHOLE_BYTES, decoded, json_value, too_large
 from llmsim.scheduling.cases import Case, run_case
+from llmsim.workload.opening import opened
+
+_Seconds = Annotated[float, Meta(ge=0, le=1e6)]
+_Count = Annotated[int, Meta(ge=0, le=1 << 24)]
+_Chance = Annotated[int, Meta(ge=0, le=1 << 53)]
+
+
+class _Request(msgspec.Struct):
+    id: str
+    arrival: _Seconds
+    segments: list[tuple[Annotated[int, Meta(ge=0, le=20_000)], _Count]]
+    output_len: _Count
+    priority: Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)] = 0
+    cancel_after: _Seconds | None = None
+    cancel_after_tokens: _Count = 0
+
+
+class _Config(msgspec.Struct):
+    num_gpu_blocks: _Count
+    max_num_seqs: Annotated[int, Meta(ge=1, le=1 << 16)]
+    max_num_batched_tokens: Annotated[int, Meta(ge=1, le=1 << 24)]
+    block_size: Annotated[int, Meta(ge=1, le=1 << 20)] = 16
+    max_model_len: Annotated[int, Meta(ge=1, le=1 << 30)] = 1
+    long_prefill_token_threshold: _Count = 0
+    enable_chunked_prefill: bool = True
+    async_scheduling: bool = False
+    ends_with_stop_token: bool = False
+    enable_prefix_caching: bool = False
+    pipeline_parallel_size: Annotated[int, Meta(ge=1, le=1 << 10)] = 1
+    prefill_schedule_interval: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
+    policy: str = "fcfs"
+    kv_windows: list[_Count] = []
+
+
+class _Resolved(msgspec.Struct):
+    max_concurrent_batches: Annotated[int, Meta(ge=1, le=1 << 10)]
+    num_lookahead_tokens: _Count
+    num_spec_tokens: _Count
+    max_num_scheduled_tokens: Annotated[int, Meta(ge=1, le=1 << 24)]
+    reserve_full_isl: bool
+    watermark: Annotated[float, Meta(ge=0, le=1)]
+    use_v2_model_runner: bool = False
+    use_eagle: bool = False
+    tokens_by_sequences: list[_Count] = []
+
+
+class _Step(msgspec.Struct):
+    t: _Seconds
+    sched: list[tuple[str, _Count, _Count]]
+    running: int
+    waiting: int
+    free_blocks: int
+    preempted: list[str] = []
+    finished: list[str] = []
+    spec: dict[str, int] = {}
+    t_end: _Seconds | None = None
+    free_blocks_after: int | None = None
+
+
+class _Recorded(msgspec.Struct):
+    """What `replay` reads of a recording; a file that does not convert to it is refused."""
+
+    config: _Config
+    resolved: _Resolved
+    requests: Annotated[list[_Request], Meta(min_length=1)]
+    steps: list[_Step]
+    acceptance: list[_Chance] = []
+    accepted_draft_tokens: Annotated[int, Meta(ge=0, le=1 << 10)] = 0
+    proposal_chance: _Chance = 1 << 53
+
+
+_MOST_TOKENS = 1 << 25
+"""Of all prompts and answers of a recording: every one of them is hashed."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +121,32 @@ def find_recordings(paths: Iterable[Path]) -> list[Path]:
 
 def load_recording(path: Path) -> Case:
     """One recording; raises InputError naming the file when it is not one."""
+    wanted = "a recorded schedule (.json or .json.gz)"
+    with opened(path) as stream:
+        data = stream.read(MAX_WHOLE_BYTES + 1)
+    if len(data) > MAX_WHOLE_BYTES:
+        raise too_large(path)
+    case = json_value(decoded(data, path, wanted), path, wanted)
     try:
-        data = input_files.read_bytes(path)
-        case = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f'recorded schedule "{path}" cannot be read as JSON ({error}).') from None
-    missing = {"config", "resolved", "requests", "steps"} - set(case if isinstance(case, dict) else ())
-    if missing:
-        raise InputError(f'"{path}" is not a recorded schedule: it has no "{min(missing)}".')
+        known = msgspec.convert(case, _Recorded)
+    except msgspec.ValidationError as error:
+        said = str(error).replace("`", '"').replace('"$.', '"')
+        raise InputError(f'"{path}" is not a recorded schedule: {said}.') from None
+    _check(path, known)
     return case  # type: ignore[no-any-return]
+
+
+def _check(path: Path, known: _Recorded) -> None:
+    """Raises InputError for what no single field says: too many tokens, repeated ids, a step without its end."""
+    prompts = sum(length for request in known.requests for _, length in request.segments)
+    total = prompts + sum(request.output_len for request in known.requests)
+    if total > _MOST_TOKENS:
+        raise InputError(f'"{path}": its requests have {total} tokens, but at most {_MOST_TOKENS} are replayed.')
+    if len({request.id for request in known.requests}) < len(known.requests):
+        raise InputError(f'"{path}": two of its requests have the same id.')
+    for number, step in enumerate(known.steps):
+        if step.sched and (step.t_end is None or step.free_blocks_after is None):
+            raise InputError(f'"{path}": steps[{number}] has no t_end or no free_blocks_after.')
 
 
 def replay(path: Path) -> Verdict:
@@ -63,6 +156,8 @@ def replay(path: Path) -> Verdict:
         ours = list(run_case(case))
     except KeyError as error:
         raise InputError(f'recorded schedule "{path}" has no field {error}.') from None
+    except (ValueError, OverflowError) as error:  # how the native scheduler refuses a configuration
+        raise InputError(f'recorded schedule "{path}" cannot be run: {error}.') from None
     theirs = [_normalise(step) for step in case["steps"]]
     for number, (mine, recorded) in enumerate(zip(ours, theirs, strict=False)):
         for field, value in recorded.items():

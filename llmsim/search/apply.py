@@ -178,7 +178,7 @@ def _steps(base: Base, path: str) -> list[str | int]:
             "`llmsim run` such as --max-num-seqs, replicas, or copies of nodes[0].instances[0]"
         )
     parts = re.findall(r"[^.\[\]]+", path)
-    return [int(part) if part.isdigit() else part for part in parts]
+    return [int(part) if part.isdecimal() and len(part) < 10 else part for part in parts]
 
 
 def _replicas(document: Json, base: Base, count: int) -> Json:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from llmsim.config.errors import InputError
+from llmsim.config.reading import MAX_WHOLE_BYTES, decoded, too_large
 from llmsim.workload.opening import opened
 
 
@@ -10,8 +11,8 @@ def text_of(path: Path, expected: str) -> str:
     """The file as text, unpacked where it is gzip or Zstandard; InputError says what was `expected`."""
     if not path.exists():
         raise InputError(f"{path}: cannot be read (No such file or directory); {expected}")
-    try:
-        with opened(path) as stream:
-            return stream.read().decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: cannot be read (it is not UTF-8 text); {expected}") from None
+    with opened(path) as stream:
+        data = stream.read(MAX_WHOLE_BYTES + 1)
+    if len(data) > MAX_WHOLE_BYTES:
+        raise too_large(path)
+    return decoded(data, path, expected)

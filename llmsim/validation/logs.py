@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.config.errors import InputError
+from llmsim.config.reading import finite, shown
 from llmsim.validation.recording import UNKNOWN, Finding, Float64, Recording
 from llmsim.validation.units import benchmark_units, check_clocks
 
@@ -21,6 +22,8 @@ RECORDED_KINDS = ("vLLM engine log", "vLLM benchmark", "aiperf records")
 CLOCK_GRAIN_S = 1e-6
 """Epoch seconds in a 64-bit float are no finer."""
 LARGEST_COUNT = 2**31 - 1
+LARGEST_STAMP = 1e20
+"""Of any clock, in any unit: nanoseconds since 1970 are below it."""
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
 
@@ -81,9 +84,13 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
         if not isinstance(data.get(name), list):
             raise InputError(f'{path}: there is no list "{name}"; run the benchmark with --save-result --save-detailed')
     count = len(data["ttfts"])
+    if len(data["output_lens"]) != count:
+        lengths_given = len(data["output_lens"])
+        raise InputError(
+            f'{path}: "output_lens" has {lengths_given} entries and "ttfts" {count}; both need one per request'
+        )
     itls = _list(path, data, "itls", count) or [[]] * count
     errors = _list(path, data, "errors", count) or [""] * count
-    _list(path, data, "output_lens", count)
     lengths = [_count(f"{path}: output_lens[{row}]", data["output_lens"][row]) for row in range(count)]
     good = [row for row in range(count) if not errors[row] and lengths[row] > 0]
     if not good:
@@ -135,7 +142,7 @@ def _gaps(path: Path, row: int, values: Any) -> Float64:
     """Inter-token latencies of one request."""
     where = f"{path}: itls[{row}]"
     if not isinstance(values, list):
-        raise InputError(f"{where} is {values!r}; it must be a list of seconds")
+        raise InputError(f"{where} is {shown(values)}; it must be a list of seconds")
     return np.array([_finite(f"{where}[{index}]", value) for index, value in enumerate(values)], dtype=np.float64)
 
 
@@ -238,13 +245,14 @@ def _number(path: Path, line: int, row: dict[str, Any], name: str) -> float:
 
 
 def _finite(where: str, value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise InputError(f"{where} is {value!r}; it must be a number")
-    return float(value)
+    number = finite(value)
+    if number is None or abs(number) > LARGEST_STAMP:
+        raise InputError(f"{where} is {shown(value)}; it must be a number from {-LARGEST_STAMP:g} to {LARGEST_STAMP:g}")
+    return number
 
 
 def _count(where: str, value: Any) -> int:
-    number = _finite(where, value)
-    if number < 0 or number != int(number) or number > LARGEST_COUNT:
-        raise InputError(f"{where} is {value!r}; it must be a whole number of tokens")
+    number = finite(value)
+    if number is None or not 0 <= number <= LARGEST_COUNT or not number.is_integer():
+        raise InputError(f"{where} is {shown(value)}; it must be a whole number of tokens up to {LARGEST_COUNT}")
     return int(number)

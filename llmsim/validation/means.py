@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.config.errors import InputError
+from llmsim.config.reading import finite, shown
 from llmsim.exact import exact_sum
 from llmsim.lowering.calibration import KIND, SCHEMA_VERSION, Calibration, calibration_of
 from llmsim.validation.calibrate import AXES, MOST_OTHER_WORK, check_constant
@@ -34,6 +35,8 @@ FITTED_ON = ("mean_tpot", "mean_latency", "output_throughput")
 queues, and the throughput of a run that keeps up is its arrivals'."""
 MOST_LEFT_PERCENT = 1.0
 """Error of the fitted figure above which its constant explains nothing."""
+LARGEST = 1e18
+"""No figure of a run is larger, in any of the units."""
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
 SimulateMeans = Callable[[Calibration | None], Recording]
@@ -89,7 +92,7 @@ def read_means(path: Path) -> Means | None:
     """
     try:
         data = json.loads(text_of(path, "a table of means is JSON")) if path.is_file() else None
-    except (InputError, ValueError):
+    except (InputError, ValueError, RecursionError):
         return None
     if not isinstance(data, dict) or data.get("ttfts"):
         return None
@@ -134,9 +137,10 @@ def _aiperf(path: Path, data: Mapping[str, Any]) -> Means:
 
 
 def _number(path: Path, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise InputError(f"{path}: {name} is {value!r}; it must be a number that is not negative")
-    return float(value)
+    number = finite(value)
+    if number is None or not 0 <= number <= LARGEST:
+        raise InputError(f"{path}: {name} is {shown(value)}; it must be a number from 0 to {LARGEST:g}")
+    return number
 
 
 def compare_means(means: Means, simulated: Recording) -> MeansComparison:

@@ -9,7 +9,7 @@ import numpy as np
 from llmsim.config.errors import InputError
 from llmsim.validation.recording import Finding, Int64, Recording
 
-_NUMBER = re.compile(r"(\d+)\D*$")
+_NUMBER = re.compile(r"([0-9]+)[^0-9]*$")
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,5 +77,5 @@ def _keys(a: Sequence[str], b: Sequence[str]) -> tuple[Sequence[str], Sequence[s
     for ids in numbers:
         if None in ids or len(set(ids)) < len(ids):
             return a, b
-    first, second = ([str(int(number)) for number in ids if number is not None] for ids in numbers)
+    first, second = ([number.lstrip("0") for number in ids if number is not None] for ids in numbers)
     return first, second

@@ -6,6 +6,7 @@ from typing import Any
 
 from llmsim.config import input_files
 from llmsim.config.errors import InputError
+from llmsim.config.reading import json_value
 from llmsim.validation.files import text_of
 from llmsim.validation.logs import read_aiperf, read_bench, read_engine_log
 from llmsim.validation.outputs import read_csv, read_parquet
@@ -48,7 +49,7 @@ def _starts_with(path: Path, magic: bytes) -> bool:
 
 
 def _read_text(path: Path, text: str) -> Recording:
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
         raise InputError(f"{path}: the file is empty; it may be {KINDS}")
     if text.lstrip().startswith("["):
@@ -91,16 +92,13 @@ def _whole(text: str) -> dict[str, Any] | None:
     """The text as one JSON object, or None where it is JSON lines."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # then each line says what is wrong with it
         return None
     return value if isinstance(value, dict) else None
 
 
 def _object(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise InputError(f"{path}:{number}: not JSON ({error}); every line must be one request") from None
+    value = json_value(line, path, "one request in every line", line=number)
     if not isinstance(value, dict):
         raise InputError(f"{path}:{number}: a line must be a JSON object, one request")
     return value

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError
+from llmsim.config.reading import file_text, quoted
 from llmsim.core import PS_PER_S, Results
 
 Floats = NDArray[np.float64]
@@ -31,12 +31,7 @@ class SeriesErrors:
 
 def read_series(path: Path) -> Floats:
     """Tokens in each second from a table `time_s<TAB>throughput`; entry t is the interval that ends at t seconds."""
-    try:
-        lines = input_files.read_text(path).splitlines()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is not UTF-8 text") from None
+    lines = file_text(path, f"a table with the columns {' and '.join(HEADER)}").split("\n")
     if not lines or tuple(lines[0].split()) != HEADER:
         raise InputError(f'{path}:1:1: the first line must be "{HEADER[0]}<TAB>{HEADER[1]}"')
     found: dict[int, float] = {}
@@ -46,9 +41,11 @@ def read_series(path: Path) -> Floats:
         try:
             second, tokens = (float(cell) for cell in line.split())
         except ValueError:
-            raise InputError(f'{path}:{number}:1: "{line}" is not a time in seconds and a throughput') from None
+            raise InputError(f"{path}:{number}:1: {quoted(line)} is not a time in seconds and a throughput") from None
         if not 0 <= second < MAX_SECONDS or second != int(second) or not 0 <= tokens < float("inf"):
-            raise InputError(f"{path}:{number}:1: {line.strip()}; whole seconds and tokens that are not negative")
+            raise InputError(
+                f"{path}:{number}:1: {quoted(line.strip())}; whole seconds and tokens that are not negative"
+            )
         found[int(second)] = tokens
     series = np.zeros(max(found, default=0) + 1)
     for second_index, tokens in found.items():

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.config.errors import InputError
+from llmsim.config.reading import finite
 from llmsim.validation.recording import Finding, Float64
 
 LATEST_EPOCH_S = 1e11
@@ -35,8 +36,8 @@ def check_clocks(path: Path, stamps: Mapping[str, Float64]) -> None:
 
 def benchmark_units(data: Mapping[str, Any], ttft_s: Float64) -> list[Finding]:
     """Unsound where the mean TTFT that a benchmark states is not that of the single requests in the same file."""
-    stated = data.get("mean_ttft_ms")
-    if not isinstance(stated, int | float) or isinstance(stated, bool) or not np.isfinite(stated) or stated <= 0:
+    stated = finite(data.get("mean_ttft_ms"))
+    if stated is None or stated <= 0:
         return []
     mean_ms = 1e3 * float(np.mean(ttft_s))
     if abs(mean_ms - stated) <= AGREE * stated:

@@ -96,7 +96,8 @@ class Pareto:
     maximum: int
 
     def draw(self, random: Generator, n: int) -> Int64:
-        values = self.minimum * (1.0 - random.random(n)) ** (-1.0 / self.alpha)
+        with np.errstate(over="ignore"):  # what overflows is set to the maximum
+            values = self.minimum * (1.0 - random.random(n)) ** (-1.0 / self.alpha)
         return np.minimum(values, self.maximum).astype(np.int64)
 
     @property

@@ -1,6 +1,7 @@
 """Reads a JSONL trace line by line: requests, sessions, or a mix, checked to the last field."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -8,6 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.reading import MAX_LINE_BYTES, too_long
 from llmsim.core import Workload
 from llmsim.workload.columns import WorkloadBuilder
 from llmsim.workload.limits import MAX_TIME_NS
@@ -70,7 +72,9 @@ class _Reader:
 
     def read(self, stream: BinaryIO, limit: int) -> None:
         taken = 0
-        for number, line in enumerate(stream, 1):
+        for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES + 1), b""), 1):
+            if len(line) > MAX_LINE_BYTES:
+                raise too_long(f"{self._source}:{number}:1")
             if number == 1:
                 line = line.removeprefix(_BYTE_ORDER_MARK)
             if not line or line.isspace():

@@ -14,6 +14,7 @@ from llmsim.workload.limits import MAX_TIME_NS
 from llmsim.workload.options import TraceOptions
 
 PS_PER_S = 10**12
+NS_PER_S = 10**9
 
 
 def selected(workload: Workload, options: TraceOptions) -> Workload:
@@ -47,8 +48,9 @@ def selected(workload: Workload, options: TraceOptions) -> Workload:
         )
     arrival = arrival - start_ps
     if options.speedup != 1:
-        moved = np.rint(arrival / 1000 / options.speedup)
-        if moved.max() > MAX_TIME_NS:
+        with np.errstate(over="ignore"):  # a time beyond all numbers is refused just below
+            moved = np.rint(arrival / 1000 / options.speedup)
+        if not moved.max() <= MAX_TIME_NS:
             raise InputError(
                 f"{workload.source}: slowed down by {options.speedup:g}, the last request arrives beyond 53 days"
             )
@@ -57,8 +59,9 @@ def selected(workload: Workload, options: TraceOptions) -> Workload:
 
 
 def _poisson_ps(workload: Workload, rate: float, n: int, random: Generator) -> Int64:
-    times_ns = np.rint(np.cumsum(random.standard_exponential(n)) * (1e9 / rate))
-    if n and times_ns[-1] > MAX_TIME_NS:
+    with np.errstate(over="ignore"):  # a time beyond all numbers is refused just below
+        times_ns = np.rint(np.cumsum(random.standard_exponential(n)) * (NS_PER_S / rate))
+    if n and not times_ns[-1] <= MAX_TIME_NS:
         raise InputError(f"{workload.source}: at a rate of {rate:g} per second the last request arrives beyond 53 days")
     return times_ns.astype(np.int64) * 1000
 

@@ -20,14 +20,17 @@ from llmsim.workload.distributions import (
     Uniform,
     Zipf,
 )
-from llmsim.workload.limits import MAX_TOKENS
+from llmsim.workload.limits import MAX_REQUESTS, MAX_TOKENS
 from llmsim.workload.patterns import Diurnal, Spikes
 from llmsim.workload.synthetic import Sessions, SharedPrefixes, SyntheticSpec
 
 PREFIX = "synthetic:"
 KEYS = ("n", "rate", "arrivals", "input", "output", "prefixes", "calls", "tool_ms", "model", "seed")
 EXAMPLE = "synthetic:n=1000,rate=10,input=lognormal:220,output=lognormal:190,seed=1"
-MAX_REQUESTS = 100_000_000
+GRAIN_S = 1e-9
+"""Shortest time of a pattern: the clock of a trace has nanoseconds."""
+SMALLEST_CV = 1e-9
+"""Of gaps: the shape of their gamma distribution, cv^-2, stays a number."""
 
 
 def parse_synthetic(text: str) -> SyntheticSpec:
@@ -116,14 +119,16 @@ class Field:
             raise InputError(f"{self.where}: {_called(name)} is {value}, but must be an integer from {low} to {high}")
         return number
 
-    def positive(self, name: str, default: float | None = None, *, most: float = 1e12) -> float:
+    def positive(self, name: str, default: float | None = None, *, least: float = 0.0, most: float = 1e12) -> float:
+        """A number above 0, and not below `least`; InputError says what it is."""
         value = self._take(name, default)
         try:
             number = float(value)
         except ValueError:
             number = math.nan
-        if not 0 < number <= most:
-            wanted = f"must be a number above 0, at most {most:g}"
+        if not (0 < number <= most and number >= least):
+            span = f"from {least:g} to {most:g}" if least else f"above 0, at most {most:g}"
+            wanted = f"must be a number {span}"
             raise InputError(f"{self.where}: {_called(name)} is {value}, but {wanted}")
         return number
 
@@ -149,7 +154,7 @@ def parse_arrivals(text: str, fields: dict[str, Field]) -> Arrivals:
     if field.word == "burst":
         if "rate" in fields:
             raise InputError(f"{field.where}: bursts have size= and every_s=, so leave rate= out")
-        bursts = Bursts(field.integer("size", 1, MAX_REQUESTS), field.positive("every_s"))
+        bursts = Bursts(field.integer("size", 1, MAX_REQUESTS), field.positive("every_s", least=GRAIN_S))
         field.done()
         return bursts
     if "rate" not in fields:
@@ -160,15 +165,16 @@ def parse_arrivals(text: str, fields: dict[str, Field]) -> Arrivals:
     rate.done()
     arrivals: Arrivals = Poisson(rate_per_s)
     if field.word == "gamma":
-        arrivals = Gamma(rate_per_s, field.positive("cv", most=100))
+        arrivals = Gamma(rate_per_s, field.positive("cv", least=SMALLEST_CV, most=100))
     elif field.word == "fixed":
         arrivals = FixedInterval(rate_per_s)
     elif field.word == "diurnal":
-        arrivals = Diurnal(rate_per_s, field.positive("period_s", 86_400.0), field.positive("amplitude", 0.5, most=1))
+        period_s = field.positive("period_s", 86_400.0, least=GRAIN_S)
+        arrivals = Diurnal(rate_per_s, period_s, field.positive("amplitude", 0.5, most=1))
     elif field.word == "spike":
-        every_s = field.positive("every_s")
-        length_s = field.positive("length_s", most=every_s)
-        arrivals = Spikes(rate_per_s, every_s, length_s, field.positive("factor", most=1e6))
+        every_s = field.positive("every_s", least=GRAIN_S)
+        length_s = field.positive("length_s", least=GRAIN_S, most=every_s)
+        arrivals = Spikes(rate_per_s, every_s, length_s, field.positive("factor", least=GRAIN_S, most=1e6))
     field.done()
     return arrivals
 
@@ -178,7 +184,7 @@ def parse_lengths(field: Field, smallest: int) -> Lengths:
         "lognormal": _lognormal, "zipf": _zipf, "pareto": _pareto, "uniform": _uniform, "fixed": _fixed,
         "exponential": _exponential,
     }  # fmt: skip
-    if field.word.isdigit() and not field.arguments:
+    if field.word.isdecimal() and not field.arguments:
         field.arguments[""], field.word = field.word, "fixed"
     field.word_among("distribution", tuple(makers))
     lengths = makers[field.word](field, smallest)

@@ -10,7 +10,7 @@ from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_MS, PS_PER_NS, Int64, UInt64, Workload
 from llmsim.workload.columns import next_calls
 from llmsim.workload.distributions import Arrivals, Lengths
-from llmsim.workload.limits import MAX_TIME_NS, MAX_TOKENS
+from llmsim.workload.limits import MAX_REQUESTS, MAX_TIME_NS, MAX_TOKENS
 from llmsim.workload.models import ModelNames
 
 
@@ -74,7 +74,7 @@ def generate(
     refuse_endless(spec.arrivals, n, spec.text)
     streams = [Generator(PCG64(child)) for child in SeedSequence(spec.seed).spawn(7)]
     calls = spec.sessions.calls.draw(streams[3], n) if spec.sessions else np.ones(n, dtype=np.int64)
-    prefix = _prefix_of_line(spec, streams[4])[:n]
+    prefix = _prefix_of_line(spec, n, streams[4])
     input_tokens, output_tokens = _lengths(spec, calls, prefix, streams[1], streams[2])
     arrival_ps = np.full(len(input_tokens), -1, dtype=np.int64)
     arrival_ps[np.cumsum(calls) - calls] = arrivals_ns(spec.arrivals, n, spec.text, streams[0]) * PS_PER_NS
@@ -88,7 +88,7 @@ def generate(
         arrival_ps=arrival_ps,
         input_tokens=input_tokens.astype(np.int32),
         output_tokens=output_tokens.astype(np.int32),
-        model=np.repeat(_model_of_line(spec, names, streams[6])[:n], calls).astype(np.int16),
+        model=np.repeat(_model_of_line(spec, n, names, streams[6]), calls).astype(np.int16),
         models=tuple(names.names),
         next_call=following,
         tool_delay_ps=tool_ps,
@@ -98,6 +98,14 @@ def generate(
         source=spec.text,
         session_id=[f"session-{line}" for line in np.repeat(np.arange(n), calls).tolist()] if spec.sessions else None,
     )
+
+
+def rows_of(calls: Int64, where: str) -> int:
+    """Requests of sessions with so many `calls`; InputError, beginning with `where`, for more than fit a run."""
+    rows = int(calls.sum())
+    if rows > MAX_REQUESTS:
+        raise InputError(f"{where}: its sessions have {rows} calls, but at most {MAX_REQUESTS} requests are possible")
+    return rows
 
 
 def refuse_endless(arrivals: Arrivals, n: int, where: str) -> None:
@@ -125,7 +133,7 @@ def _lengths(
     spec: SyntheticSpec, calls: Int64, prefix: Int64, input_random: Generator, output_random: Generator
 ) -> tuple[Int64, Int64]:
     """Prompt and answer of every call; a session's prompt holds all of its earlier prompts and answers."""
-    rows = int(calls.sum())
+    rows = rows_of(calls, spec.text)
     heads = np.cumsum(calls) - calls
     new_tokens = spec.input_lengths.draw(input_random, rows)
     output_tokens = spec.output_lengths.draw(output_random, rows)
@@ -140,20 +148,20 @@ def _lengths(
     return input_tokens, output_tokens
 
 
-def _prefix_of_line(spec: SyntheticSpec, random: Generator) -> Int64:
-    """Index of the prefix that each line begins with, -1 for none."""
+def _prefix_of_line(spec: SyntheticSpec, n: int, random: Generator) -> Int64:
+    """Index of the prefix that each of the first `n` lines begins with, -1 for none."""
     if spec.prefixes is None:
-        return np.full(spec.n, -1, dtype=np.int64)
+        return np.full(n, -1, dtype=np.int64)
     which = random.integers(0, spec.prefixes.count, size=spec.n, dtype=np.int64)
-    return np.where(random.random(spec.n) < spec.prefixes.share, which, -1)
+    return np.where(random.random(spec.n) < spec.prefixes.share, which, -1)[:n]
 
 
-def _model_of_line(spec: SyntheticSpec, names: ModelNames, random: Generator) -> Int64:
-    """Index of each line's model, drawn evenly from those that the specification names."""
+def _model_of_line(spec: SyntheticSpec, n: int, names: ModelNames, random: Generator) -> Int64:
+    """Index of the model of each of the first `n` lines, drawn evenly from those that the specification names."""
     if not spec.models:
-        return np.full(spec.n, names.unnamed(spec.text), dtype=np.int64)
+        return np.full(n, names.unnamed(spec.text), dtype=np.int64)
     indices = np.array([names.index(name, spec.text) for name in spec.models], dtype=np.int64)
-    return indices[random.integers(0, len(indices), size=spec.n)]
+    return indices[random.integers(0, len(indices), size=spec.n)][:n]
 
 
 def content_of(

@@ -52,7 +52,7 @@ def read_bundle(tables: Sequence[SourceTable], target: Target, report: Report) -
 
 def _degree(path: Path) -> int | None:
     name = path.parent.name
-    return int(name[2:]) if name.startswith("tp") and name[2:].isdigit() else None
+    return int(name[2:]) if name.startswith("tp") and name[2:].isdecimal() else None
 
 
 def _whole(table: SourceTable, row: int, value: float) -> int:

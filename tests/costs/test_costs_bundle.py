@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,7 +154,7 @@ def test_a_malformed_table_is_named_with_line_and_column(
 def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     folder = write_bundle(tmp_path)
     (folder / "dense.csv").write_bytes(b"layer,tokens,time_us\n\xff\xfe,1,2\n")
-    with pytest.raises(InputError, match="byte 21 is not UTF-8"):
+    with pytest.raises(InputError, match=r"dense\.csv:2: byte 0xff is not UTF-8"):
         compiled(tmp_path)
 
 
@@ -258,13 +259,13 @@ def test_a_file_that_cannot_be_read_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     write_bundle(tmp_path)
-    read = Path.read_bytes
+    opened = Path.open
 
-    def refuse(path: Path) -> bytes:
+    def refuse(path: Path, *how: Any, **more: Any) -> Any:
         if path.name == broken:
             raise PermissionError(13, "Permission denied", str(path))
-        return read(path)
+        return opened(path, *how, **more)
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(InputError, match=f"{broken}: cannot be read .Permission denied"):
         compiled(tmp_path)

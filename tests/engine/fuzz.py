@@ -15,54 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fuzz.mutators import INTEGERS, REALS, TEXTS, damaged_bytes, damaged_value
+
 from engine import chakra_file as ck
 
 SECONDS = 10
-NUMBERS = (0, 1, -1, 2, 3, 7, 255, 4096, 65537, 2**31 - 1, 2**31, 2**32, 2**50, 2**60, 2**63 - 1, 2**63, 2**64)
-REALS = (0.5, -0.0, 1e-320, 1e18, 1e308, -1e308)
-TEXTS = ("", "0", "ring", "direct3", "direct0", "oneRing", "doubleBinaryTree", "Switch", "\x00", "\ud7ff", "a" * 5000)
-
-
-def extreme(rng: random.Random) -> Any:
-    """A value that some field will not expect, or that it will take literally."""
-    if rng.random() < 0.4:
-        return rng.choice(NUMBERS)
-    return rng.choice([*NUMBERS, *REALS, *TEXTS, None, True, [], {}, [[]], [0], ["ring"] * 3, {"a": {}}])
-
-
-def damaged_bytes(rng: random.Random, raw: bytes) -> bytes:
-    """Changed, cut, doubled or inserted bytes."""
-    data = bytearray(raw)
-    for _ in range(rng.randint(1, 6)):
-        if not data:
-            break
-        at, what = rng.randrange(len(data)), rng.randrange(5)
-        if what == 0:
-            data[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
-        elif what == 1:
-            del data[at : at + rng.randint(1, 9)]
-        elif what == 2:
-            data[at:at] = bytes(rng.randrange(256) for _ in range(rng.randint(1, 9)))
-        elif what == 3:
-            data += data[at : at + 40]
-        else:
-            del data[at:]
-    return bytes(data)
-
-
-def damaged_value(rng: random.Random, value: Any) -> Any:
-    """One place of a JSON value replaced, dropped or repeated."""
-    if isinstance(value, dict) and value and rng.random() < 0.9:
-        key = rng.choice(list(value))
-        if rng.random() < 0.2:
-            return {k: v for k, v in value.items() if k != key}
-        return value | {key: damaged_value(rng, value[key])}
-    if isinstance(value, list) and value and rng.random() < 0.8:
-        at = rng.randrange(len(value))
-        if rng.random() < 0.3:
-            return [*value, *value[at:]] if rng.random() < 0.5 else value[:at]
-        return [*value[:at], damaged_value(rng, value[at]), *value[at + 1 :]]
-    return extreme(rng)
 
 
 def random_node(rng: random.Random, node_id: int) -> bytes:
@@ -71,7 +28,7 @@ def random_node(rng: random.Random, node_id: int) -> bytes:
     names += ("num_ops", "is_cpu_op", "root_rank", "duration_ps", "memory_tier", "engine_stream")
     attributes: dict[str, Any] = {}
     for name in rng.sample(names, rng.randint(3, len(names))):
-        value: Any = rng.choice((0, 1, 1, 2, 3, 4, 100, 4096, *NUMBERS, "1", "x", True, [True], [False, True]))
+        value: Any = rng.choice((0, 1, 1, 2, 3, 4, 100, 4096, *INTEGERS, "1", "x", True, [True], [False, True]))
         attributes[name] = value % 2**63 if type(value) is int else value
     deps = [rng.choice((0, 1, node_id, node_id + 1, 2**64 - 1)) for _ in range(rng.randint(0, 2))]
     micros = rng.choice((0, 1, 5, 2**40, 2**50, 2**63))
@@ -93,7 +50,7 @@ def _network(rng: random.Random, case: Path) -> None:
         return
     rows = {key: json.loads(value) for key, value in (line.split(": ", 1) for line in path.read_text().splitlines())}
     key, at = rng.choice(list(rows)), rng.randrange(2)
-    rows[key][at] = rng.choice((*NUMBERS, *REALS, *TEXTS, "Ring", "FullyConnected", 3, 1e-9, 1e9))
+    rows[key][at] = rng.choice((*INTEGERS, *REALS, *TEXTS, "Ring", "FullyConnected", 3, 1e-9, 1e9))
     path.write_text("".join(f"{name}: {json.dumps(row)}\n" for name, row in rows.items()), errors="replace")
 
 

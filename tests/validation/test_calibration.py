@@ -209,7 +209,7 @@ def test_units_survive_the_file() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("nonsense", "not a calibration file"),
+        ("nonsense", "expected a calibration file"),
         ("{}", "kind"),
         ('{"kind": "llmsim calibration", "schema_version": 1}', "constants"),
         (
@@ -237,7 +237,7 @@ def test_a_calibration_of_other_hardware_is_refused(tmp_path: Path, capsys: pyte
     [
         (["--fit", "luck"], "time_factor"),
         (["--fit", "link_latency_ns"], "changes nothing"),
-        (["--calibration", "x.json"], "not a calibration file"),
+        (["--calibration", "x.json"], "expected a calibration file"),
         (["--no-such-option"], "--no-such-option"),
     ],
 )

@@ -4,15 +4,16 @@ What cannot be read as a batch (a line at fault, a layout that is neither one ob
 begin with one key) is left to the readers of `rows`, which look at one value at a time and know where each one stands.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 import numpy as np
+
+from llmsim.config.reading import MAX_LINE_BYTES, too_long
 
 Record = TypeVar("Record")
 CHUNK_BYTES = 1 << 20
@@ -21,7 +22,8 @@ LONGEST_SEARCH = 1 << 24
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLANKS = b" \t\r\n"
 _FIRST_KEY = re.compile(rb'[ \t\r\n]*\{\s*("(?:[^"\\]|\\.)*")\s*:')
-_BETWEEN = re.compile(r"[ \t\r\n,]*")
+_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+_decode_keys = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -45,26 +47,41 @@ class Batch(Generic[Record]):
         """Line and column of one record."""
         return (self.line + index, 1) if self.one_per_line else self.places()[index]
 
-    def first_object(self) -> tuple[int, dict[str, Any]]:
-        """The first record as it stands in the file, and its line."""
-        text = self.text.decode("utf-8")
-        value, _ = json.JSONDecoder().raw_decode(text, len(text) - len(text.lstrip(" \t\r\n")))
-        return self.place(0)[0], value
+    def first_keys(self) -> tuple[int, list[str]]:
+        """The keys of the first record as it stands in the file, none where one is not UTF-8; and its line."""
+        first = next(_extents(self.text), (0, 0))
+        try:
+            fields = _decode_keys(self.text[slice(*first)])
+        except _FAULTS:
+            fields = {}
+        return self.place(0)[0], list(fields)
 
     def places(self) -> list[tuple[int, int]]:
-        """Line and column of every record; reads the text again."""
-        text, scan = self.text.decode("utf-8"), json.JSONDecoder().raw_decode
-        found, at, line, begin = [], 0, self.line, 1 - self.column
-        for _ in self.records:
-            blank = _BETWEEN.match(text, at)
-            start = blank.end() if blank else at
-            newline = text.rfind("\n", at, start)
-            line, begin = line + text.count("\n", at, start), newline + 1 if newline >= 0 else begin
-            found.append((line, start - begin + 1))
-            at = scan(text, start)[1]
-            newline = text.rfind("\n", start, at)
-            line, begin = line + text.count("\n", start, at), newline + 1 if newline >= 0 else begin
+        """Line and column of every record; reads the text again, which may hold what no decoder looked at."""
+        found, at, line, begin = [], 0, self.line, 0
+        before = self.column - 1
+        for start, _ in _extents(self.text):
+            newline = self.text.rfind(b"\n", at, start)
+            if newline >= 0:
+                line, begin, before = line + self.text.count(b"\n", at, start), newline + 1, 0
+            width = len(self.text[begin:start].decode("utf-8", "replace"))
+            found.append((line, before + width + 1))
+            at = start
         return found
+
+
+def _extents(text: bytes) -> Iterator[tuple[int, int]]:
+    """Where the outermost objects of a text that was decoded begin and end; texts in them may hold any byte."""
+    depth, start = 0, 0
+    for match in _BRACKET.finditer(text):
+        token = match[0]
+        if token in (b"{", b"["):
+            start = start if depth else match.start()
+            depth += 1
+        elif token in (b"}", b"]"):
+            depth -= 1
+            if depth == 0:
+                yield start, match.end()
 
 
 def each(batch: Batch[Record] | tuple[int, Record]) -> Iterator[tuple[int, Record]]:
@@ -75,10 +92,17 @@ def each(batch: Batch[Record] | tuple[int, Record]) -> Iterator[tuple[int, Recor
         yield batch
 
 
-def whole_lines(stream: BufferedReader) -> Iterator[bytes]:
-    """The bytes of a stream in pieces of about a megabyte that end with a line."""
+def whole_lines(stream: BufferedReader, path: str) -> Iterator[bytes]:
+    """The bytes of a stream in pieces of about a megabyte that end with a line; InputError for one too long."""
+    lines = 0
     while text := stream.read(CHUNK_BYTES):
-        yield text if text.endswith(b"\n") else text + stream.readline()
+        if not text.endswith(b"\n"):
+            text += stream.readline(MAX_LINE_BYTES + 1)
+            if not text.endswith(b"\n") and len(text) - text.rfind(b"\n") > MAX_LINE_BYTES:
+                number = lines + text.count(b"\n") + 1
+                raise too_long(f"{path}:{number}:1")
+        lines += text.count(b"\n")
+        yield text
 
 
 def lines_of(decode: Callable[[bytes], list[Record]], text: bytes, line: int) -> Batch[Record] | None:

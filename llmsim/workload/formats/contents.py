@@ -135,5 +135,5 @@ def _number(value: int | str) -> int:
     if isinstance(value, str):
         from hashlib import blake2b
 
-        return int.from_bytes(blake2b(value.encode(), digest_size=8).digest(), "little")
+        return int.from_bytes(blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
     return value & 0xFFFFFFFFFFFFFFFF

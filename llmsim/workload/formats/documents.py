@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from llmsim.config.errors import InputError
+from llmsim.config.reading import MAX_LINE_BYTES, too_long
 from llmsim.workload.formats.batches import BYTE_ORDER_MARK, CHUNK_BYTES, Batch, Elements, lines_of, whole_lines
 from llmsim.workload.formats.rows import integral
 from llmsim.workload.opening import opened
 
 Record = TypeVar("Record")
+HALF = "a key or a text holds one half of a surrogate pair, which is no character"
 _BLANKS = re.compile(r"\s*")
 
 
@@ -37,7 +39,7 @@ def json_documents(path: str, kind: type[Record]) -> Iterator[Batch[Record] | tu
 
 def _documents(path: str, kind: type[Record], stream: BufferedReader) -> Iterator[Batch[Record] | tuple[int, int, Any]]:
     decode, line = msgspec.json.Decoder(kind).decode_lines, 1
-    for text in whole_lines(stream):
+    for text in whole_lines(stream, path):
         batch = lines_of(decode, text, line)
         if batch is None:
             yield from _values(_Text(path, stream.read, text, line, 1), False)
@@ -120,13 +122,21 @@ class _Text:
                 value, end = scan(self._text, self._at)
                 if end < len(self._text) or self._ended:
                     return value, end - self._at
-                self._more()
+                self._more_of_value()
             except RecursionError:
                 raise self.refusal("nested too deeply for a trace") from None
             except json.JSONDecodeError as error:
-                if not self._more():
+                if not self._more_of_value():
                     self.take(max(error.pos - self._at, 0))
                     raise self.refusal(f"not valid JSON: {error.msg}") from None
+            except ValueError:  # the only other one: an integer of more digits than Python converts
+                raise self.refusal("a number has thousands of digits") from None
+
+    def _more_of_value(self) -> bool:
+        """Reads on where a value is not complete; refuses one that is too long."""
+        if len(self._text) - self._at > MAX_LINE_BYTES:
+            raise too_long(f"{self._path}:{self.line}:{self.column}")
+        return self._more()
 
     def refusal(self, problem: str) -> InputError:
         return InputError(f"{self._path}:{self.line}:{self.column}: {problem}")

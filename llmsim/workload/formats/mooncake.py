@@ -11,18 +11,21 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from llmsim.config.reading import finite, shown
 from llmsim.core import Workload
 from llmsim.workload.formats.batches import Batch, each
 from llmsim.workload.formats.head import Head
-from llmsim.workload.formats.mooncake_text import Prompts
+from llmsim.workload.formats.mooncake_text import LIMITS, Prompts
 from llmsim.workload.formats.rows import all_scaled_ns, json_batches, scaled_ns
 from llmsim.workload.formats.source import Rows, Source, Texts
 from llmsim.workload.formats.table import Table
 from llmsim.workload.handles import coarser
+from llmsim.workload.limits import MAX_PRIORITY, MAX_TOKENS, MIN_PRIORITY
 
 BLOCK_TOKENS = 512
 NS_PER_MS = 1_000_000
 Count = Annotated[int, Meta(ge=0)]
+Priority = Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
 
 
 class Row(msgspec.Struct, gc=False):
@@ -33,7 +36,7 @@ class Row(msgspec.Struct, gc=False):
     session_id: str | int | None = None
     delay: float | None = None
     delay_ms: float | None = None
-    priority: int | None = None
+    priority: Priority | None = None
     request_id: str | int | None = None
     model: str | None = None
     created_time: float | None = None
@@ -92,9 +95,24 @@ def spelt_out(table: Table, number: int, row: Row, prompts: Prompts) -> Row:
         delta = row.message_mode == "delta"
         row.input_length = prompts.of_messages(row.messages, row.tools, session, answer or 0, delta=delta)
     elif row.payload is not None:
-        row.input_length, limit = prompts.of_payload(row.payload)
-        row.output_length = answer if answer is not None else limit
+        row.input_length = prompts.of_payload(row.payload)
+        row.output_length = answer if answer is not None else _limit(table, number, row.payload)
     return row
+
+
+def _limit(table: Table, number: int, body: dict[str, Any]) -> int | None:
+    """Tokens that a request's body allows its answer; None where it says nothing."""
+    for name in LIMITS:
+        value = body.get(name)
+        if value is None:
+            continue
+        tokens = finite(value)
+        if tokens is None or not tokens.is_integer() or not 0 <= tokens <= MAX_TOKENS:
+            raise table.refusal(
+                number, f'"payload.{name}" is {shown(value)}, but must be an integer from 0 to {MAX_TOKENS}'
+            )
+        return int(tokens)
+    return None
 
 
 def _take_all(table: Table, batch: Batch[Row]) -> bool:

@@ -43,14 +43,12 @@ class Prompts:
         self._told[session] = prompt + answer
         return prompt
 
-    def of_payload(self, body: dict[str, Any]) -> tuple[int | None, int | None]:
-        """Tokens of a request's body, and of its answer as far as it says; None where it does not."""
-        limits = (body.get(name) for name in LIMITS)
-        answer = next((int(most) for most in limits if isinstance(most, int | float) and most == int(most) >= 0), None)
+    def of_payload(self, body: dict[str, Any]) -> int | None:
+        """Tokens of the prompt in a request's body; None where it has no text."""
         if isinstance(body.get("messages"), list):
-            return self.of_messages(body["messages"], body.get("tools"), None, 0, delta=False), answer
+            return self.of_messages(body["messages"], body.get("tools"), None, 0, delta=False)
         prompt = body.get("prompt", body.get("input"))
-        return (self.tokens(prompt) if isinstance(prompt, str) else None), answer
+        return self.tokens(prompt) if isinstance(prompt, str) else None
 
 
 def _text(message: Any) -> str:

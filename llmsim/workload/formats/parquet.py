@@ -30,12 +30,16 @@ def stored_batches(path: str, kind: str, names: list[str]) -> Iterator[Any]:
         import pyarrow.parquet as pq
 
         if kind == "parquet":
-            yield from pq.ParquetFile(path).iter_batches(BATCH_ROWS, columns=names)
+            for batch in pq.ParquetFile(path).iter_batches(BATCH_ROWS, columns=names):
+                batch.validate(full=True)  # a damaged batch would end the process where its values are taken
+                yield batch
             return
         with pa.memory_map(path) as data:
             reader = pa.ipc.open_file(data)
             for index in range(reader.num_record_batches):
-                yield reader.get_batch(index).select(names)
+                batch = reader.get_batch(index)
+                batch.validate(full=True)
+                yield batch.select(names)
 
 
 class _Faults:
@@ -50,6 +54,8 @@ class _Faults:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, ImportError):
             raise InputError(f"{self._path}: reading Parquet needs pyarrow") from None
-        if error is not None and type(error).__module__.startswith("pyarrow"):
+        # What pyarrow finds wrong inside a file is an OSError without a number, or an error of its own.
+        inside = isinstance(error, OSError) and error.errno is None
+        if error is not None and (inside or type(error).__module__.startswith("pyarrow")):
             said = " ".join(str(error).split())
             raise InputError(f"{self._path}: not readable as {self._kind} ({said})") from None

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ import msgspec
 import numpy as np
 
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.reading import MAX_LINE_BYTES, too_long
 from llmsim.core import Int64
 from llmsim.workload.formats.batches import BYTE_ORDER_MARK, Batch, each, lines_of, whole_lines
 from llmsim.workload.formats.head import Head
@@ -36,7 +38,7 @@ def json_batches(table: Table, kind: type[Record]) -> Iterator[Batch[Record] | t
     decoder = msgspec.json.Decoder(kind)
     noted, number = False, 1
     with opened(Path(path)) as stream:
-        for text in whole_lines(stream):
+        for text in whole_lines(stream, path):
             if number == 1:
                 text = text.removeprefix(BYTE_ORDER_MARK)
             batch = lines_of(decoder.decode_lines, text, number)
@@ -197,7 +199,9 @@ class CsvRows:
 
 
 def _lines(path: str, stream: Any) -> Iterator[str]:
-    for number, line in enumerate(stream, 1):
+    for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES + 1), b""), 1):
+        if len(line) > MAX_LINE_BYTES:
+            raise too_long(f"{path}:{number}:1")
         if number == 1:
             line = line.removeprefix(BYTE_ORDER_MARK)
         try:
@@ -220,6 +224,7 @@ def scaled_ns(table: Table, number: int, value: float, ns_per_unit: int, name: s
 
 def all_scaled_ns(values: Sequence[float], ns_per_unit: int) -> Int64 | None:
     """`scaled_ns` of many; None where one of them is to be refused."""
-    times_ns = np.array(values, dtype=np.float64) * ns_per_unit
+    with np.errstate(over="ignore"):  # what overflows is refused by the one who looks at each
+        times_ns = np.array(values, dtype=np.float64) * ns_per_unit
     within = bool((np.abs(times_ns) < LATEST_NS).all())
     return np.rint(times_ns).astype(np.int64) if within else None

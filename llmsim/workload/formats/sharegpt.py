@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from llmsim.config.errors import InputError
 from llmsim.core import Int64
 from llmsim.workload.formats.batches import Batch
-from llmsim.workload.formats.documents import json_documents
+from llmsim.workload.formats.documents import HALF, json_documents
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.parquet import stored_batches
 from llmsim.workload.formats.source import Rows, Source, Texts
@@ -134,6 +134,8 @@ class _Reader:
             conversation = msgspec.convert(value, Conversation)
         except msgspec.ValidationError:
             raise self.table.refusal(line, _problem(value), column) from None
+        except UnicodeEncodeError:
+            raise self.table.refusal(line, f"not a conversation: {HALF}", column) from None
         self._take([conversation], lambda _: (line, column))
 
     def _take(self, conversations: list[Conversation], place: Callable[[int], tuple[int, int]]) -> None:

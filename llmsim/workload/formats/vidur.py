@@ -45,4 +45,4 @@ def _ids(text: str) -> list[int | str]:
     """`11|22`, or a list as Python or JSON write it; ids that are no numbers stay text."""
     parts = text.strip().strip("[]").replace(",", "|").split("|")
     names = [part.strip().strip("'\"") for part in parts if part.strip()]
-    return [int(name) if name.isdigit() else name for name in names]
+    return [int(name) if name.isdecimal() and len(name) <= 20 else name for name in names]

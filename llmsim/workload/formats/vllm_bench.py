@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from llmsim.config.reading import MAX_WHOLE_BYTES, too_large
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import json_error, scaled_ns, with_integers
 from llmsim.workload.formats.source import Source
@@ -32,10 +33,12 @@ def read(source: Source, head: Head) -> Table:
     table = Table(source)
     table.unit = "request"
     with opened(Path(source.path)) as stream:
-        data = stream.read()
+        data = stream.read(MAX_WHOLE_BYTES + 1)
+    if len(data) > MAX_WHOLE_BYTES:
+        raise too_large(Path(source.path))
     try:
         result = msgspec.json.Decoder(Result).decode(data.lstrip(b"\xef\xbb\xbf"))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         again = with_integers(Result, data)
         if again is None:
             raise json_error(source.path, 1, data, error) from None

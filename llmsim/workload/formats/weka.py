@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from llmsim.core import Int64
 from llmsim.workload.formats.batches import Batch
-from llmsim.workload.formats.documents import json_documents
+from llmsim.workload.formats.documents import HALF, json_documents
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import note_unused
 from llmsim.workload.formats.source import Rows, Source, Texts
@@ -72,6 +72,8 @@ class _Reader:
         except msgspec.ValidationError as error:
             place = str(error).replace("`", '"').replace(" - at ", " at ").replace('"$.', '"').replace("Exp", "exp", 1)
             raise self.table.refusal(line, f"not a conversation: {place}", column) from None
+        except UnicodeEncodeError:
+            raise self.table.refusal(line, f"not a conversation: {HALF}", column) from None
         if not self._taken:
             note_unused(self.table, line, value, Conversation.__struct_encode_fields__)
         self._take([conversation], lambda _: (line, column))
@@ -79,7 +81,7 @@ class _Reader:
     def take_all(self, batch: Batch[Conversation]) -> None:
         """The conversations of a batch, as far as they are wanted."""
         if not self._taken:
-            note_unused(self.table, *batch.first_object(), Conversation.__struct_encode_fields__)
+            note_unused(self.table, *batch.first_keys(), Conversation.__struct_encode_fields__)
         self._take(batch.records, batch.place)
 
     def _take(self, conversations: list[Conversation], place: Callable[[int], tuple[int, int]]) -> None:

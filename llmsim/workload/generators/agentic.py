@@ -6,7 +6,7 @@ import numpy as np
 from llmsim.core import Workload
 from llmsim.workload.generators.parts import Parts
 from llmsim.workload.limits import MAX_TOKENS
-from llmsim.workload.synthetic import SharedPrefixes, arrivals_ns, content_of
+from llmsim.workload.synthetic import SharedPrefixes, arrivals_ns, content_of, rows_of
 
 KEYS = ("n", "rate", "arrivals", "calls", "system", "prompt", "tool", "output", "tool_ms", "context", "seed")
 REQUIRED = ("n",)
@@ -23,7 +23,7 @@ def generate(parts: Parts) -> Workload:
     n, system = parts.integer("n", None, 1), parts.integer("system", "4000", 0, MAX_TOKENS)
     context = parts.integer("context", "131072", system + 2, MAX_TOKENS)
     calls = parts.lengths("calls", "lognormal:12").draw(parts.stream(0), n)
-    rows = int(calls.sum())
+    rows = rows_of(calls, parts.text)
     heads = np.cumsum(calls) - calls
     new_tokens = parts.lengths("tool", "lognormal:800").draw(parts.stream(1), rows)
     new_tokens[heads] = system + parts.lengths("prompt", "lognormal:400").draw(parts.stream(2), n)

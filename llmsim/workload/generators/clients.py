@@ -5,10 +5,11 @@ does not."""
 import numpy as np
 
 from llmsim.core import Int64, Workload
-from llmsim.workload.distributions import Float64
+from llmsim.workload.distributions import Float64, Poisson
 from llmsim.workload.generators.parts import Parts
 from llmsim.workload.limits import MAX_TOKENS
-from llmsim.workload.synthetic import SharedPrefixes, content_of
+from llmsim.workload.spec_text import SMALLEST_CV
+from llmsim.workload.synthetic import SharedPrefixes, content_of, refuse_endless
 
 KEYS = ("n", "rate", "clients", "skew", "cv", "spread", "input", "output", "prefix", "seed")
 REQUIRED = ("n", "rate", "input", "output")
@@ -22,7 +23,8 @@ def generate(parts: Parts) -> Workload:
     its prompts begins with `prefix` (0) tokens of its own system prompt, on top."""
     n, clients = parts.integer("n", None, 1), parts.integer("clients", "20", 1, 1_000_000)
     rate, skew = parts.number("rate", None), parts.number("skew", "1.2", most=10)
-    spread, cv = parts.number("spread", "0.6", most=5), parts.number("cv", "1.5", most=20)
+    spread, cv = parts.number("spread", "0.6", most=5), parts.number("cv", "1.5", least=SMALLEST_CV, most=20)
+    refuse_endless(Poisson(rate), n, parts.text)
     prefix_tokens = parts.integer("prefix", "0", 0, MAX_TOKENS)
     share = np.arange(1, clients + 1, dtype=np.float64) ** -skew
     share /= share.sum()

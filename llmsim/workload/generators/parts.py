@@ -9,9 +9,9 @@ from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_MS, PS_PER_NS, Int64, UInt64, Workload
 from llmsim.workload.columns import next_calls
 from llmsim.workload.distributions import Arrivals, Lengths
-from llmsim.workload.limits import MAX_TIME_NS, MAX_TOKENS
+from llmsim.workload.limits import MAX_REQUESTS, MAX_TIME_NS, MAX_TOKENS
 from llmsim.workload.models import ModelNames
-from llmsim.workload.spec_text import MAX_REQUESTS, Field, parse_arrivals, parse_lengths
+from llmsim.workload.spec_text import Field, parse_arrivals, parse_lengths
 
 
 class Parts:
@@ -29,10 +29,10 @@ class Parts:
     def integer(self, key: str, default: str | None, low: int, high: int = MAX_REQUESTS) -> int:
         return self._field(key, default).alone_integer(low, high)
 
-    def number(self, key: str, default: str | None, *, most: float = 1e12) -> float:
+    def number(self, key: str, default: str | None, *, least: float = 0.0, most: float = 1e12) -> float:
         field = self._field(key, default)
         field.take_word()
-        value = field.positive("", most=most)
+        value = field.positive("", least=least, most=most)
         field.done()
         return value
 

@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from llmsim.config.errors import InputError
 from llmsim.core import Workload
 from llmsim.workload.generators.parts import Parts
+from llmsim.workload.limits import MAX_REQUESTS
 
 KEYS = ("steps", "prompts", "samples", "every_s", "input", "output", "seed")
 REQUIRED = ("prompts",)
@@ -17,6 +19,9 @@ def generate(parts: Parts) -> Workload:
     steps, prompts = parts.integer("steps", "1", 1, 1_000_000), parts.integer("prompts", None, 1)
     samples = parts.integer("samples", "8", 1)
     every_s = parts.number("every_s", "600")
+    total = steps * prompts * samples
+    if total > MAX_REQUESTS:
+        raise InputError(f"{parts.text}: {total} requests, but at most {MAX_REQUESTS} are possible")
     asked = parts.lengths("input", "lognormal:500").draw(parts.stream(0), steps * prompts)
     input_tokens = np.repeat(asked, samples)
     output = parts.lengths("output", "pareto:1.2:min=400:max=16384").draw(parts.stream(1), len(input_tokens))
