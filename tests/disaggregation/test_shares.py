@@ -137,7 +137,7 @@ def test_ranks_that_share_tokens_get_those_that_they_hold(
 
 
 def test_layers_that_choose_tokens_hand_their_index_over_too() -> None:
-    """DeepSeek-V3.2 keeps a latent and an index key per token in every layer; layers that share a choice are refused."""
+    """DeepSeek-V3.2 keeps a latent and an index key per token and layer; layers that share a choice are refused."""
     sparse = load_model("deepseek-ai/DeepSeek-V3.2")
     assert sparse.latent is not None and sparse.indexer is not None
     per_token = (512 + 64) * 2 + 128 + 4
