@@ -236,7 +236,8 @@ std::vector<OperatorTime> Program::busy_time(const Usage& usage) const {
       row.ps[op.drawn->provenance()] = usage.drawn[i];
     } else {
       const auto& counts = usage.rows[static_cast<std::size_t>(op.feature)];
-      for (std::size_t x = 0; x < counts.size(); ++x) row.ps[op.provenance[x]] += int128{counts[x]} * op.ps[x] * op.repeat;
+      for (std::size_t x = 0; x < counts.size(); ++x)
+        row.ps[op.provenance[x]] += int128{counts[x]} * op.ps[x] * op.repeat;
     }
     rows.push_back(row);
   }

@@ -27,8 +27,9 @@ class Saturation:
     def sentence(self) -> str:
         """The note of a run."""
         return (
-            f"the load is above what the cluster serves: requests arrive at {self.arrived_per_s:.3g}/s and finish at "
-            f"{self.served_per_s:.3g}/s, so that the queue and all latencies grow for as long as requests arrive"
+            "the load is above what the cluster serves: requests arrive at "
+            f"{_rate(self.arrived_per_s)}/s and finish at {_rate(self.served_per_s)}/s, so that "
+            "the queue and all latencies grow for as long as requests arrive"
         )
 
 
@@ -62,6 +63,10 @@ def saturation(results: Results) -> Saturation | None:
     if not grows or served_per_s >= arrived_per_s:
         return None
     return Saturation(arrived_per_s, served_per_s, added_s / between_s)
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:.0f}" if per_s >= 100 else f"{per_s:.3g}"
 
 
 def _seconds(times_ps: Int64) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
