@@ -2,13 +2,14 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError
 from llmsim.core import Provenance
 from llmsim.costs import CompiledCosts, compile_costs
@@ -259,13 +260,13 @@ def test_a_file_that_cannot_be_read_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     write_bundle(tmp_path)
-    opened = Path.open
+    opened = input_files.open_binary
 
-    def refuse(path: Path, *how: Any, **more: Any) -> Any:
+    def refuse(path: Path) -> BinaryIO:
         if path.name == broken:
             raise PermissionError(13, "Permission denied", str(path))
-        return opened(path, *how, **more)
+        return opened(path)
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(input_files, "open_binary", refuse)
     with pytest.raises(InputError, match=f"{broken}: cannot be read .Permission denied"):
         compiled(tmp_path)
