@@ -7,6 +7,7 @@ import pytest
 from pd import MS, PER_TOKEN, STEP, Cluster, handovers, run
 
 from llmsim import _native
+from llmsim.core import Status
 
 PROMPT_PS = STEP + 64 * PER_TOKEN
 TRANSFER_PS = 256 * MS
@@ -85,3 +86,18 @@ def test_who_leaves_when_a_part_has_landed_waited_for_the_kv() -> None:
         blame = {name: int(column[0]) for name, column in sim.blame().items()}
         assert blame["wait_ps"] == 0 and sum(blame.values()) == left_ps
         assert blame["kv_transfer_ps"] == left_ps - PROMPT_PS
+
+
+def test_a_run_that_is_cut_says_where_its_prompts_stand() -> None:
+    """One runs and one waits where they prefill; then the second runs, and in the end both wait for their KV."""
+    cluster = Cluster([50], [50], max_seqs=1, bytes_per_s=10**6)
+    rows = [(0, 64, 3), (0, 64, 3)]
+    status = {name: int(getattr(Status, name)) for name in ("WAITING", "RUNNING", "FINISHED", "PARKED")}
+    for cut_ps, expected in (
+        (PROMPT_PS // 2, ["RUNNING", "WAITING"]),
+        (PROMPT_PS + MS, ["PARKED", "RUNNING"]),
+        (PROMPT_PS + TRANSFER_PS + 2 * STEP, ["PARKED", "PARKED"]),
+        (10 * TRANSFER_PS, ["FINISHED", "FINISHED"]),
+    ):
+        found = run(rows, cluster, horizon_ps=cut_ps).requests()["status"].tolist()
+        assert found == [status[name] for name in expected], cut_ps

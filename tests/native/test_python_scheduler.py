@@ -94,3 +94,54 @@ def test_one_that_never_schedules_is_reported_as_stalled() -> None:
 
     with pytest.raises(_native.Stalled, match="waiting"):
         run(ROWS, Lazy(ROWS, 100))
+
+
+class TakesTurns:
+    """After `steps` steps of one request, the next that waits takes its place; what it had computed is lost."""
+
+    def __init__(self, rows: list[tuple[int, int, int]], steps: int) -> None:
+        self.rows, self.steps, self.used = rows, steps, 0
+        self.waiting: list[tuple[int, int]] = []  # request, tokens received
+        self.running: list[int] = []  # request, tokens computed, tokens received
+
+    def add(self, request: int) -> None:
+        self.waiting.append((request, 0))
+
+    def build(self, now_ps: int) -> tuple[list[tuple[int, int, int, int, bool]], list[int]]:
+        victims = []
+        if self.running and self.waiting and self.used == self.steps:
+            victims = [self.running[0]]
+            self.waiting.append((self.running[0], self.running[2]))
+            self.running = []
+        if not self.running and self.waiting:
+            request, received = self.waiting.pop(0)
+            self.running, self.used = [request, 0, received], 0
+        if not self.running:
+            return [], victims
+        request, computed, received = self.running
+        tokens = self.rows[request][1] + received - computed
+        self.running[1] += tokens
+        self.used += 1
+        return [(request, tokens, computed, 0, True)], victims
+
+    def complete(self) -> list[tuple[int, int, bool]]:
+        request = self.running[0]
+        self.running[2] += 1
+        done = self.running[2] == self.rows[request][2]
+        if done:
+            self.running = []
+        return [(request, 1, done)]
+
+    def gauges(self) -> tuple[int, int, int]:
+        return int(bool(self.running)), len(self.waiting), 99
+
+
+def test_what_it_preempts_is_counted_and_waits_again() -> None:
+    """A A, B B, A A, C C, B B, C C: each of three is preempted once but the last, who has no one behind it."""
+    rows = [(0, 32, 4), (0, 32, 4), (0, 32, 4)]
+    sim = run(rows, TakesTurns(rows, 2))
+    r, counters = sim.requests(), sim.counters()
+    assert r["status"].tolist() == [3, 3, 3] and r["emitted_tokens"].tolist() == [4, 4, 4]
+    assert r["preemptions"].tolist() == [1, 1, 1] and counters["preemptions"].tolist() == [3]
+    assert sim.steps()["tokens"].tolist() == [32, 1] * 3 + [34, 1] * 3
+    assert (sim.blame()["preemption_ps"] > 0).all()
