@@ -101,3 +101,22 @@ def test_a_run_that_is_cut_says_where_its_prompts_stand() -> None:
     ):
         found = run(rows, cluster, horizon_ps=cut_ps).requests()["status"].tolist()
         assert found == [status[name] for name in expected], cut_ps
+
+
+@pytest.mark.parametrize(("even_layers", "later_ps"), [(0, 0), (2, 0), (4, 0), (8, -STEP // 2)])
+def test_layers_in_equal_parts_of_a_step_leave_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, even_layers: int, later_ps: int
+) -> None:
+    """The last of four layers is ready at the end of four parts of the layers' time; of eight, in the middle."""
+
+    def even(cluster: Cluster, places: list[list[int]]) -> Any:
+        config = _native.HandoverConfig(cluster.push, cluster.layerwise, places)
+        kinds = [([min(layer, even_layers - 1) if even_layers else layer], 1000, 0, 0) for layer in range(4)]
+        config.add_route(0, 1, config.add_table([(0, 0, kinds)], cluster.block_size, False, even_layers))
+        return config
+
+    cluster = Cluster([50], [50], push=True, layerwise=True, bytes_per_s=10**12)
+    expected_ps = int(run([(0, 64, 1)], cluster).handovers()["kv_landed_ps"][0])
+    monkeypatch.setattr(pd, "handovers", even)
+    found_ps = int(run([(0, 64, 1)], cluster).handovers()["kv_landed_ps"][0])
+    assert found_ps - expected_ps == pytest.approx(later_ps, abs=10**6)

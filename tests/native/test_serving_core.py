@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmsim import _native
+from tests.native.pd import Cluster
+from tests.native.pd import run as pd_run
 
 MS = 10**9
 STEP, PER_TOKEN, PER_SEQUENCE = 5 * MS, 10**7, 2 * 10**7
@@ -344,3 +346,12 @@ def test_a_series_that_is_taken_on_the_way_is_the_same_in_parts() -> None:
     assert calls >= 1
     for name, column in expected.items():
         assert (np.concatenate([part[name] for part in parts]) == column).all(), name
+
+
+def test_attended_and_read_tokens_of_two_chunks_and_four_decodes() -> None:
+    """Each token attends to itself and to all before it; each step reads the keys up to its last token."""
+    sim = pd_run([(0, 100, 5)], Cluster([], [], both=[50]))
+    counters = sim.counters()
+    decodes = 101 + 102 + 103 + 104
+    assert counters["attended_tokens"].tolist() == [100 * 101 // 2 + decodes]
+    assert counters["kv_read_tokens"].tolist() == [64 + 100 + decodes]

@@ -181,3 +181,16 @@ def test_halves_overlap_only_where_that_is_shorter() -> None:
     span = [int(steps["end_ps"][-1]) for steps in (whole, ruled, forced)]
     assert span[1] == span[0] < span[2]  # a layer's operators do not get faster with half the batch
     assert counters["interleaved_steps"] == 0 < always["interleaved_steps"]
+
+
+def test_a_later_chunk_waits_for_the_keys_of_the_earlier_ones() -> None:
+    """Chunks of 64 and 36 tokens of 1 us each way: the second waits until the first are stored, and are read again."""
+    pim = _native.PimConfig()
+    pim.context, pim.ps, pim.sets, pim.bytes_per_s, pim.kv_bytes = [0, 1024], [0, 0], 1, 10**12, US
+    config = _native.OffloadConfig()
+    config.pim = pim
+    sim = run(layered(1, 5 * US), config, [(0, 100, 3)], depth=1)
+    steps, moved = sim.steps(), sim.activity(0)["offload"]
+    took_us = ((steps["end_ps"] - steps["start_ps"]) / US).tolist()
+    assert took_us == [5, 64 + 64, 36, 5]  # the first token's decode waits for the second chunk
+    assert (moved["to_memory_bytes"], moved["from_memory_bytes"]) == (100 * US, 64 * US)

@@ -74,6 +74,22 @@ def test_admission_counts_what_windows_hold_at_most() -> None:
     assert sum(tokens for step in run_case(fits) for _, tokens, _ in step["scheduled"]) == 101
 
 
+@pytest.mark.parametrize(
+    ("windows", "prompt", "most"),
+    [
+        ([8], 100, 7), ([8], 20, 6), ([0, 8], 100, 26 + 7), ([8, -1], 100, 7 + 1), ([0, -1], 100, 26 + 1),
+        ([5, 17], 100, 6 + 9),
+    ],
+)  # fmt: skip
+def test_a_request_runs_in_the_blocks_that_it_ever_holds_and_in_no_fewer(
+    windows: list[int], prompt: int, most: int
+) -> None:
+    """A window of w before a step of 16 tokens spans (w - 1 + 16) / 4 blocks and one more, a state one."""
+    for blocks, scheduled in ((most + 1, prompt + 1), (most, 0)):  # one is the null block
+        steps = run_case(case(windows, [(0, prompt, 2)], blocks, scheduler_reserve_full_isl=False))
+        assert sum(tokens for step in steps for _, tokens, _ in step["scheduled"]) == scheduled
+
+
 @pytest.mark.parametrize("seed", range(0, 400, 8))
 def test_every_request_ends_and_every_block_comes_back(seed: int) -> None:
     drawn = random_case(seed, 25)
