@@ -7,7 +7,7 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def main() -> int:
     except (OSError, ValueError) as error:
         print(f"make mutate: {error}", file=sys.stderr)
         return 2
-    reach = reach_of_tests(given.map)
+    reach = reach_of_tests(given.map, _roots(given))
     verdicts: list[Verdict] = []
     limit = None if given.at or given.again else given.count
     for verdict in _tested(mutants, reach, given.budget):
@@ -75,6 +75,11 @@ def _survivors(report: Path) -> Iterator[Mutant]:
             yield min(alike, key=lambda each: abs(each.line - row["line"]))
         else:
             print(f"{'gone':<12} {row['path']}:{row['line']} {row['before']}")
+
+
+def _roots(given: argparse.Namespace) -> Sequence[str]:
+    """Where the mutants lie, as far as it decides which tests are noted."""
+    return given.at or given.root
 
 
 def _report(given: argparse.Namespace) -> Path:

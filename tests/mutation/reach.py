@@ -23,8 +23,8 @@ from mutation.python_operators import functions_of
 from mutation.workplace import ROOT, Workplace, remove
 
 PROBE = ROOT / "tests" / "mutation" / "reach_probe.cpp"
-NOT_MAPPED = ("tests/profiler/", "tests/mutation/")
-"""Tests of the profiler, which need a device or minutes, and of the tool itself."""
+MAPPED_FOR = {"tests/engine/": "astra-sim", "tests/profiler/": "profiler", "tests/mutation/": "tests/mutation"}
+"""Folders of tests that run nothing else, or too little for the time that they take, and what they are noted for."""
 LIMIT_S = 1800
 LINES_BEFORE = 3
 """So many lines at or before a mutant of C++ are looked up: a block's own line is only where it begins."""
@@ -71,12 +71,15 @@ class Reach:
         return reduce(or_, (lines[each] for each in known[max(at - LINES_BEFORE, 0) : at + (at == 0)]), 0)
 
 
-def reach_of_tests(how: str) -> Reach:
-    """The map: "kept" as it is, "updated" for test files that are new or have changed, or "new" for all of them."""
+def reach_of_tests(how: str, roots: Sequence[str]) -> Reach:
+    """What the tests of some folders of sources reach.
+
+    `how`: "kept" as it is, "updated" for test files that are new or have changed, or "new" for all of them.
+    """
     path = ROOT / "build" / "mutation" / "reach.jsonl"
     if how == "new":
         path.unlink(missing_ok=True)
-    files = {name: _hash(ROOT / name) for name in _test_files()}
+    files = {name: _hash(ROOT / name) for name in _test_files(roots)}
     found = [line for line in _lines(path) if how == "kept" or _is_present(json.loads(line), files)]
     missing = [] if how == "kept" else sorted(set(files) - {json.loads(line)["file"] for line in found})
     for folder in sorted({str(Path(name).parent) for name in missing}):
@@ -91,13 +94,16 @@ def reach_of_tests(how: str) -> Reach:
 
 
 def _is_present(row: Mapping[str, Any], files: Mapping[str, str]) -> bool:
-    """Whether the test file of a row is there as it was."""
-    return files.get(row["file"]) == row["hash"]
+    """Whether the test file of a row is there as it was; one that is not asked for stays."""
+    return (ROOT / row["file"]).is_file() and files.get(row["file"], row["hash"]) == row["hash"]
 
 
-def _test_files() -> list[str]:
+def _test_files(roots: Sequence[str]) -> list[str]:
+    left_out = tuple(
+        folder for folder, source in MAPPED_FOR.items() if not any(root.startswith(source) for root in roots)
+    )
     found = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
-    return [name for name in found if not name.startswith(NOT_MAPPED)]
+    return [name for name in found if not name.startswith(left_out)]
 
 
 def _hash(path: Path) -> str:
