@@ -31,10 +31,12 @@ def layers(first: Any, second: Any) -> Any:
     return program([first, attention_node(LAYERS), second, head], np.zeros(4), np.zeros(4))
 
 
-def step_us(a_program: Any, weights: Any) -> float:
-    """Of the first step, which begins with the run."""
-    config = _native.OffloadConfig()
-    config.weights = weights
+def step_us(a_program: Any, weights: Any | None) -> float:
+    """Of the first step, which begins with the run; None: nothing is elsewhere."""
+    config = None
+    if weights is not None:
+        config = _native.OffloadConfig()
+        config.weights = weights
     steps = run(a_program, config, [(0, 8, 1)], depth=1).steps()
     return float(steps["end_ps"][0] - steps["start_ps"][0]) / US
 
@@ -43,7 +45,10 @@ def test_each_layer_takes_its_own_draw_of_each_operator() -> None:
     weights = _native.WeightStreaming()
     weights.sources = [ONE_PS_PER_BYTE]
     both = layers(drawn_operator("first", FIRST_US), drawn_operator("second", SECOND_US))
-    assert step_us(both, weights) == sum(FIRST_US) + sum(SECOND_US) + HEAD_US
+    for elsewhere in (weights, None):
+        assert step_us(both, elsewhere) == sum(FIRST_US) + sum(SECOND_US) + HEAD_US
+    busy_us = {number: sum(ps) / US for _, number, ps in run(both, None, [(0, 8, 1)], depth=1).busy_time()}
+    assert (busy_us[0], busy_us[2], busy_us[3]) == (sum(FIRST_US), sum(SECOND_US), HEAD_US)
 
 
 def test_each_layer_copies_its_own_draw() -> None:
