@@ -50,6 +50,15 @@ def test_a_curve_has_a_fixed_part_a_cache_and_a_memory(hardware: str) -> None:
     assert rate > light.memory_bandwidth_bytes_per_s or hardware == "B200"  # its memory is as fast as its cache here
 
 
+def test_time_goes_by_the_bytes_that_all_tokens_move() -> None:
+    """Many tokens of few bytes take as long as few tokens of many."""
+    light = light_of(request(hardware="H100"))
+    assert light is not None
+    curve, tokens = streaming(database("H100"), light), np.array([1.0, 64.0, 4096.0])
+    wide, narrow = curve.curve_us(moving("act_fn", 16384), tokens), curve.curve_us(moving("act_fn", 1), 16384 * tokens)
+    assert wide == pytest.approx(narrow) and (np.diff(wide) > 0).all()
+
+
 def test_a_reduction_costs_its_share() -> None:
     light = light_of(request(hardware="H100"))
     assert light is not None

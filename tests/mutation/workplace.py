@@ -79,7 +79,8 @@ class Workplace:
             ).stdout.strip()
             run(
                 "cmake", "-S", str(self.tree), "-B", str(self._build), "-G", "Ninja", "-Wno-dev",
-                "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-D_GLIBCXX_ASSERTIONS", "-DASTRA_OPTIMIZE=-O1", "-DLLMSIM_OPTIMIZE=-O1",
+                "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-D_GLIBCXX_ASSERTIONS",
+                "-DASTRA_OPTIMIZE=-O1", "-DLLMSIM_OPTIMIZE=-O1",
                 f"-DPython_EXECUTABLE={sys.executable}", f"-Dnanobind_DIR={nanobind}", *self._options,
             )  # fmt: skip
         run("cmake", "--build", str(self._build), "--parallel", "2", "--target", "_native")

@@ -194,3 +194,10 @@ def test_a_later_chunk_waits_for_the_keys_of_the_earlier_ones() -> None:
     took_us = ((steps["end_ps"] - steps["start_ps"]) / US).tolist()
     assert took_us == [5, 64 + 64, 36, 5]  # the first token's decode waits for the second chunk
     assert (moved["to_memory_bytes"], moved["from_memory_bytes"]) == (100 * US, 64 * US)
+
+
+@pytest.mark.parametrize(("output", "expected"), [(1, []), (3, [(0, 1, 101 * 1000 // 64)])])
+def test_attention_beyond_its_table_says_how_far(output: int, expected: list[tuple[int, int, int]]) -> None:
+    """Contexts up to 64 are in the table; the second decode has 101 cached tokens."""
+    found = run(layered(1, 5 * US), None, [(0, 100 if output > 1 else 60, output)], depth=1).attention_reach()
+    assert found == expected

@@ -85,9 +85,10 @@ def test_a_request_runs_in_the_blocks_that_it_ever_holds_and_in_no_fewer(
     windows: list[int], prompt: int, most: int
 ) -> None:
     """A window of w before a step of 16 tokens spans (w - 1 + 16) / 4 blocks and one more, a state one."""
-    for blocks, scheduled in ((most + 1, prompt + 1), (most, 0)):  # one is the null block
-        steps = run_case(case(windows, [(0, prompt, 2)], blocks, scheduler_reserve_full_isl=False))
-        assert sum(tokens for step in steps for _, tokens, _ in step["scheduled"]) == scheduled
+    for reserve in (False, True):
+        for blocks, scheduled in ((most + 1, prompt + 1), (most, 0)):  # one is the null block
+            steps = run_case(case(windows, [(0, prompt, 2)], blocks, scheduler_reserve_full_isl=reserve))
+            assert sum(tokens for step in steps for _, tokens, _ in step["scheduled"]) == scheduled
 
 
 @pytest.mark.parametrize("seed", range(0, 400, 8))
