@@ -188,7 +188,7 @@ def _parquet_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
         table = parquet.read_table(io.BytesIO(data))
         table.validate(full=True)  # a damaged table would end the process where its values are taken
         rows = table.to_pylist()
-    except (pa.ArrowException, OSError) as error:
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise InputError(f"{path}: not Parquet ({' '.join(str(error).split())})") from None
     for index, row in enumerate(rows):
         yield f"{path}: row {index}", row

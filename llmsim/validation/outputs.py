@@ -110,7 +110,7 @@ def read_parquet(path: Path) -> Recording:
         input_files.note(path)
         table = pq.read_table(path)
         table.validate(full=True)  # a damaged table would end the process where its values are taken
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         said = " ".join(str(error).split())
         raise InputError(f"{path}: not a Parquet file that can be read ({said})") from None
     missing = [name for name in _NEEDED if name not in table.column_names]

@@ -54,8 +54,8 @@ class _Faults:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, ImportError):
             raise InputError(f"{self._path}: reading Parquet needs pyarrow") from None
-        # What pyarrow finds wrong inside a file is an OSError without a number, or an error of its own.
-        inside = isinstance(error, OSError) and error.errno is None
+        # What pyarrow finds wrong inside a file is an OSError without a number, a name that is not UTF-8, or its own.
+        inside = isinstance(error, UnicodeDecodeError) or (isinstance(error, OSError) and error.errno is None)
         if error is not None and (inside or type(error).__module__.startswith("pyarrow")):
             said = " ".join(str(error).split())
             raise InputError(f"{self._path}: not readable as {self._kind} ({said})") from None
