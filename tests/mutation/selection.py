@@ -21,7 +21,12 @@ def tests_for(mutant: Mutant, source: str, reach: Reach, budget_s: float) -> lis
     """
     running = reach.of_line(mutant.path, mutant.line, source)
     files = {_file(test) for test in running}
-    beside = sorted({test for test in reach.cpu_s if _file(test) in files} - set(running), key=reach.cpu_s.__getitem__)
+    others = sorted({test for test in reach.cpu_s if _file(test) in files} - set(running), key=reach.cpu_s.__getitem__)
+
+    def mirroring_first(tests: Sequence[str]) -> list[str]:
+        return sorted(tests, key=lambda test: not mirrors(_file(test), mutant.path))
+
+    running, beside = mirroring_first(running), mirroring_first(others)
     chosen = [_within(running, reach, (1 - BESIDE) * budget_s), _within(beside, reach, BESIDE * budget_s)]
     return [_by_file(tests, mutant.path, reach) for tests in chosen if tests]
 

@@ -1,5 +1,6 @@
 """Ranks in lock-step that copy weights in: closed forms of each rank's steps, when their batches differ."""
 
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -37,25 +38,26 @@ def copies() -> Any:
     return config
 
 
-def run_in_lockstep(prompts: list[int]) -> Any:
-    """A request of one output token for each rank, all at once."""
+def run_in_lockstep(ranks: int, prompts: list[int], offload: Any, output: int = 1) -> Any:
+    """Prompts that come all at once, one after the other to each rank."""
     n = len(prompts)
     zero = np.zeros(n, np.int64)
     sim = _native.Simulation(
-        zero, np.array(prompts, np.int32), np.ones(n, np.int32), np.zeros(n, np.int16),
+        zero, np.array(prompts, np.int32), np.full(n, output, np.int32), np.zeros(n, np.int16),
         np.full(n, -1, np.int32), zero, np.empty(0, np.int32), np.zeros(n + 1, np.int64), np.empty(0, np.uint64), 16, 0,
     )  # fmt: skip
-    for index in range(n):
+    for index in range(ranks):
         scheduler = _native.VllmV1Config()
         scheduler.max_num_seqs, scheduler.max_num_scheduled_tokens = SEQUENCES, TOKENS
         kv = _native.KvCacheConfig()
         kv.num_blocks, kv.max_model_len = 30, 10_000
         scheduler.kv = kv
         group = _native.GroupConfig()
-        group.index, group.offload = index, copies()
+        group.index, group.offload = index, copy(offload)
         sim.add_group(group, scheduler, one_layer(), None, record_steps=True)
     sim.set_router("RR")
-    sim.add_wave(list(range(n)), one_layer(), 1)
+    if ranks > 1:
+        sim.add_wave(list(range(ranks)), one_layer(), 1)
     while not sim.run(10_000):
         pass
     return sim
@@ -64,7 +66,7 @@ def run_in_lockstep(prompts: list[int]) -> Any:
 @pytest.mark.parametrize("prompts", [[8, 40], [40, 8], [5, 60, 21]])
 def test_each_rank_waits_for_the_weights_of_its_own_batch(prompts: list[int]) -> None:
     """Nothing was copied before the run, so that both copies are on the way before the MLP begins."""
-    sim = run_in_lockstep(prompts)
+    sim = run_in_lockstep(len(prompts), prompts, copies())
     steps = sim.steps()
     for rank, tokens in enumerate(prompts):
         first = np.flatnonzero(steps["group"] == rank)[0]
@@ -72,3 +74,22 @@ def test_each_rank_waits_for_the_weights_of_its_own_batch(prompts: list[int]) ->
         assert took_us == AHEAD_US + BATCH_US_PER_TOKEN * tokens + MLP_US
         offload = sim.activity(rank)["offload"]
         assert offload["stalled_ps"] == (took_us - QKV_US - MLP_US) * US
+
+
+@pytest.mark.parametrize("halves", ["NEVER", "WHEN_SHORTER", "ALWAYS"])
+def test_equal_ranks_take_as_long_as_one_alone(halves: str) -> None:
+    """Four decodes each attend in memory, in one batch or in two halves that alternate."""
+    pim = _native.PimConfig()
+    pim.context, pim.ps, pim.sets = [0, 64], [40 * US, 40 * US], 4
+    pim.bytes_per_s, pim.query_bytes, pim.output_bytes, pim.kv_bytes = 10**12, 9 * US, 3 * US, 1000
+    config = _native.OffloadConfig()
+    config.pim, config.interleaving = pim, getattr(_native.Interleaving, halves)
+    lengths = []
+    for ranks in (1, 3):
+        sim = run_in_lockstep(ranks, [10] * 4 * ranks, config, output=6)
+        steps = sim.steps()
+        took = steps["end_ps"] - steps["start_ps"]
+        lengths += [took[steps["group"] == rank].tolist() for rank in range(ranks)]
+        split = [sim.activity(rank)["offload"]["interleaved_steps"] for rank in range(ranks)]
+        assert all((number > 0) == (halves == "ALWAYS") for number in split) or halves == "WHEN_SHORTER"
+    assert len(lengths[0]) >= 6 and all(each == lengths[0] for each in lengths)

@@ -191,6 +191,15 @@ def test_mlfq_drops_the_lowest_when_kv_is_short() -> None:
     assert preempted(sim) == [(2, 0)]
 
 
+def test_mlfq_drops_nobody_in_vain() -> None:
+    """The third needs 6 blocks; 2 are free and the lowest holds 3: it stays, as the second's 5 are not to be had."""
+    options = Options("mlfq", max_seqs=3, block_size=4, blocks=11, extra={"mlfq_tokens_per_iteration": 8})
+    sim = run([(0.0, 5, 20), (6.5, 20, 1), (6.6, 24, 1)], options)
+    steps = schedule(sim)
+    assert steps[6:9] == [[(0, 1, 10)], [(1, 20, 0)], [(2, 24, 0), (0, 1, 11)]]
+    assert preempted(sim) == []
+
+
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_decode_only_runs_begin_with_a_decode_on_the_whole_prompt(scheduler: str) -> None:
     options = Options(scheduler, block_size=4, blocks=101, max_model_len=40, decode_only=True)
