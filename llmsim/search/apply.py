@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ def load_base(space: Space) -> Base:
     """Reads the cluster file, beside the search's file or under the working directory, and checks every name of `vary`
     against it; InputError says which does not fit."""
     beside = space.path.parent / space.file.cluster
-    path = beside if beside.exists() else Path(space.file.cluster)
+    path = beside if os.path.exists(beside) else Path(space.file.cluster)
     _ = load_cluster(path)
     base = Base(space, path, json.loads(input_files.read_text(path, "utf-8-sig")))
     _keep_paths_apart(base)
@@ -64,7 +65,8 @@ def run_of(base: Base, point: Point) -> Run:
     devices = sum(one.layout.num_devices * one.layout.replicas for _, one in cluster.instances())
     text = json.dumps(_from_anywhere(document, base.path.parent), indent=2) + "\n"
     beside = base.space.path.parent / base.space.file.dataset
-    dataset = str(beside) if "\0" not in str(beside) and len(str(beside)) < 1024 and beside.is_file() else None
+    # os.path says no, and raises nothing, for a text that cannot be a path: one of a generator, or of any length.
+    dataset = str(beside) if os.path.isfile(beside) else None
     options = {"--dataset": dataset or base.space.file.dataset, **base.space.file.options}
     options |= {name: value for name, value in point.items() if name.startswith("--")}
     return Run(text, devices, tuple(word for name, value in options.items() for word in _words(name, value)))
@@ -221,9 +223,9 @@ def _from_anywhere(value: Any, folder: Path) -> Any:
         return {key: _from_anywhere(one, folder) for key, one in value.items()}
     if isinstance(value, list):
         return [_from_anywhere(one, folder) for one in value]
-    if not isinstance(value, str) or "\0" in value or len(value) > 1024 or Path(value).is_absolute():
+    if not isinstance(value, str) or Path(value).is_absolute():
         return value
     for beside in (folder / value, Path(value)):
-        if (beside.suffix in FILES and beside.is_file()) or (beside / "config.json").is_file():
+        if (beside.suffix in FILES and os.path.isfile(beside)) or os.path.isfile(beside / "config.json"):
             return str(beside.resolve())
     return value

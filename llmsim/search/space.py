@@ -106,6 +106,8 @@ def load_space(path: Path) -> Space:
         file = msgspec.convert(_read(path), SearchFile)
     except msgspec.ValidationError as error:
         raise InputError(f"{path}: {str(error).replace('`', '')}; docs/sizing.md has a whole file") from None
+    except UnicodeEncodeError:
+        raise InputError(f"{path}: a key or a text holds one half of a surrogate pair, which is no character") from None
     if not file.vary:
         raise InputError(f"{path}: vary is empty; name what varies, such as replicas: [2, 4, 8]")
     if not (file.minimise or file.maximise):

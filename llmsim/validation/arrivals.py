@@ -10,6 +10,9 @@ from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_NS, Workload
 from llmsim.validation.pairing import matching_rows
 from llmsim.validation.readers import read_recording
+from llmsim.workload.limits import MAX_TIME_NS
+
+NS_PER_S = 10**9
 
 
 def with_recorded_arrivals(workload: Workload, log: Path) -> Workload:
@@ -40,7 +43,12 @@ def with_recorded_arrivals(workload: Workload, log: Path) -> Workload:
             f'{log}: request "{names[row]}" has {given[row]} prompt tokens, but {int(workload.input_tokens[row])} in '
             f"{workload.source}; give the log of this trace"
         )
-    arrival_ns = np.round((recording.arrival_s[chosen] - recording.arrival_s[chosen].min()) * 1e9).astype(np.int64)
+    span_s = float(np.ptp(recording.arrival_s[chosen]))
+    if not span_s * NS_PER_S <= MAX_TIME_NS:
+        raise InputError(
+            f"{log}: its arrivals span {span_s:g} s, but a run can last {MAX_TIME_NS / NS_PER_S:g} s (53 days)"
+        )
+    arrival_ns = np.round((recording.arrival_s[chosen] - recording.arrival_s[chosen].min()) * NS_PER_S).astype(np.int64)
     return _sorted(replace(workload, arrival_ps=arrival_ns * PS_PER_NS, request_id=names), log)
 
 

@@ -10,7 +10,9 @@ from fuzz.targets import bench_result, engine_log, result_csv
 
 from llmsim.config.errors import InputError
 from llmsim.validation import read_recording
+from llmsim.validation.arrivals import with_recorded_arrivals
 from llmsim.validation.means import read_means
+from llmsim.workload.dataset import load_dataset
 
 
 def refused(path: Path, data: bytes) -> str:
@@ -74,3 +76,11 @@ def test_a_published_mean_is_a_number(value: Any, tmp_path: Path) -> None:
     (tmp_path / "m.json").write_text(json.dumps({"mean_ttft_ms": 3.0, "mean_tpot_ms": value}))
     with pytest.raises(InputError, match="mean_tpot_ms is"):
         read_means(tmp_path / "m.json")
+
+
+def test_arrivals_beyond_a_run_are_refused(tmp_path: Path) -> None:
+    lines = engine_log().decode().replace('"arrival_time": 1700000003.5', '"arrival_time": 1800000003.5')
+    (tmp_path / "log").write_text(lines.replace('"queued_ts": 503.0', '"queued_ts": 100000503.0'))
+    workload = load_dataset("synthetic:n=4,rate=1,input=fixed:30,output=fixed:4", known_models=(), granularity=0)
+    with pytest.raises(InputError, match="its arrivals span 1e.08 s, but a run can last"):
+        with_recorded_arrivals(workload, tmp_path / "log")
