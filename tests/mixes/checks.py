@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 
-from llmsim.cli import run_main
+from llmsim.cli import INTERRUPTED, run_main
 from mixes.clusters import Json, draw_cluster, instances_of
 from mixes.options import draw_options
 
@@ -70,6 +70,8 @@ def run(mix: Mix, folder: Path, *more: str) -> Outcome:
     command = ["--cluster-config", str(path), *mix.options, "--run-dir", str(folder / "run"), "--json", *more]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run_main(command)
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
     summary = json.loads(out.getvalue()) if out.getvalue() else {}
     return Outcome(code, err.getvalue().strip(), summary)
 
