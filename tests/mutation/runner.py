@@ -100,7 +100,7 @@ class Runner:
                 if outcome.status == "passed":
                     survived += len(left)
                     break
-                if self._passes_without(outcome.test, mutant, source):
+                if self._passes_without(outcome.test, left, mutant, source):
                     return "killed", f"{outcome.test} {outcome.status}"
                 self._broken.add(outcome.test)
                 left = [test for test in left if test not in self._broken]
@@ -110,21 +110,25 @@ class Runner:
         limit_s = max(LEAST_LIMIT_S, LIMIT_OF_MEASURED * sum(self._reach.cpu_s.get(test, 0.0) for test in tests))
         return self._place.first_failure(tests, limit_s, native, self._place.folder / "cache")
 
-    def _passes_without(self, test: str, mutant: Mutant, source: str) -> bool:
+    def _passes_without(self, test: str, tests: Sequence[str], mutant: Mutant, source: str) -> bool:
         """Whether a test that failed passes without the mutant, here and now; asked once for each test.
 
-        What fails before the first test, as the modules of the tests are imported, is the mutant's doing.
+        Where the modules of the tests cannot be imported, whether all of them pass. Raises RuntimeError if not.
         """
-        if test in self._sound or test not in self._reach.cpu_s:
+        if test in self._sound:
             return True
+        known = test in self._reach.cpu_s
+        asked = [test] if known else tests
         if self._is_cpp:
-            passes = self._first_failure([test], self._original).status == "passed"
+            passes = self._first_failure(asked, self._original).status == "passed"
         else:
             remove(self._place.folder / "cache")
             with self._place.mutated(mutant.path, source):
-                passes = self._first_failure([test], self._original).status == "passed"
-        if passes:
+                passes = self._first_failure(asked, self._original).status == "passed"
+        if known and passes:
             self._sound.add(test)
+        if not known and not passes:
+            raise RuntimeError(f"the {test} fails without a mutant, too: {self._place.folder / 'tests.log'}")
         return passes
 
 
