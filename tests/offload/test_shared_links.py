@@ -152,3 +152,17 @@ def test_the_fabric_is_needed() -> None:
         rng = np.random.default_rng(0)
         a_program = staged(1, 1, lambda size: np.zeros(size + 1, np.int64), rng, 0)
         simulation([a_program], [config], [(0, 8, 2)], None)
+
+
+def test_a_step_that_takes_nothing_still_lasts_a_picosecond() -> None:
+    """So that time goes on where every time of a step is zero."""
+    fabric, [devices], host, _ = network(1)
+    flat = [np.zeros(TOKENS + 1), np.zeros(TOKENS + 1), np.zeros(SEQUENCES + 1)]
+    ops = [operator("qkv", 1, 1, flat[0]), attention_node(1), operator("mlp", 1, 1, flat[1])]
+    ops.append(operator("head", 2, 1, flat[2], _native.Feature.SEQUENCES))
+    weights = _native.WeightStreaming()
+    weights.sources = [_native.CopySource(0, SLOW << 16, host)]
+    config = _native.OffloadConfig()
+    config.weights, config.shared, config.ranks = weights, True, [devices]
+    steps = simulation([program(ops, np.zeros(4), np.zeros(4))], [config], [(0, 8, 5)], fabric).steps()
+    assert (steps["end_ps"] - steps["start_ps"]).tolist() == [1] * 5
