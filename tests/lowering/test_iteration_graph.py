@@ -72,6 +72,19 @@ def test_attention_takes_what_its_pairs_take() -> None:
     assert int(node.attributes["duration_ps"]) == pytest.approx(expected_us * 1e6, abs=1)
 
 
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_ranks_of_a_stage_hand_on_a_share_each(tp: int) -> None:
+    """Hidden states and residual of 64 tokens, to and from the rank of the same number; its peers gather the shares."""
+    found = graph(LLAMA, Parallel(tp=tp, pp=2), Step(64, 4, 0))
+    share = 2 * 64 * 4096 * 2 // tp
+    [send] = [node for node in found.trace(tp - 1) if node.type == "COMM_SEND"]
+    [receive] = [node for node in found.trace(2 * tp - 1) if node.type == "COMM_RECV"]
+    assert (send.attributes["comm_dst"], receive.attributes["comm_src"]) == (2 * tp - 1, tp - 1)
+    assert send.attributes["comm_size"] == receive.attributes["comm_size"] == share
+    gathered = [node for node in found.trace(2 * tp - 1) if node.name == "activations_gather"]
+    assert [node.attributes["comm_size"] for node in gathered] == [share] * (tp > 1)
+
+
 def test_few_tokens_read_few_experts_on_one_rank() -> None:
     """A single token touches eight experts, whether or not its rank has others that take no part."""
     expert = 3 * MOE.hidden_size * MOE.moe_intermediate_size * 2
