@@ -206,7 +206,8 @@ def _numpy_array(path: Path, where: str) -> Floats:
     """The array of a .npy file; InputError where numpy cannot read it, whatever it raises for a damaged header."""
     data = file_bytes(path, "a .npy file")
     try:
-        return _numeric(np.load(io.BytesIO(data), allow_pickle=False), where)
+        with np.errstate(all="ignore"):  # numpy computes with the shape of a damaged header before it refuses it
+            return _numeric(np.load(io.BytesIO(data), allow_pickle=False), where)
     except (ValueError, TypeError, EOFError, SyntaxError, KeyError, IndexError, OverflowError, MemoryError) as error:
         said = " ".join(str(error).split()) or type(error).__name__
     except tokenize.TokenError:

@@ -38,6 +38,9 @@ KNOWN = ("operator", "device", *COUNTS, "confidence", "kind", *LATENCY_UNITS, *E
 ATTENTION = ("prefill", "decode")
 MAX_US = 1e8
 MAX_COUNT = 1 << 40
+LEAST_US = 1e-6
+"""What a shorter latency counts as, where an energy is divided by it."""
+MAX_WATTS = 1e9
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,9 @@ def parse_point(row: Mapping[str, Any], place: str) -> Point:
     if not 0 <= confidence <= 1:
         raise InputError(f"{place}: confidence is {confidence:g}; it must be from 0 to 1")
     energy = _one_of(given, ENERGY_UNITS, place)
+    watts = 0.0 if energy is None else energy / max(latency, LEAST_US)
+    if watts > MAX_WATTS:
+        raise InputError(f"{place}: an energy of {energy:g} uJ in {latency:g} us, {watts:g} W; at most {MAX_WATTS:g} W")
     return Point(operator, str(given.get("device", "")), shape, latency, energy, confidence, kind, place)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from llmsim.config.errors import InputError
 from llmsim.core import Provenance, UInt8
 from llmsim.costs.axes import geometric_axis
-from llmsim.costs.external import ATTENTION, ExternalTable, Point
+from llmsim.costs.external import ATTENTION, LEAST_US, ExternalTable, Point
 from llmsim.costs.external_checks import faster_than_light, feature_of, same_heads, same_matrix, unused_rows
 from llmsim.costs.light import Light, own_light_of
 from llmsim.costs.roofline import RooflineSource
@@ -204,9 +204,9 @@ def _mean_power_uw(points: list[Point]) -> int:
     if any(point.energy_uj is None for point in points):
         return 0
     energy_uj = sum(point.energy_uj or 0.0 for point in points)
-    return round(energy_uj / max(sum(point.latency_us for point in points), 1e-6) * UW_PER_W)
+    return round(energy_uj / max(sum(point.latency_us for point in points), LEAST_US) * UW_PER_W)
 
 
 def _watts(point: Point) -> float:
     """Mean power of a row: microjoules over microseconds. Never 0, which could not be interpolated."""
-    return max((point.energy_uj or 0.0) / max(point.latency_us, 1e-6), 1e-6)
+    return max((point.energy_uj or 0.0) / max(point.latency_us, LEAST_US), 1e-6)

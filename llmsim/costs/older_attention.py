@@ -127,12 +127,21 @@ def _predicted(folder: Path) -> tuple[Points, Points] | None:
         table = read_table(path, text=(), numbers=(first, "kv_cache_size", "prediction"))
         column = table.number
         refuse_duplicates(table, [column[first].tolist(), column["kv_cache_size"].tolist()])
+        _refuse_none(table, first, np.arange(len(table)))
         points.append(
             Points(
                 column[first], column["kv_cache_size"], column["prediction"] / NS_PER_US, Provenance.INTERPOLATED
             )
         )  # fmt: skip
     return points[0], points[1]
+
+
+def _refuse_none(table: Table, name: str, rows: Int64) -> None:
+    """Raises InputError for a row that counts no sequence or no token, whose time says nothing."""
+    empty = rows[table.number[name][rows] < 1]
+    if len(empty):
+        line, value = int(table.line[empty[0]]), table.number[name][empty[0]]
+        raise InputError(f"{table.path}:{line}: {name} is {value:g}; it must be at least 1")
 
 
 def _measured(path: Path, request: CostRequest) -> tuple[Points, Points]:
@@ -147,6 +156,7 @@ def _measured(path: Path, request: CostRequest) -> tuple[Points, Points]:
         rows = np.flatnonzero(mine & (is_prefill == (phase == "prefill")))
         if not len(rows):
             raise InputError(f"{path}: there is no {phase} row (is_prefill {phase == 'prefill'}); profile that phase")
+        _refuse_none(table, first, rows)
         us = column[MEDIAN_NS][rows] / NS_PER_US if in_ns else _us_of_phase(table, rows, phase)
         first_of, second_of = column[first][rows], column["kv_cache_size"][rows]
         if phase == "prefill":

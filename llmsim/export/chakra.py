@@ -4,13 +4,15 @@ A file is a sequence of records, each with its length in front as a varint: Glob
 """
 
 import gzip
+import io
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError
+from llmsim.config.reading import MAX_WHOLE_BYTES, file_bytes, too_large
 
 if TYPE_CHECKING:
     import networkx
@@ -63,13 +65,22 @@ def write_trace(path: Path | str, nodes: Iterable[TraceNode]) -> None:
         raise InputError(f"{path} cannot be written ({error.strerror})") from None
 
 
+def _unpacked(path: Path, packed: bytes) -> bytes:
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
+            data = stream.read(MAX_WHOLE_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read ({error}); expected a Chakra trace") from None
+    if len(data) > MAX_WHOLE_BYTES:
+        raise too_large(path)
+    return data
+
+
 def read_trace(path: Path | str) -> Iterator[TraceNode]:
     """The nodes of a file, plain or gzip, one at a time; InputError when it is damaged."""
-    try:
-        raw = input_files.read_bytes(path)
-        data = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-    except (OSError, EOFError) as error:
-        raise InputError(f"{path} cannot be read ({error}); expected a Chakra trace") from None
+    data = file_bytes(Path(path), "a Chakra trace")
+    if data[:2] == b"\x1f\x8b":
+        data = _unpacked(Path(path), data)
     at = 0
     for number in range(len(data)):
         if at == len(data):

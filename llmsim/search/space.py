@@ -102,12 +102,7 @@ class Space:
 
 def load_space(path: Path) -> Space:
     """Reads and checks a JSON or YAML file; InputError names the file, the field and what would have worked."""
-    try:
-        file = msgspec.convert(_read(path), SearchFile)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {str(error).replace('`', '')}; docs/sizing.md has a whole file") from None
-    except UnicodeEncodeError:
-        raise InputError(f"{path}: a key or a text holds one half of a surrogate pair, which is no character") from None
+    file = _converted(path)
     if not file.vary:
         raise InputError(f"{path}: vary is empty; name what varies, such as replicas: [2, 4, 8]")
     if not (file.minimise or file.maximise):
@@ -131,6 +126,15 @@ def load_space(path: Path) -> Space:
         if bound == Bound():
             raise InputError(f"{path}: require.{name} says nothing; give at_least or at_most")
     return Space(path, file, tuple(_dimension(path, name, given) for name, given in file.vary.items()))
+
+
+def _converted(path: Path) -> SearchFile:
+    try:
+        return msgspec.convert(_read(path), SearchFile)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {str(error).replace('`', '')}; docs/sizing.md has a whole file") from None
+    except UnicodeEncodeError:
+        raise InputError(f"{path}: a key or a text holds one half of a surrogate pair, which is no character") from None
 
 
 def _read(path: Path) -> Any:

@@ -79,8 +79,7 @@ def test_a_published_mean_is_a_number(value: Any, tmp_path: Path) -> None:
 
 
 def test_arrivals_beyond_a_run_are_refused(tmp_path: Path) -> None:
-    lines = engine_log().decode().replace('"arrival_time": 1700000003.5', '"arrival_time": 1800000003.5')
-    (tmp_path / "log").write_text(lines.replace('"queued_ts": 503.0', '"queued_ts": 100000503.0'))
+    (tmp_path / "log").write_text(json.dumps(bench_result() | {"start_times": [0.0, 1.0, 2.0, 1e8]}))
     workload = load_dataset("synthetic:n=4,rate=1,input=fixed:30,output=fixed:4", known_models=(), granularity=0)
-    with pytest.raises(InputError, match="its arrivals span 1e.08 s, but a run can last"):
+    with pytest.raises(InputError, match=r"its arrivals span 1e\+08 s, but a run can last"):
         with_recorded_arrivals(workload, tmp_path / "log")
