@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from llmsim.config import input_files
+from llmsim import _native
 from llmsim.config.errors import InputError
 from llmsim.config.reading import MAX_WHOLE_BYTES, decoded, json_value, too_large
 from llmsim.scheduling.cases import Case, run_case
@@ -132,6 +133,8 @@ def load_recording(path: Path) -> Case:
     except msgspec.ValidationError as error:
         said = str(error).replace("`", '"').replace('"$.', '"')
         raise InputError(f'"{path}" is not a recorded schedule: {said}.') from None
+    except UnicodeEncodeError:
+        raise InputError(f'"{path}" is not a recorded schedule: a text holds half of a surrogate pair.') from None
     _check(path, known)
     return case  # type: ignore[no-any-return]
 
@@ -158,6 +161,8 @@ def replay(path: Path) -> Verdict:
         raise InputError(f'recorded schedule "{path}" has no field {error}.') from None
     except (ValueError, OverflowError) as error:  # how the native scheduler refuses a configuration
         raise InputError(f'recorded schedule "{path}" cannot be run: {error}.') from None
+    except _native.Stalled as error:
+        return Verdict(path, 0, f"the native scheduler stalls: {error}")
     theirs = [_normalise(step) for step in case["steps"]]
     for number, (mine, recorded) in enumerate(zip(ours, theirs, strict=False)):
         for field, value in recorded.items():
