@@ -11,8 +11,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from llmsim.config import input_files
 from llmsim import _native
+from llmsim.config import input_files
 from llmsim.config.errors import InputError
 from llmsim.config.reading import MAX_WHOLE_BYTES, decoded, json_value, too_large
 from llmsim.scheduling.cases import Case, run_case

@@ -4,6 +4,7 @@ aiperf's `text_input` is a whole prompt, `messages` a conversation so far, or wi
 its session: its answers are then part of the prompts behind them. `payload` is the body of a request.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -62,4 +63,9 @@ def _text(message: Any) -> str:
 
 
 def _encoded(value: Any) -> str:
-    return msgspec.json.encode(value).decode() if value else ""
+    if not value:
+        return ""
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which counts as the bytes that it would take
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -265,4 +265,9 @@ def counter(source: Source) -> tuple[Callable[[str], int] | None, str]:
         tokenizer = tokenizers.Tokenizer.from_file(path)
     except Exception as error:  # the package raises bare Exception
         raise InputError(f'tokenizer "{path}" cannot be read ({error}); name a tokenizer.json') from None
-    return lambda text: max(1, len(tokenizer.encode(text, add_special_tokens=False).ids)), f"are those of {path}"
+
+    def count(text: str) -> int:
+        sound = text.encode("utf-8", "replace").decode()  # the package refuses halves of surrogate pairs
+        return max(1, len(tokenizer.encode(sound, add_special_tokens=False).ids))
+
+    return count, f"are those of {path}"
