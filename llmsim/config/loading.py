@@ -3,6 +3,7 @@
 import json
 import re
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,33 @@ def _refuse_lone_surrogates(data: Any, text: str, name: str) -> None:
         found = _LONE_SURROGATE.search(text)
         place = f"{name}:{line_at(text, found.start())}" if found else name
         half = found[0] if found else "an escape"
-        raise InputError(f"{place}: {half} is half of a character; write the whole one") from None
+        field = _field_of_lone_surrogate(data, "")
+        raise InputError(
+            f"{place}: {field} is a text with {half}, half of a character; expected whole characters"
+        ) from None
+
+
+def _field_of_lone_surrogate(value: Any, path: str) -> str:
+    """Path of the first field whose text, or a key of whose object, cannot be encoded; empty if there is none."""
+    if isinstance(value, str):
+        return path if _is_lone(value) else ""
+    entries: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, list):
+        entries = ((f"{path}[{index}]", entry) for index, entry in enumerate(value))
+    elif isinstance(value, dict):
+        if any(_is_lone(key) for key in value):
+            return f"a key of {path or 'the document'}"
+        entries = ((f"{path}.{key}" if path else key, entry) for key, entry in value.items())
+    found = (_field_of_lone_surrogate(entry, below) for below, entry in entries)
+    return next((field for field in found if field), "")
+
+
+def _is_lone(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def test_half_a_character_in_a_cluster_file(half: str, tmp_path: Path, capsys: p
     text = text if half in text else text.replace("{", f'{{"description": "{half}",', 1)
     (tmp_path / "c.json").write_text(text, encoding="utf-8")
     assert run_main([f"--cluster-config={tmp_path / 'c.json'}", LOAD, "--run-dir", str(tmp_path / "out")]) == 2
-    assert "is half of a character; write the whole one" in capsys.readouterr().err
+    assert "half of a character; expected whole characters" in capsys.readouterr().err
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 
