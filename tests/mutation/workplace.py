@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,18 +73,25 @@ class Workplace:
             if done.returncode != 0:
                 raise BuildError(done.stdout + done.stderr)
 
-        if not (self._build / "build.ninja").exists():
-            nanobind = subprocess.run(
-                [sys.executable, "-m", "nanobind", "--cmake_dir"], check=True, capture_output=True, text=True
-            ).stdout.strip()
-            run(
-                "cmake", "-S", str(self.tree), "-B", str(self._build), "-G", "Ninja", "-Wno-dev",
-                "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-D_GLIBCXX_ASSERTIONS",
-                "-DASTRA_OPTIMIZE=-O1", "-DLLMSIM_OPTIMIZE=-O1",
-                f"-DPython_EXECUTABLE={sys.executable}", f"-Dnanobind_DIR={nanobind}", *self._options,
-            )  # fmt: skip
+        self._configure(run)
         run("cmake", "--build", str(self._build), "--parallel", "2", "--target", "_native")
         return hashlib.sha256(self.native.read_bytes()).hexdigest()
+
+    def _configure(self, run: Callable[..., None]) -> None:
+        """Asks CMake for a build folder; anew where the options are others than those of the folder that is there."""
+        asked = [sys.executable, "-m", "nanobind", "--cmake_dir"]
+        nanobind = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+        options = [
+            "-G", "Ninja", "-Wno-dev", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-D_GLIBCXX_ASSERTIONS",
+            "-DASTRA_OPTIMIZE=-O1", "-DLLMSIM_OPTIMIZE=-O1", f"-DPython_EXECUTABLE={sys.executable}",
+            f"-Dnanobind_DIR={nanobind}", *self._options,
+        ]  # fmt: skip
+        stamp = self._build / "options.json"
+        if stamp.exists() and json.loads(stamp.read_text()) == options:
+            return
+        remove(self._build)
+        run("cmake", "-S", str(self.tree), "-B", str(self._build), *options)
+        stamp.write_text(json.dumps(options))
 
     @property
     def native(self) -> Path:

@@ -205,6 +205,19 @@ def test_who_recalls_is_parked_and_others_go_on() -> None:
         assert waited[1::2] == ([moved, 0] if parks else [moved, moved])
 
 
+@pytest.mark.parametrize(("blocks", "waits"), [(55, True), (60, True), (64, False)])
+def test_a_load_leaves_room_for_the_chunks_of_a_prompt_under_way(blocks: int, waits: bool) -> None:
+    """Of 200 tokens in four chunks, which need 50 blocks in the end; the load takes 8 at once and one more to begin."""
+    late = 10**12
+    rows = [(0, 32, 1), (late, 200, 5), (late + 1, 4, 1), (late + 2, 36, 2)]
+    keys = [list(range(1, 9)), [], [], list(range(1, 9))]
+    sim = run(rows, keys=keys, groups=2, parks=True, blocks=blocks, budget=64)
+    r = sim.requests()
+    assert r["group"].tolist() == [0, 1, 0, 1] and r["cached_tokens"][3] == 32
+    assert r["preemptions"].sum() == 0
+    assert bool(r["scheduled_ps"][3] >= r["finish_ps"][1]) is waits
+
+
 def test_a_storage_device_serves_so_many_operations_at_once() -> None:
     """Latency, then the link; the second chunk of a queue of one begins when the first has landed."""
     latency, chunk = 10**10, CHUNK * BYTES * PS_PER_BYTE
