@@ -16,7 +16,7 @@ from mutation.mutant import Mutant
 from mutation.reach import Reach, reach_of_tests
 from mutation.report import line_of, summary_of, write_report
 from mutation.runner import Runner, Verdict
-from mutation.workplace import ROOT
+from mutation.workplace import ROOT, BuildError
 
 ROOTS = ("llmsim/native", "llmsim/lowering", "llmsim/costs", "llmsim/results")
 
@@ -32,12 +32,16 @@ def main() -> int:
     reach = reach_of_tests(given.map, _roots(given))
     verdicts: list[Verdict] = []
     limit = None if given.at or given.again else given.count
-    for verdict in _tested(mutants, reach, given.budget):
-        verdicts.append(verdict)
-        print(line_of(verdict), flush=True)
-        write_report(_report(given), verdicts)
-        if limit is not None and sum(each.counts for each in verdicts) >= limit:
-            break
+    try:
+        for verdict in _tested(mutants, reach, given.budget):
+            verdicts.append(verdict)
+            print(line_of(verdict), flush=True)
+            write_report(_report(given), verdicts)
+            if limit is not None and sum(each.counts for each in verdicts) >= limit:
+                break
+    except (BuildError, RuntimeError) as error:
+        print(f"make mutate: {error}", file=sys.stderr)
+        return 1
     print(summary_of(verdicts))
     return 0
 

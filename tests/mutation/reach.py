@@ -80,7 +80,8 @@ def reach_of_tests(how: str, roots: Sequence[str]) -> Reach:
     if how == "new":
         path.unlink(missing_ok=True)
     files = {name: _hash(ROOT / name) for name in _test_files(roots)}
-    found = [line for line in _lines(path) if how == "kept" or _is_present(json.loads(line), files)]
+    wanted = {} if how == "kept" else files
+    found = [line for line in _lines(path) if _is_present(json.loads(line), wanted)]
     missing = [] if how == "kept" else sorted(set(files) - {json.loads(line)["file"] for line in found})
     for folder in sorted({str(Path(name).parent) for name in missing}):
         below = [name for name in missing if str(Path(name).parent) == folder]
