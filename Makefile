@@ -37,7 +37,7 @@ lint: $(STAMP) $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.h,$(NATIVE))
+	@$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.h,$(NATIVE))
 
 format: $(STAMP) $(TOOLS)
 	$(BIN)/ruff check --fix .

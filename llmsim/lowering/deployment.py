@@ -1,5 +1,6 @@
 """Lowers a deployment: its groups, what they share, and what they do together."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from llmsim import _native
@@ -56,25 +57,12 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     if options.profile_dirs_given and not any(lowered.costs.from_bundle for lowered in done.values()):
         reason = next(iter(done.values())).costs.notes[:1]
         raise InputError(f"--profile-dir: none of the folders serves any group of the cluster ({' '.join(reason)})")
-    notes = dict.fromkeys(
-        note
-        for lowered in done.values()
-        for note in (
-            *(*lowered.model.notes, *lowered.ledger.notes, *lowered.costs.notes),
-            *(lowered.offload.notes if lowered.offload is not None else ()),
-            *(lowered.draft.notes if lowered.draft is not None else ()),
-        )
-    )
-    notes |= dict.fromkeys(note for lowered in done.values() for note in lowered.network_notes)
     schedulers = dict.fromkeys(one.engine.scheduler for one in groups)
     changes = (
         *(NOT_VALIDATED[name] for name in schedulers if name in NOT_VALIDATED),
         *adjustment_notes(options.calibration, options.disabled_terms),
     )
-    notes |= dict.fromkeys(evicted_notes(deployment))
-    for group, lowered in zip(deployment.groups, groups, strict=True):
-        notes |= dict.fromkeys(spread_notes(group, lowered.model, lowered.layout))
-    notes |= dict.fromkeys(server_notes(deployment, groups))
+    notes = _notes(deployment, groups, done.values())
     account = accounting(deployment, groups, options.disabled_terms)
     waves = lockstep_waves(deployment, [(lowered.model, lowered.expanded) for lowered in groups])
     for index in (index for wave in waves for index in wave.groups):
@@ -91,6 +79,23 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
         tuple(groups), models, account, network, handovers, (*changes, *notes, *account.notes, *how), waves, shared,
         overheads.output_ps if (overheads := overheads_of(options.cost_plugin)) is not None else 0,
     )  # fmt: skip
+
+
+def _notes(deployment: Deployment, groups: Sequence[LoweredGroup], kinds: Iterable[LoweredGroup]) -> tuple[str, ...]:
+    """Notes about the groups, each once; `kinds` holds one of several groups that are lowered alike."""
+    kinds = list(kinds)
+    notes: list[str] = []
+    for lowered in kinds:
+        notes += [*lowered.model.notes, *lowered.ledger.notes, *lowered.costs.notes]
+        notes += lowered.offload.notes if lowered.offload is not None else ()
+        notes += lowered.draft.notes if lowered.draft is not None else ()
+    for lowered in kinds:
+        notes += lowered.network_notes
+    notes += evicted_notes(deployment)
+    for group, lowered in zip(deployment.groups, groups, strict=True):
+        notes += spread_notes(group, lowered.model, lowered.layout)
+    notes += server_notes(deployment, groups)
+    return tuple(dict.fromkeys(notes))
 
 
 def _meeting(
