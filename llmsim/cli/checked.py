@@ -10,6 +10,7 @@ from llmsim.cli.command_line import CommandLine
 from llmsim.cli.seconds import horizon_ps, interval_ps
 from llmsim.config import EngineOverrides, input_files
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.scheduler_rules import SCHEDULERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -309,7 +310,7 @@ def _policies(engine: dict[str, Any], given: CommandLine) -> "PolicySpecs | None
     """The policies that are classes or limits; a scheduler that is a class is taken out of the engine's options."""
     queue_order, victim = given.queue_order, given.preemption_victim
     eviction, admission = given.cache_eviction, given.admission
-    scheduler = engine["scheduler"] if ":" in (engine["scheduler"] or "") else None
+    scheduler = _scheduler_class(engine["scheduler"])
     if (queue_order, victim, eviction, admission, scheduler) == (None,) * 5:
         return None
     from llmsim.scheduling.policies import parse_policies
@@ -328,6 +329,15 @@ def _policies(engine: dict[str, Any], given: CommandLine) -> "PolicySpecs | None
     return parse_policies(
         queue_order=queue_order, victim=victim, eviction=eviction, admission=admission, scheduler=scheduler
     )
+
+
+def _scheduler_class(name: str | None) -> str | None:
+    """The scheduler where it is a plug-in: `module:Class`, or a name that an installed package offers."""
+    if name is None or name in SCHEDULERS:
+        return None
+    from llmsim.config.plugins import entry_points
+
+    return name if ":" in name or name in entry_points("llmsim.schedulers") else None
 
 
 def _log_level(name: str) -> str:

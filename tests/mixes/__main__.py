@@ -29,6 +29,8 @@ def main() -> int:
                 found = check(seed, Path(folder))
                 refused += found is None
                 doubled += [] if found is None else [found]
+                if found is not None and found.ratio > 1:
+                    print(f"seed {seed}: {found.ratio:.4f} times the makespan with twice the bandwidth", flush=True)
             except Exception as error:
                 broken += 1
                 print(f"seed {seed}: {error if isinstance(error, Broken) else repr(error)}", flush=True)
