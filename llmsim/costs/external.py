@@ -186,6 +186,12 @@ def _json_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
 
 
 def _parquet_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
+    for index, row in enumerate(parquet_table(path).to_pylist()):
+        yield f"{path}: row {index}", row
+
+
+def parquet_table(path: Path) -> Any:
+    """A pyarrow.Table whose values can be converted. Raises InputError where the file cannot be read as Parquet."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -193,8 +199,7 @@ def _parquet_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
     try:
         table = parquet.read_table(io.BytesIO(data))
         table.validate(full=True)  # a damaged table would end the process where its values are taken
-        rows = table.to_pylist()
+        table.to_pylist()  # texts that are not UTF-8 are found only here
     except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise InputError(f"{path}: not Parquet ({' '.join(str(error).split())})") from None
-    for index, row in enumerate(rows):
-        yield f"{path}: row {index}", row
+    return table

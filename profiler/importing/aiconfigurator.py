@@ -60,17 +60,17 @@ def _gemm(table: SourceTable, target: Target, report: Report, rows: BundleRows, 
         if op.kind == "gemm":
             shapes.setdefault((op.gemm_n, op.gemm_k), []).append(op)
     wanted, dtypes = _dtypes(target), table.text("gemm_dtype")
-    m, n, k, latency = (table.numbers(name) for name in ("m", "n", "k", "latency"))
     for row in range(len(table.rows)):
-        users = shapes.get((int(n[row]), int(k[row])), [])
+        users = shapes.get((table.count("n", row), table.count("k", row)), [])
         if not users:
             report.skip(table.path.name, "a GEMM that the model does not have")
         elif dtypes[row] not in wanted:
             report.skip(table.path.name, f"gemm_dtype is not {wanted[0]}")
         else:
+            count, us = table.count("m", row), table.time("latency", row) * US_PER_MS
             for op in users:
                 name = "dense" if op.feature == "tokens" else "per_sequence"
-                rows.add(name, op.name, int(m[row]), latency[row] * US_PER_MS)
+                rows.add(name, op.name, count, us)
                 report.took(table.path.name, f"{name}.csv {op.name}", 1)
 
 
@@ -80,7 +80,7 @@ def _attention(
     """`isl` new tokens on `step` cached ones (context), or one token on isl + step - 1 (generation)."""
     shape = {"num_heads": op.heads, "num_key_value_heads": op.kv_heads, "head_dim": op.head_dim}
     columns = {name: table.numbers(name) for name in shape if name in table.header}
-    batch, isl, step, latency = (table.numbers(name) for name in ("batch_size", "isl", "step", "latency"))
+    batch = table.numbers("batch_size")
     window, names = table.numbers("window_size"), table.text("op_name")
     cache = table.text("kv_cache_dtype")
     context = "context" in (names[0] if names and names[0] else table.path.name)
@@ -96,11 +96,13 @@ def _attention(
         elif context and batch[row] > 1:
             report.skip(file, "prefills of several sequences: one at a time is what the bundle holds")
         elif context:
-            prefills.setdefault((int(isl[row]), int(step[row])), []).append(latency[row] * US_PER_MS)
+            point = (table.count("isl", row, 1), table.count("step", row))
+            prefills.setdefault(point, []).append(table.time("latency", row) * US_PER_MS)
             report.took(file, "attention.csv prefill", 1)
         else:
-            cached = int(isl[row]) + int(step[row]) - 1
-            decodes.setdefault((int(batch[row]), cached), []).append(latency[row] * US_PER_MS)
+            cached = table.count("isl", row, 1) + table.count("step", row) - 1
+            point = (table.count("batch_size", row, 1), cached)
+            decodes.setdefault(point, []).append(table.time("latency", row) * US_PER_MS)
             report.took(file, "attention.csv decode", 1)
 
 
@@ -112,7 +114,6 @@ def _experts(table: SourceTable, target: Target, report: Report, rows: BundleRow
              "moe_ep_size": 1}  # fmt: skip
     columns = {name: table.numbers(name) for name in shape}
     dtypes, spread = table.text("moe_dtype"), table.text("distribution")
-    tokens, latency = table.numbers("num_tokens"), table.numbers("latency")
     for row in range(len(table.rows)):
         other = [name for name, column in columns.items() if column[row] != shape[name]]
         if other:
@@ -122,7 +123,7 @@ def _experts(table: SourceTable, target: Target, report: Report, rows: BundleRow
         elif spread[row] not in ("", "balanced"):
             report.skip(table.path.name, "experts are not evenly loaded")
         else:
-            count = int(tokens[row])
+            count = table.count("num_tokens", row, 1)
             active = min(model.num_experts, count * model.num_experts_per_tok)
-            rows.moe.setdefault((count, active), []).append(latency[row] * US_PER_MS)
+            rows.moe.setdefault((count, active), []).append(table.time("latency", row) * US_PER_MS)
             report.took(table.path.name, "moe.csv", 1)

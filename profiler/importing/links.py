@@ -26,7 +26,7 @@ def note_links(table: SourceTable, ranks: str, size: str, us: Sequence[float], r
         elif math.isnan(time_us) or not time_us or counts[row] < 2:
             report.skip(table.path.name, "no time, or a single rank")
         else:
-            groups.setdefault(int(counts[row]), []).append((sizes[row], time_us))
+            groups.setdefault(table.count(ranks, row), []).append((sizes[row], time_us))
     for count, points in sorted(groups.items()):
         report.took(table.path.name, "a note about links", len(points))
         report.note(f"{table.path.name}: {fitted(count, points)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,11 +40,9 @@ def read_bundle(tables: Sequence[SourceTable], target: Target, report: Report) -
             _attention(table, rows)
         else:
             rows.moe_degree = degree or target.tp
-            tokens, active, us = (table.numbers(name) for name in ("tokens", "activated_experts", "time_us"))
             for row in range(len(table.rows)):
-                rows.moe.setdefault((_whole(table, row, tokens[row]), _whole(table, row, active[row])), []).append(
-                    us[row]
-                )
+                point = (table.count("tokens", row), table.count("activated_experts", row))
+                rows.moe.setdefault(point, []).append(table.time("time_us", row))
         report.took(table.path.name, f"{what}.csv", len(table.rows))
     return rows
 
@@ -55,30 +52,19 @@ def _degree(path: Path) -> int | None:
     return int(name[2:]) if name.startswith("tp") and name[2:].isdecimal() else None
 
 
-def _whole(table: SourceTable, row: int, value: float) -> int:
-    if math.isnan(value) or value != int(value):
-        raise InputError(f"{table.place(row)}: a count is {value}; it must be a whole number")
-    return int(value)
-
-
 def _count_rows(table: SourceTable, what: str, count: str, rows: BundleRows) -> None:
-    counts, us = table.numbers(count), table.numbers("time_us")
     for row, layer in enumerate(table.text("layer")):
-        if math.isnan(us[row]):
-            raise InputError(f"{table.place(row)}: time_us is blank; remove the row or measure it")
-        rows.add(what, layer, _whole(table, row, counts[row]), us[row])
+        rows.add(what, layer, table.count(count, row), table.time("time_us", row))
 
 
 def _attention(table: SourceTable, rows: BundleRows) -> None:
-    axes = [table.numbers(name) for name in ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")]
-    us = table.numbers("time_us")
     for row in range(len(table.rows)):
-        a, b, c, d = (_whole(table, row, axis[row]) for axis in axes)
-        if (a, b, c, d) in rows.attention:
-            raise InputError(f"{table.place(row)}: the point {(a, b, c, d)} is there twice; keep one")
-        if math.isnan(us[row]):
-            raise InputError(f"{table.place(row)}: time_us is blank; remove the row or measure it")
-        rows.attention[a, b, c, d] = us[row]
+        chunk, cached = table.count("prefill_chunk", row), table.count("kv_prefill", row)
+        decodes, kv = table.count("n_decode", row), table.count("kv_decode", row)
+        point = (chunk, cached, decodes, kv)
+        if point in rows.attention:
+            raise InputError(f"{table.place(row)}: the point {point} is there twice; keep one")
+        rows.attention[point] = table.time("time_us", row)
 
 
 def read_older(tables: Sequence[SourceTable], target: Target, report: Report) -> BundleRows:

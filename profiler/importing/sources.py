@@ -8,11 +8,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from llmsim.config.errors import InputError
-from llmsim.costs.external import LATENCY_UNITS
+from llmsim.costs.external import LATENCY_UNITS, parquet_table
 
+MAX_COUNT = (1 << 31) - 1
+"""Largest number of tokens or sequences in a cell."""
 LFS_MARK = b"version https://git-lfs"
 MAX_TABLES, MAX_ENTRIES = 500, 20_000
 """Below one folder. A device's tables are tens, those of all models and engines of a silicon database's device 170."""
@@ -50,6 +51,25 @@ class SourceTable:
     def numbers(self, name: str) -> list[float]:
         """A column as numbers; NaN where a cell is blank or there is no such column; InputError with its place."""
         return [self._number(row, name, cell) for row, cell in enumerate(self.text(name))]
+
+    def count(self, name: str, row: int, least: int = 0) -> int:
+        """A cell as a whole number; InputError with its place for a blank, a fraction, or what is out of range."""
+        cell = self._cell(name, row)
+        value = self._number(row, name, cell)
+        if not (least <= value <= MAX_COUNT and value == int(value)):
+            shown = cell or "blank"
+            raise InputError(f"{self.place(row)}: {name} is {shown}; it must be a whole number, {least} to {MAX_COUNT}")
+        return int(value)
+
+    def time(self, name: str, row: int) -> float:
+        """A cell as a duration; InputError with its place where there is none."""
+        value = self._number(row, name, self._cell(name, row))
+        if math.isnan(value):
+            raise InputError(f"{self.place(row)}: {name} is blank; remove the row or measure it")
+        return value
+
+    def _cell(self, name: str, row: int) -> str:
+        return self.rows[row][self.header.index(name)].strip() if name in self.header else ""
 
     def _number(self, row: int, name: str, cell: str) -> float:
         if not cell:
@@ -149,8 +169,6 @@ def open_table(path: Path) -> SourceTable:
 
 
 def _parquet(path: Path) -> SourceTable:
-    import pyarrow.parquet as pq
-
-    table: Any = pq.read_table(path)
+    table = parquet_table(path)
     columns = [["" if value is None else str(value) for value in column.to_pylist()] for column in table.columns]
     return SourceTable(path, tuple(table.schema.names), [list(row) for row in zip(*columns, strict=True)], 1)

@@ -98,7 +98,7 @@ def _add(
 ) -> None:  # fmt: skip
     good = [row for row in kept if not math.isnan(float(times[row])) and not math.isnan(tokens[row])]
     for row in good:
-        rows.add("dense", layer, int(tokens[row]), float(times[row]))
+        rows.add("dense", layer, table.count("num_tokens", row), float(times[row]))
     if good:
         report.took(table.path.name, f"dense.csv {layer}", len(good))
     report.skip(table.path.name, f"no time for {layer}", len(kept) - len(good))
@@ -111,7 +111,7 @@ def _attention(
     model, file = target.model, table.path.name
     shape = {"n_q_head": model.num_attention_heads, "n_kv_head": model.num_key_value_heads, "n_embd": model.hidden_size}
     kept = _kept(table, target, report, shape)
-    batch, chunk, cache = (table.numbers(name) for name in ("batch_size", "prefill_chunk_size", "kv_cache_size"))
+    batch = table.numbers("batch_size")
     phase = [cell.lower() in ("true", "1") for cell in table.text("is_prefill")]
     mixed = [cell.lower() in ("true", "1", "1.0") for cell in table.text("is_true_mixed_batch")]
     around = np.sum([np.nan_to_num(np.array(_time(table, part))) for part in ATTENTION_PARTS], axis=0)
@@ -125,10 +125,12 @@ def _attention(
         elif phase[row] and batch[row] > 1:
             report.skip(file, "prefills of several sequences: one at a time is what the bundle holds")
         elif phase[row]:
-            prefills.setdefault((int(chunk[row]), int(cache[row])), []).append(us)
+            point = (table.count("prefill_chunk_size", row, 1), table.count("kv_cache_size", row))
+            prefills.setdefault(point, []).append(us)
             report.took(file, "attention.csv prefill", 1)
         else:
-            decodes.setdefault((int(batch[row]), int(cache[row])), []).append(us)
+            point = (table.count("batch_size", row, 1), table.count("kv_cache_size", row))
+            decodes.setdefault(point, []).append(us)
             report.took(file, "attention.csv decode", 1)
 
 
@@ -139,7 +141,7 @@ def _experts(table: SourceTable, target: Target, report: Report, rows: BundleRow
              "hidden_dim": model.hidden_size, "expert_hidden_dim": model.moe_intermediate_size,
              "expert_parallel_size": 1, "num_tensor_parallel_workers": 1}  # fmt: skip
     kept = _kept(table, target, report, shape)
-    tokens, used = table.numbers("num_tokens"), table.numbers("expert_utilization")
+    used = table.numbers("expert_utilization")
     parts = [np.array(_time(table, part)) for part in EXPERT_PARTS if f"time_stats.{part}.median" in table.header]
     gate = np.array(_time(table, "moe_gating_linear"))
     for row in kept:
@@ -148,7 +150,8 @@ def _experts(table: SourceTable, target: Target, report: Report, rows: BundleRow
         if math.isnan(us) or active < 1:
             report.skip(table.path.name, "no time of every part, or no expert_utilization")
             continue
-        rows.moe.setdefault((int(tokens[row]), active), []).append(us)
+        tokens = table.count("num_tokens", row, 1)
+        rows.moe.setdefault((tokens, active), []).append(us)
         report.took(table.path.name, "moe.csv", 1)
         if not math.isnan(gate[row]):
-            rows.add("dense", "moe_gate", int(tokens[row]), float(gate[row]))
+            rows.add("dense", "moe_gate", tokens, float(gate[row]))

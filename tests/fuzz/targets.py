@@ -669,6 +669,112 @@ def _space(folder: Path, data: bytes) -> object:
     return run_of(base, point)
 
 
+def _journal_lines(folder: Path) -> list[bytes]:
+    """A journal with two answers, written by the search itself, its head first."""
+    from llmsim.config.code_identity import code_hash
+    from llmsim.config.input_files import fingerprint
+    from llmsim.search.apply import run_of
+    from llmsim.search.journal import Answer, Journal, Trial, run_key
+
+    base, points = _searched(folder)
+    journal = Journal(folder / "journal.jsonl", base)
+    for point, state in zip(points, ("feasible", "infeasible"), strict=True):
+        trial = Trial(point, state, "it does not fit" if state == "infeasible" else "", {"devices": 1.5}, "trial-0")
+        files = (fingerprint(str(folder / "c.json")), fingerprint(str(folder / "absent.json")))
+        journal.add(Answer(trial, run_key(run_of(base, point)), code_hash(), files))
+    return (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+
+
+def _searched(folder: Path) -> tuple[Any, list[Any]]:
+    """What is searched, and two of its points."""
+    from llmsim.search.apply import load_base
+    from llmsim.search.space import load_space
+
+    written(folder, "c.json", (ROOT / "cluster_config" / "h100_llama31_8b.json").read_bytes())
+    base = load_base(load_space(written(folder, "space.yaml", YAML)))
+    first = {one.name: one.values[0] if one.values else one.low for one in base.space.dimensions}
+    return base, [first, {**first, "replicas": 2}]
+
+
+@cache
+def _journals() -> Sequence[bytes]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        return [b"".join(_journal_lines(Path(folder))[1:])]
+
+
+@target("search.journal", _journals, slow=True)
+def _journal(folder: Path, data: bytes) -> object:
+    """Behind a sound head; what is damaged there is no answer, so that no input of this target is refused."""
+    from llmsim.search.apply import run_of
+    from llmsim.search.journal import Journal
+
+    base, points = _searched(folder)
+    path = folder / "journal.jsonl"
+    path.unlink(missing_ok=True)
+    Journal(path, base)
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0] + data)
+    trials = [Journal(path, base).answer(point, run_of(base, point)) for point in points]
+    again = [Journal(path, base).answer(point, run_of(base, point)) for point in points]
+    assert again == trials, "what was read is written and read again"
+    return trials
+
+
+# -------------------- imports of the profiler
+
+
+def _imported_folders() -> dict[str, Callable[[Path], object]]:
+    """Format of an import -> what writes its folder."""
+    from tests.costs.builders import write_bundle
+    from tests.costs.test_older_bundle import write_older
+    from tests.profiler.test_importers import write_aiconfigurator, write_vidur
+
+    def made(folder: Path) -> Path:
+        folder.mkdir(parents=True)
+        return folder
+
+    return {
+        "vidur": lambda folder: write_vidur(made(folder)), "llmservingsim": write_bundle, "older": write_older,
+        "aiconfigurator": lambda folder: write_aiconfigurator(folder, parquet=False),
+        "aiconfigurator_parquet": lambda folder: write_aiconfigurator(folder, parquet=True),
+    }  # fmt: skip
+
+
+@cache
+def _imported_tables(format_name: str) -> dict[str, bytes]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root) / "tables"
+        _imported_folders()[format_name](folder)
+        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def _import_target(format_name: str) -> None:
+    def samples() -> Sequence[bytes]:
+        return [name.encode() + b"\0" + data for name, data in _imported_tables(format_name).items()]
+
+    def damage(rng: random.Random, data: bytes) -> bytes:
+        name, _, content = data.partition(b"\0")
+        return name + b"\0" + mutated(rng, content)
+
+    @target(f"import.{format_name}", samples, damage=damage, slow=True)
+    def read(folder: Path, data: bytes) -> object:
+        from tests.costs.builders import LLAMA
+
+        name, _, content = data.partition(b"\0")
+        for other, sound in _imported_tables(format_name).items():
+            written(folder / "tables", other, content if other == name.decode() else sound)
+        words = ("--model", LLAMA, "--hardware", "Card", "--tp", "1", "--out-root", str(folder / "out"))
+        return profiler_command("import", str(folder / "tables"), *words)
+
+
+for _name in ("vidur", "llmservingsim", "older", "aiconfigurator", "aiconfigurator_parquet"):
+    _import_target(_name)
+
+
 # -------------------- costs
 
 
@@ -893,6 +999,18 @@ def command(*words: str) -> object:
     """Runs a command of `llmsim`; raises Refused where it exits with 2 or 3, and what was no error of the user."""
     from llmsim.cli import main
 
+    return ended(main, words)
+
+
+def profiler_command(*words: str) -> object:
+    """The same of `python -m profiler`."""
+    from profiler.cli import main
+
+    return ended(main, words)
+
+
+def ended(main: Callable[[Sequence[str]], int], words: Sequence[str]) -> None:
+    """Calls a program; raises Refused as `command`, and AssertionError for output that no program may have."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         code = main(list(words))
@@ -906,4 +1024,3 @@ def command(*words: str) -> object:
     assert not bad, f"control characters {bad} reach the terminal"
     if "--json" in words:
         json.loads(out.getvalue())
-    return None
