@@ -7,6 +7,7 @@ import json
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, get_args
 
 import pyarrow.parquet as parquet
 
@@ -18,6 +19,8 @@ REFUSED = (2, 3)
 """Exit codes of bad input and of what cannot run."""
 TIMES = ("_ps", "_aj", "_j", "_w")
 """Endings of columns that may differ between two runs of one schedule."""
+WORK = ("completed", "cancelled", "refused", "rejected", "unfinished", "total_output_tokens")
+"""Figures of a summary that say what was done, not when."""
 EXACT_REQUESTS = 7
 """Requests of a trace that is also run expanded: every rank's nodes take their time."""
 
@@ -53,11 +56,17 @@ class Outcome:
         return {key: value for key, value in self.summary.items() if key != "notes"}
 
 
+Change = Literal["none", "work", "routing", "batching"]
+"""What twice the bandwidth changed first: nothing of the schedule; which requests end within the horizon or before
+their clients leave; which group serves a request; or which requests share a step."""
+CHANGES = get_args(Change)
+
+
 @dataclass(frozen=True)
 class Doubled:
     """One mix before and after its bandwidths were doubled."""
 
-    fixed_schedule: bool
+    change: Change
     ratio: float
     """Makespan with twice the bandwidth over the makespan without."""
 
@@ -121,16 +130,22 @@ def check_doubled(mix: Mix, first: Outcome, folder: Path) -> Doubled | None:
 
     Raises Broken where the schedule is the same and the run takes longer.
     """
-    steps = folder / "run" / "steps.parquet"
-    before = _schedule(steps)
+    steps, requests = folder / "run" / "steps.parquet", folder / "run" / "requests.parquet"
+    before, served_before = _schedule(steps), _served(requests)
     after = run(Mix(doubled(mix.document), mix.options), folder)
     if after.code != 0 or not first.summary["duration"] or not after.summary["duration"]:
         return None
     ratio = after.summary["duration"] / first.summary["duration"]
-    fixed = _schedule(steps) == before
-    if fixed and ratio > 1:
+    change: Change = "batching"
+    if _schedule(steps) == before:
+        change = "none"
+    elif any(first.summary[key] != after.summary[key] for key in WORK):
+        change = "work"
+    elif _served(requests) != served_before:
+        change = "routing"
+    if change == "none" and ratio > 1:
         raise Broken(f"with the same schedule, twice the bandwidth takes {ratio:.9f} times as long")
-    return Doubled(fixed, ratio)
+    return Doubled(change, ratio)
 
 
 def doubled(document: Json) -> Json:
@@ -167,6 +182,13 @@ def _schedule(path: Path) -> dict[str, list[object]]:
     """Every column of the steps that says what ran, without those that say how long or at what energy."""
     table = parquet.read_table(path)
     return {name: table.column(name).to_pylist() for name in table.column_names if not name.endswith(TIMES)}
+
+
+def _served(path: Path) -> list[object]:
+    """The groups that served each request."""
+    table = parquet.read_table(path)
+    names = [name for name in ("group", "prefill_group") if name in table.column_names]
+    return [table.column(name).to_pylist() for name in names]
 
 
 def _differing(before: Json, after: Json) -> list[str]:

@@ -281,7 +281,7 @@ def test_older_experts_go_to_tp1_whole(tmp_path: Path) -> None:
         ("a.csv", "", "the file is empty"),
         ("a.csv", "x,y\n1,2\n", r"a\.csv:1: the columns x, y are of no known table"),
         ("a.csv", "layer,tokens,time_us\nq,1\n", r"a\.csv:2: the row has 2 fields"),
-        ("tp1/a.csv", "layer,tokens,time_us\nq,1.5,3\n", r"a\.csv:2: a count is 1\.5"),
+        ("tp1/a.csv", "layer,tokens,time_us\nq,1.5,3\n", r"a\.csv:2: tokens is 1\.5"),
         ("tp1/a.csv", "layer,tokens,time_us\nq,1,-3\n", r"a\.csv:2: time_us is -3"),
         ("tp1/a.csv", "layer,tokens,time_us\nq,1,\n", r"a\.csv:2: time_us is blank"),
         ("tp1/a.csv", "layer,tokens,time_us\nq,1,3\n", "no attention rows"),
