@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from llmsim.config import EngineOverrides, parse_cluster, resolve
-from llmsim.costs.expert_routing import parse_expert_routing
+from llmsim.costs.experts.routing import parse_expert_routing
 from llmsim.lowering import LoweredDeployment, LoweringOptions, lower
 from llmsim.simulate import SimulationOptions, native_simulation
 from llmsim.workload import load_dataset

@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from llmsim.cli.arguments import OneSentenceParser
-from llmsim.cli.prepare import checked_options, trial
+from llmsim.cli.run.prepare import checked_options, trial
 from llmsim.config.errors import LlmsimError
 from llmsim.validation import read_recording
-from llmsim.validation.ablation import Row, ablate, ablation_json, ablation_markdown
-from llmsim.validation.recording import Recording, recording_of
+from llmsim.validation.fit.ablation import Row, ablate, ablation_json, ablation_markdown
+from llmsim.validation.logs.recording import Recording, recording_of
 
 
 def run(

@@ -21,14 +21,15 @@ from drain import drain_markdown, read_drain, step_price
 from targets import reach, targets_markdown
 
 from llmsim.cli.arguments import OneSentenceParser
-from llmsim.cli.checked import RunOptions
-from llmsim.cli.prepare import checked_options, trial
+from llmsim.cli.run.prepare import checked_options, trial
+from llmsim.cli.run.run_options import RunOptions
 from llmsim.config.errors import LlmsimError
-from llmsim.validation import Comparison, compare, read_recording
-from llmsim.validation.ablation import ablate, ablation_markdown
-from llmsim.validation.calibrate import calibrate
-from llmsim.validation.calibration_table import calibration_markdown
-from llmsim.validation.recording import Recording, recording_of
+from llmsim.validation import Comparison, read_recording
+from llmsim.validation.compare.compare import compare
+from llmsim.validation.fit.ablation import ablate, ablation_markdown
+from llmsim.validation.fit.calibrate import calibrate
+from llmsim.validation.logs.recording import Recording, recording_of
+from llmsim.validation.report.calibration_table import calibration_markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
@@ -147,7 +148,7 @@ def half_split(folder: Path) -> str:
 
 def scheduler(folder: Path) -> str:
     """Section 8: recorded schedules, step by step."""
-    from llmsim.scheduling.recorded import find_recordings, replay
+    from llmsim.scheduling.conformance.recorded import find_recordings, replay
 
     verdicts = [replay(path) for path in find_recordings([needed(folder, "vllm_oracle")])]
     identical, steps = sum(one.identical for one in verdicts), sum(one.steps for one in verdicts)

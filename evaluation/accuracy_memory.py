@@ -10,9 +10,9 @@ from figures import figure_5, figure_6, figure_7
 from figures.report import table
 from figures.runs import Workspace
 
-from llmsim.config.engine_profile import load_profile
+from llmsim.config.engine.profile import load_profile
 from llmsim.model import Layout, load_model, memory_ledger, resolve_dtypes
-from llmsim.model.memory import MemoryLedger
+from llmsim.model.memory.ledger import MemoryLedger
 
 GIB = 2**30
 A6000_BYTES = round(47.53 * GIB)

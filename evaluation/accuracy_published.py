@@ -8,12 +8,12 @@ from pathlib import Path
 
 from accuracy_data import needed
 
-from llmsim.cli.checked import RunOptions
-from llmsim.cli.prepare import checked_options, trial
+from llmsim.cli.run.prepare import checked_options, trial
+from llmsim.cli.run.run_options import RunOptions
 from llmsim.config.errors import InfeasibleError, NotYetError
-from llmsim.lowering.calibration import calibration_of
-from llmsim.validation.means import Means, MeansComparison, calibrate_means, compare_means
-from llmsim.validation.recording import Recording, recording_of
+from llmsim.lowering.adjust.calibration import calibration_of
+from llmsim.validation.fit.means import Means, MeansComparison, calibrate_means, compare_means
+from llmsim.validation.logs.recording import Recording, recording_of
 
 TRACES = "artifact/dataset/sharegpt_req300_rate10_{}.jsonl"
 """By the tokenizer: Mixtral's is of the kind of Phi-mini-MoE's (32,000 entries), which has a trace of its own."""

@@ -20,10 +20,10 @@ from statistics import median
 import estimator
 
 from llmsim.config.errors import InputError
-from llmsim.costs.database import find_database
-from llmsim.costs.light import light_of
-from llmsim.costs.silicon_attention import find_rows
-from llmsim.costs.silicon_grid import cold_line, decode_times
+from llmsim.costs.hardware_limits import light_of
+from llmsim.costs.sources.silicon.attention import find_rows
+from llmsim.costs.sources.silicon.attention_grid import cold_line, decode_times
+from llmsim.costs.sources.silicon.database import find_database
 from llmsim.model import load_hardware, load_model
 
 FEW_BLOCKS = 32

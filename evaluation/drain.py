@@ -16,8 +16,8 @@ from pathlib import Path
 from statistics import median
 
 from llmsim.cli.arguments import OneSentenceParser
-from llmsim.cli.checked import RunOptions
-from llmsim.cli.prepare import checked_options, prepare
+from llmsim.cli.run.prepare import checked_options, prepare
+from llmsim.cli.run.run_options import RunOptions
 from llmsim.config.errors import InputError, LlmsimError
 from llmsim.costs.explain import decode_us
 from llmsim.costs.source import SKEW_FRACTION_BITS

@@ -6,7 +6,8 @@ Decodes of equal lengths and single prompts, so that neither side's terms for un
 the steps as they are priced in a run, and the same with the differences that are known and named taken away:
 
 - kernels that only move data: the estimator charges 3 us plus the bytes at 0.8 of the memory's rate, for two norms and
-  an activation per layer; ours work in the last-level cache (llmsim/costs/streaming.py). The column takes its formula.
+  an activation per layer; ours work in the last-level cache
+  (llmsim/costs/sources/silicon/memory_bound.py). The column takes its formula.
 - kernels that the estimator does not count: writing the KV cache, choosing experts, rotation, norms of queries and
   keys, the gather of the logits, the sampler, the last norm. The column leaves them out.
 - to its measured prompt attention the estimator adds 13.2 us per layer, three times as much where queries and keys have
@@ -24,9 +25,9 @@ from pathlib import Path
 
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.costs import CompiledCosts, CostRequest, compile_costs
-from llmsim.costs.database import find_database
-from llmsim.costs.expert_routing import parse_expert_routing
+from llmsim.costs.experts.routing import parse_expert_routing
 from llmsim.costs.explain import decode_us, prefill_us
+from llmsim.costs.sources.silicon.database import find_database
 from llmsim.model import Layout, load_hardware, load_model, operators, resolve_dtypes
 
 MODELS = {

@@ -29,13 +29,13 @@ from numpy.typing import NDArray
 
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.costs import CostRequest
-from llmsim.costs.database import Database, find_database, read_columns
-from llmsim.costs.light import Light, light_of
-from llmsim.costs.roofline import ATTENTION_LAUNCH_US, GEMM_EFFICIENCY, LAUNCH_US, MEMORY_EFFICIENCY
-from llmsim.costs.silicon_attention import COLUMNS as ATTENTION
-from llmsim.costs.silicon_gemm import GemmTable, load_gemm
-from llmsim.costs.silicon_moe import COLUMNS as EXPERTS
-from llmsim.costs.silicon_moe import SHAPE
+from llmsim.costs.hardware_limits import Light, light_of
+from llmsim.costs.sources.roofline import ATTENTION_LAUNCH_US, GEMM_EFFICIENCY, LAUNCH_US, MEMORY_EFFICIENCY
+from llmsim.costs.sources.silicon.attention import COLUMNS as ATTENTION
+from llmsim.costs.sources.silicon.database import Database, find_database, read_columns
+from llmsim.costs.sources.silicon.gemm import GemmTable, load_gemm
+from llmsim.costs.sources.silicon.moe import COLUMNS as EXPERTS
+from llmsim.costs.sources.silicon.moe import SHAPE
 from llmsim.model import Dtypes, Layout, load_hardware, load_model, operators
 
 Floats = NDArray[np.float64]

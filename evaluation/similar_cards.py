@@ -2,7 +2,8 @@
 
 usage: python evaluation/similar_cards.py
 
-Each row is a card and the one that its operators are scaled from (llmsim/costs/similar.py), with the relative errors of
+Each row is a card and the one that its operators are scaled from (llmsim/costs/sources/scaled_device.py), with the
+relative errors of
 single operators of Llama-3.1-8B, Llama-3.1-70B on four ranks and Qwen3-30B-A3B at 1 to 2,048 tokens, and of decodes of
 1 to 128 sequences of 512 to 8,192 tokens; beside it the errors of the data sheet alone for the same points.
 """
@@ -14,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.costs import CompiledCosts, CostRequest
+from llmsim.costs.catalog import look
 from llmsim.costs.compile import build
 from llmsim.costs.explain import decode_us
-from llmsim.costs.found import look
 from llmsim.model import Dtypes, Layout, load_hardware, load_model, operators
 
 Floats = NDArray[np.float64]

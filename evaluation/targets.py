@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from llmsim.cli.arguments import OneSentenceParser
-from llmsim.cli.calibrate import what_can_be_fitted
-from llmsim.cli.checked import RunOptions
-from llmsim.cli.prepare import checked_options, trial
+from llmsim.cli.commands.calibrate import what_can_be_fitted
+from llmsim.cli.run.prepare import checked_options, trial
+from llmsim.cli.run.run_options import RunOptions
 from llmsim.config.errors import LlmsimError
-from llmsim.lowering.calibration import Calibration, calibration_of
-from llmsim.validation import Comparison, compare, read_recording
-from llmsim.validation.calibrate import HELD_OUT_TARGET_PERCENT, Fit, calibrate, held_out_means_percent
-from llmsim.validation.recording import Recording, recording_of
+from llmsim.lowering.adjust.calibration import Calibration, calibration_of
+from llmsim.validation import Comparison, read_recording
+from llmsim.validation.compare.compare import compare
+from llmsim.validation.fit.calibrate import HELD_OUT_TARGET_PERCENT, Fit, calibrate, held_out_means_percent
+from llmsim.validation.logs.recording import Recording, recording_of
 
 PERCENTILES = ("p50", "p90", "p95", "p99")
 LONG_QUEUE_S, SHORT_QUEUE_S = 20.0, 3.0

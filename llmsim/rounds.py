@@ -9,8 +9,8 @@ import numpy as np
 from llmsim import _native
 from llmsim.config.errors import InputError
 from llmsim.core import Workload
-from llmsim.export.step_graph import Round
-from llmsim.export.step_rows import Item
+from llmsim.export.step_graph.graph import Round
+from llmsim.export.step_graph.rows import Item
 from llmsim.lowering import LoweredDeployment
 from llmsim.simulate import SimulationOptions, errors_named, native_simulation
 

@@ -11,11 +11,11 @@ from llmsim.config.errors import InfeasibleError, InputError, InvariantError, No
 from llmsim.config.plugin_calls import foreign_code
 from llmsim.core import PS_PER_S, Clients, HandoverColumns, RequestColumns, Results, TimeShare, Workload
 from llmsim.lowering import LoweredDeployment, LoweredGroup
-from llmsim.lowering.kv_tiers import LoweredTiers
+from llmsim.lowering.kv.tiers import LoweredTiers
+from llmsim.results.detokenization_delay import with_output_processing
 from llmsim.results.invariants import check_invariants
-from llmsim.results.kept_series import KeptSeries, SeriesSink
 from llmsim.results.notes import notes_of_run
-from llmsim.results.processing import with_output_processing
+from llmsim.results.series_sink import KeptSeries, SeriesSink
 from llmsim.routing import RouterSpec
 from llmsim.scheduling.policies import PolicySpecs
 
@@ -220,7 +220,7 @@ def _scheduler_in_python(group: LoweredGroup, workload: Workload, options: Simul
                 "a queue order, a preemption victim or a cache eviction of yours does not reach into the installed "
                 "vLLM's scheduler; choose the scheduler vllm_v1, or remove it"
             )
-        from llmsim.scheduling.vllm_installed import installed_scheduler
+        from llmsim.scheduling.conformance.vllm_installed import installed_scheduler
 
         return installed_scheduler(engine, group.scheduler, workload)
     steps = policies.steps(group.scheduler, workload)

@@ -1,8 +1,8 @@
-"""Entry point of `python -m profiler`."""
+"""Entry point of `python -m profiler`, which is `python -m llmsim.profiler`."""
 
 import sys
 
-from profiler.cli import main
+from llmsim.profiler.cli.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -15,7 +15,7 @@ ADDING = {"sum", "cumsum", "dot", "vdot", "inner", "einsum", "trace", "mean", "p
 EXACT = "exact_sum"
 INTEGER_UNITS = ("_ps", "_aj", "_bytes", "_ns", "blame", "counters", "counts", "tokens", "rows", "blocks", "emitted")
 """Names of columns that hold integers: what ends in a unit, and what the results call its counts."""
-CHECKED = ("results", "power", "report", "export", "search", "validation", "lowering", "costs/explain.py", "cli")
+CHECKED = ("results", "power", "export", "search", "validation", "lowering", "costs/explain.py", "cli")
 _SHARED = "use.share_ps * (energy.total_aj / AJ_PER_J / given_ps)"
 ALLOWED = {
     ("results/metrics.py", "np.cumsum(counts)"): "numbers of latencies, not their lengths",

@@ -9,12 +9,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
-    {"cli"},
+    {"cli", "profiler"},
     {"rounds"},
     {"simulate"},
     {"validation", "search"},
-    {"lowering", "scheduling", "routing", "results", "report", "export"},
+    {"lowering", "scheduling", "routing", "results", "export"},
     {"model", "costs", "kvcache", "power", "workload"},
+    {"compat"},
     {"config"},
     {"core", "exact", "native_build"},
 ]
@@ -66,13 +67,92 @@ def test_programs_beside_the_package_import_what_it_has(folder: str) -> None:
     assert not missing
 
 
+INCLUDE = re.compile(r'#include "([^"]+)"')
+ORDERS = {
+    "llmsim/config": ["engine", "cluster_file", "topology"],
+    "llmsim/model": ["parallel", "operators", "families", "memory"],
+    "llmsim/costs": ["experts", "sources"],
+    "llmsim/costs/sources": ["bundle", "silicon", "external"],
+    "llmsim/lowering": ["network", "offload", "kv", "adjust", "energy"],
+    "llmsim/cli": ["options", "run", "commands"],
+    "llmsim/export": ["timeline", "step_graph"],
+    "llmsim/validation": ["logs", "compare", "fit", "report"],
+    "llmsim/profiler": [
+        "bundle", "device", "kernels", "attention", "moe", "state_space", "rank", "serve", "importing", "cli",
+    ],
+    "llmsim/workload": ["formats", "synthetic", "generators"],
+    "llmsim/workload/formats": ["chat", "cloud", "bench"],
+    "llmsim/native": [
+        "base", "request", "network", "kv", "program", "step", "scheduler", "offload", "group", "router", "kv_transfer",
+        "loop", "results", "bindings",
+    ],
+    "astra-sim": ["model", "engine", "formats", "strict", "cli", "python"],
+    "astra-sim/model": ["base", "topology", "collective", "graph", "memory"],
+    "astra-sim/engine": ["events", "network", "memory", "run", "collectives", "loop", "isolated", "folded"],
+    "astra-sim/formats": ["text", "chakra", "config", "traces"],
+    "astra-sim/formats/chakra": ["protobuf", "json"],
+    "astra-sim/strict": ["base", "network", "collectives", "loop"],
+    "astra-sim/cli": ["run", "tools"],
+}  # fmt: skip
+"""Folder -> its sub-folders; each may use those before it, and none of those behind it."""
+APART = {"llmsim/costs/sources"}
+"""Folders whose sub-folders do not use each other at all."""
+
+
+def used_paths(path: Path) -> set[str]:
+    """Sources that a source includes or imports, relative to the checkout; without those for type checkers alone."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        base = "llmsim/native" if path.is_relative_to(ROOT / "llmsim" / "native") else "astra-sim"
+        roots = [base, "astra-sim"]
+        return {f"{root}/{name}" for name in INCLUDE.findall(text) for root in roots if (ROOT / root / name).exists()}
+    tree = ast.parse(text)
+    typed = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+    skipped = {id(inner) for node in typed for inner in ast.walk(node)}
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in skipped:
+            modules = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            found |= {name.replace(".", "/") + ".py" for name in modules}
+    return {name for name in found if (ROOT / name).exists()}
+
+
+def below(folder: str, path: str) -> str | None:
+    """The sub-folder of `folder` that holds the path."""
+    rest = path.removeprefix(f"{folder}/")
+    return rest.split("/")[0] if rest != path and "/" in rest else None
+
+
+@pytest.mark.parametrize("folder", ORDERS)
+def test_subfolders_use_those_before_them(folder: str) -> None:
+    order = ORDERS[folder]
+    wrong = []
+    for path in sorted((ROOT / folder).rglob("*")):
+        own = below(folder, str(path.relative_to(ROOT)))
+        if path.suffix not in (".py", ".h", ".cpp") or own not in order:
+            continue
+        for used in used_paths(path):
+            other = below(folder, used)
+            if other not in order or other == own:
+                continue
+            if folder in APART or order.index(other) > order.index(own):
+                wrong.append(f"{path.relative_to(ROOT)} uses {used}")
+    assert not wrong
+
+
+def test_every_subfolder_has_a_place() -> None:
+    for folder, order in ORDERS.items():
+        names = {path.name for path in (ROOT / folder).iterdir() if path.is_dir()} - {"__pycache__"}
+        assert names - set(order) <= {"bench", "tests", "build"}, folder
+        assert set(order) <= names, folder
+
+
 def test_the_engine_knows_nothing_of_serving_and_its_executors_nothing_of_each_other() -> None:
-    include = re.compile(r'#include "([^"]+)"')
     for path in sorted((ROOT / "astra-sim").rglob("*.[ch]*")):
         if path.suffix not in (".h", ".cpp"):
             continue
         part = path.relative_to(ROOT / "astra-sim").parts[0]
-        for name in include.findall(path.read_text(encoding="utf-8")):
+        for name in INCLUDE.findall(path.read_text(encoding="utf-8")):
             assert "native" not in name and not name.startswith("llmsim"), f"{path} includes {name}"
             if part in ("strict", "engine"):
                 other = {"strict": "engine/", "engine": "strict/"}[part]
@@ -81,7 +161,7 @@ def test_the_engine_knows_nothing_of_serving_and_its_executors_nothing_of_each_o
 
 def test_policies_do_not_read_the_oracle() -> None:
     """Invariant 8: only the stop rule, the KV-capacity guard and SGLang's admission (max_new_tokens) ask."""
-    allowed = {"sequence_table.h", "vllm_v1.cpp", "batch_builder.cpp", "group.cpp", "sglang.cpp"}
+    allowed = {"sequence_table.h", "vllm_v1.cpp", "batch_scheduler.cpp", "group.cpp", "sglang.cpp"}
     for path in sorted((ROOT / "llmsim" / "native").rglob("*")):
         if path.suffix in (".h", ".cpp") and "max_tokens(" in path.read_text(encoding="utf-8"):
             assert path.name in allowed, f"{path.name} reads the output length"

@@ -7,8 +7,8 @@
 #include <functional>
 #include <numeric>
 
-#include "engine/folded.h"
-#include "model/topology.h"
+#include "engine/folded/folded.h"
+#include "model/topology/topology.h"
 
 using namespace astra_sim;
 using namespace astra_sim::engine;

@@ -8,9 +8,9 @@
 #include <ctime>
 #include <numeric>
 
-#include "engine/engine.h"
-#include "model/graph_builder.h"
-#include "model/topology_builder.h"
+#include "engine/loop/engine.h"
+#include "model/graph/graph_builder.h"
+#include "model/topology/topology_builder.h"
 
 using namespace astra_sim;
 using namespace astra_sim::engine;

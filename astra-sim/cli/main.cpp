@@ -9,16 +9,16 @@
 #include <string>
 #include <vector>
 
-#include "cli/external.h"
-#include "cli/node_log.h"
 #include "cli/options.h"
-#include "cli/output.h"
-#include "cli/runs.h"
-#include "cli/tensors.h"
+#include "cli/run/node_log.h"
+#include "cli/run/output.h"
+#include "cli/run/runs.h"
+#include "cli/run/timeline.h"
 #include "cli/text_file.h"
-#include "cli/timeline.h"
-#include "cli/tools.h"
-#include "model/input_error.h"
+#include "cli/tools/external.h"
+#include "cli/tools/tensors.h"
+#include "cli/tools/tools.h"
+#include "model/base/input_error.h"
 
 namespace astra_sim::cli {
 

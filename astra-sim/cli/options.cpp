@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "config/nearest.h"
-#include "model/input_error.h"
+#include "formats/text/nearest.h"
+#include "model/base/input_error.h"
 
 namespace astra_sim::cli {
 

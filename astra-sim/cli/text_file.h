@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "model/input_error.h"
+#include "model/base/input_error.h"
 
 namespace astra_sim::cli {
 

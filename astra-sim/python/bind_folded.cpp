@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "engine/folded.h"
+#include "engine/folded/folded.h"
 #include "python/arrays.h"
 #include "python/bindings.h"
 

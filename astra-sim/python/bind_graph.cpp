@@ -10,10 +10,10 @@
 #include <string>
 #include <tuple>
 
-#include "model/errors.h"
-#include "model/graph_builder.h"
-#include "model/schedule.h"
-#include "model/topology.h"
+#include "model/base/errors.h"
+#include "model/collective/schedule.h"
+#include "model/graph/graph_builder.h"
+#include "model/topology/topology.h"
 #include "python/arrays.h"
 #include "python/bindings.h"
 

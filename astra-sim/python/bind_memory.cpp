@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/memory.h"
+#include "model/memory/memory.h"
 #include "python/bindings.h"
 
 namespace astra_sim::python {
@@ -24,7 +24,8 @@ void bind_memory(nb::module_& module) {
     module.def("one_per_device", &model::one_per_device, nb::arg("num_devices"));
     module.def("one_per_node", &model::one_per_node, nb::arg("num_devices"), nb::arg("devices_per_node"));
     module.def("one_for_all", &model::one_for_all, nb::arg("num_devices"));
-    nb::class_<Tier>(module, "Tier", "A kind of memory; see model/memory.h. 4294967295 in instance_of: out of reach.")
+    nb::class_<Tier>(module, "Tier",
+                     "A kind of memory; see model/memory/memory.h. 4294967295 in instance_of: out of reach.")
         .def(
             "__init__",
             [](Tier* self, std::string name, std::vector<std::uint32_t> instance_of,

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/network.h"
-#include "model/errors.h"
-#include "model/topology_builder.h"
+#include "engine/network/network.h"
+#include "model/base/errors.h"
+#include "model/topology/topology_builder.h"
 #include "python/bindings.h"
 
 namespace astra_sim::python {

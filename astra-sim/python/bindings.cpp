@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/engine.h"
-#include "model/errors.h"
+#include "engine/loop/engine.h"
+#include "model/base/errors.h"
 #include "python/arrays.h"
 
 namespace astra_sim::python {

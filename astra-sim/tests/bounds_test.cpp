@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <numeric>
 
-#include "check.h"
-#include "engine/engine.h"
-#include "engine/folded.h"
-#include "model/arithmetic.h"
-#include "model/graph_builder.h"
+#include "engine/folded/folded.h"
+#include "engine/loop/engine.h"
+#include "model/base/arithmetic.h"
+#include "model/graph/graph_builder.h"
+#include "tests/check.h"
 
 using namespace astra_sim;
 using namespace astra_sim::engine;

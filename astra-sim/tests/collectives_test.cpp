@@ -1,10 +1,10 @@
 // Collectives against closed forms and conservation of bytes; closed forms against the simulation.
 #include <numeric>
 
-#include "engine/isolated.h"
-#include "model/arithmetic.h"
-#include "model/graph_builder.h"
-#include "random_chain.h"
+#include "engine/isolated/isolated.h"
+#include "model/base/arithmetic.h"
+#include "model/graph/graph_builder.h"
+#include "tests/random_chain.h"
 
 using namespace astra_sim;
 using namespace astra_sim::engine;

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "check.h"
-#include "model/schedule.h"
+#include "model/collective/schedule.h"
+#include "tests/check.h"
 
 namespace astra_sim::test {
 

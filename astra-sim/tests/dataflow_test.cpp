@@ -1,6 +1,6 @@
 // Collectives as data: messages carry what their sender has, in any order that their waits allow, and at the end every
 // rank has what the collective promises; nothing is reduced twice.
-#include "dataflow.h"
+#include "tests/dataflow.h"
 
 #include <algorithm>
 #include <map>
@@ -8,11 +8,11 @@
 #include <set>
 #include <tuple>
 
-#include "check.h"
-#include "engine/isolated.h"
-#include "model/errors.h"
-#include "model/schedule.h"
-#include "model/topology.h"
+#include "engine/isolated/isolated.h"
+#include "model/base/errors.h"
+#include "model/collective/schedule.h"
+#include "model/topology/topology.h"
+#include "tests/check.h"
 
 using namespace astra_sim;
 using model::Algorithm;

@@ -1,12 +1,12 @@
 // Streams, many graphs in flight, re-entrance, messages, stalls and the event queue.
-#include "engine/engine.h"
+#include "engine/loop/engine.h"
 
 #include <algorithm>
 #include <map>
 
-#include "check.h"
-#include "model/graph_builder.h"
-#include "random_chain.h"
+#include "model/graph/graph_builder.h"
+#include "tests/check.h"
+#include "tests/random_chain.h"
 
 using namespace astra_sim;
 using namespace astra_sim::engine;

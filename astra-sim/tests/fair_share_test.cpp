@@ -1,14 +1,14 @@
 // FairShare against a full solver written from the rules: the same rates and ends, bit for bit.
-#include "engine/fair_share.h"
+#include "engine/network/fair_share.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "check.h"
-#include "engine/engine.h"
-#include "model/arithmetic.h"
-#include "model/errors.h"
-#include "model/graph_builder.h"
+#include "engine/loop/engine.h"
+#include "model/base/arithmetic.h"
+#include "model/base/errors.h"
+#include "model/graph/graph_builder.h"
+#include "tests/check.h"
 
 using namespace astra_sim;
 using namespace astra_sim::engine;

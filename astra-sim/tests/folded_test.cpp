@@ -1,7 +1,7 @@
 // folded == expanded, to the picosecond, on random chains; and the maps that make it so.
-#include "engine/folded.h"
+#include "engine/folded/folded.h"
 
-#include "random_chain.h"
+#include "tests/random_chain.h"
 
 using namespace astra_sim;
 using namespace astra_sim::engine;

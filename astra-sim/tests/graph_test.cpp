@@ -1,7 +1,7 @@
 // What a graph refuses, each with the node's name; and what its columns hold.
-#include "check.h"
-#include "model/errors.h"
-#include "model/graph_builder.h"
+#include "model/base/errors.h"
+#include "model/graph/graph_builder.h"
+#include "tests/check.h"
 
 using namespace astra_sim;
 using namespace astra_sim::model;

@@ -3,10 +3,10 @@
 #include <map>
 #include <queue>
 
-#include "check.h"
-#include "engine/engine.h"
-#include "model/arithmetic.h"
-#include "model/graph_builder.h"
+#include "engine/loop/engine.h"
+#include "model/base/arithmetic.h"
+#include "model/graph/graph_builder.h"
+#include "tests/check.h"
 
 using namespace astra_sim;
 using namespace astra_sim::engine;

@@ -1,14 +1,14 @@
 // Links one message at a time: rounding, routes, queues and counters, against hand calculations.
-#include "engine/network.h"
+#include "engine/network/network.h"
 
 #include <array>
 #include <vector>
 
-#include "check.h"
-#include "engine/engine.h"
-#include "model/arithmetic.h"
-#include "model/errors.h"
-#include "model/graph_builder.h"
+#include "engine/loop/engine.h"
+#include "model/base/arithmetic.h"
+#include "model/base/errors.h"
+#include "model/graph/graph_builder.h"
+#include "tests/check.h"
 
 using namespace astra_sim;
 using namespace astra_sim::engine;

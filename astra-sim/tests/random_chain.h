@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "check.h"
-#include "engine/folded.h"
+#include "engine/folded/folded.h"
+#include "tests/check.h"
 
 namespace astra_sim::test {
 

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <map>
 
-#include "check.h"
-#include "engine/engine.h"
-#include "model/graph_builder.h"
-#include "random_chain.h"
+#include "engine/loop/engine.h"
+#include "model/graph/graph_builder.h"
+#include "tests/check.h"
+#include "tests/random_chain.h"
 
 using namespace astra_sim;
 using namespace astra_sim::engine;

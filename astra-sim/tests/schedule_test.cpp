@@ -1,13 +1,13 @@
 // Scheduled collectives: equal to the plain ones where both exist, correct as data movement, for any group.
-#include "model/schedule.h"
+#include "model/collective/schedule.h"
 
 #include <numeric>
 
-#include "engine/folded.h"
-#include "model/arithmetic.h"
-#include "model/errors.h"
-#include "model/graph_builder.h"
-#include "random_chain.h"
+#include "engine/folded/folded.h"
+#include "model/base/arithmetic.h"
+#include "model/base/errors.h"
+#include "model/graph/graph_builder.h"
+#include "tests/random_chain.h"
 
 using namespace astra_sim;
 using namespace astra_sim::engine;

@@ -1,11 +1,11 @@
 // Grids of any number of dimensions and explicit networks: every route leads where it should, and by the rules.
-#include "model/topology.h"
+#include "model/topology/topology.h"
 
 #include <set>
 
-#include "check.h"
-#include "model/errors.h"
-#include "model/topology_builder.h"
+#include "model/base/errors.h"
+#include "model/topology/topology_builder.h"
+#include "tests/check.h"
 
 using namespace astra_sim;
 using namespace astra_sim::model;

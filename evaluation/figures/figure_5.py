@@ -22,7 +22,7 @@ from figures.report import Comparison, FigureReport
 from figures.runs import Outcome, Run, Workspace, per_second
 from figures.style import OURS, PEER, REAL, note, save, subplots
 from llmsim.config.errors import InputError
-from llmsim.validation.throughput import SeriesErrors, completed, read_series, series_errors, total_throughput
+from llmsim.validation.compare.throughput import SeriesErrors, completed, read_series, series_errors, total_throughput
 
 TITLE = "throughput over time"
 TITLES = {

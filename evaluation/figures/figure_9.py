@@ -9,7 +9,7 @@ from figures.figure_5 import LLAMA
 from figures.report import Comparison, FigureReport
 from figures.runs import Run, Workspace, per_second
 from figures.style import OURS, PEER, REAL, save, subplots
-from llmsim.validation.throughput import read_series
+from llmsim.validation.compare.throughput import read_series
 
 TITLE = "TPU v6e"
 LATENCIES = [f"{kind}_{metric}_ms" for metric in ("ttft", "tpot", "itl") for kind in ("mean", "p99")]

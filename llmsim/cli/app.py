@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from llmsim import __version__
-from llmsim.cli import (
+from llmsim.cli.commands import (
     calibrate,
     cluster,
     conformance,
@@ -22,7 +22,7 @@ from llmsim.cli import (
     trace,
     validate,
 )
-from llmsim.cli.command_line import PanelledCommand
+from llmsim.cli.run.command_line import PanelledCommand
 from llmsim.cli.usage import Command, Group
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}

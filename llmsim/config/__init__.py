@@ -1,10 +1,10 @@
 """The cluster file and the engine's options: parsed, checked, every default and unit resolved."""
 
-from llmsim.config.cluster import Cluster, load_cluster, parse_cluster
+from llmsim.config.cluster_file.cluster import Cluster, load_cluster, parse_cluster
 from llmsim.config.deployment import Deployment, Disaggregation, Group, LinkSpec, MemorySpec, Node, StorageSpec
-from llmsim.config.engine_args import EngineArgs, with_model_limits
-from llmsim.config.engine_profile import load_profile, profile_names
-from llmsim.config.options import EngineOverrides
+from llmsim.config.engine.args import EngineArgs, with_model_limits
+from llmsim.config.engine.options import EngineOverrides
+from llmsim.config.engine.profile import load_profile, profile_names
 from llmsim.config.resolve import resolve
 from llmsim.config.schema import cluster_schema
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from llmsim.config.engine_args import EngineArgs
-from llmsim.config.instance import Placements
-from llmsim.config.placed_topology import PlacedTopology
-from llmsim.config.power import AcceleratorPower, NodePowerSpec, PoolPowerSpec
+from llmsim.config.cluster_file.instance import Placements
+from llmsim.config.cluster_file.power import AcceleratorPower, NodePowerSpec, PoolPowerSpec
+from llmsim.config.engine.args import EngineArgs
+from llmsim.config.topology.placement import PlacedTopology
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from llmsim.config.cluster import Cluster
+from llmsim.config.cluster_file.cluster import Cluster
+from llmsim.config.cluster_file.instance import Instance
+from llmsim.config.cluster_file.json_positions import Location
 from llmsim.config.deployment import MemorySpec
 from llmsim.config.errors import InputError
-from llmsim.config.instance import Instance
-from llmsim.config.positions import Location
 from llmsim.config.units import gb_per_s_to_bytes_per_s, gib_to_bytes, ns_to_ps
 
 SheetMemory = Callable[[str], MemorySpec]

@@ -5,10 +5,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from llmsim.config.cluster_file.json_positions import Location, field_path
+from llmsim.config.cluster_file.loading import Document
+from llmsim.config.constraints import shown
 from llmsim.config.errors import InputError, nearest
-from llmsim.config.loading import Document
-from llmsim.config.positions import Location, field_path
-from llmsim.config.rules import shown
 from llmsim.config.schema import cluster_schema, schema_at
 
 _OTHER_NAMES = {

@@ -5,7 +5,12 @@ from types import MappingProxyType
 
 from pydantic import ValidationError
 
-from llmsim.config.cluster import Cluster, placements
+from llmsim.config.cluster_file.cluster import Cluster, placements
+from llmsim.config.cluster_file.devices import CxlMemory, Memory, Storage
+from llmsim.config.cluster_file.disaggregation import resolve_disaggregation
+from llmsim.config.cluster_file.instance import Instance
+from llmsim.config.cluster_file.json_positions import Location, field_path
+from llmsim.config.cluster_file.power import resolve_node_power, resolve_pool_power
 from llmsim.config.deployment import (
     Deployment,
     Economics,
@@ -19,17 +24,12 @@ from llmsim.config.deployment import (
     StorageSpec,
 )
 from llmsim.config.device_memory import SheetMemory, device_memory
-from llmsim.config.devices import CxlMemory, Memory, Storage
-from llmsim.config.disaggregation import resolve_disaggregation
-from llmsim.config.engine_args import CLUSTER_FILE, COMMAND_LINE, EngineArgs, Given, resolve_engine
-from llmsim.config.engine_profile import DEFAULT_PROFILE, EngineProfile, load_profile
+from llmsim.config.engine.args import CLUSTER_FILE, COMMAND_LINE, EngineArgs, Given, resolve_engine
+from llmsim.config.engine.options import EngineOptions, EngineOverrides, given, name_used
+from llmsim.config.engine.profile import DEFAULT_PROFILE, EngineProfile, load_profile
+from llmsim.config.engine.schedulers import PIPELINED, VLLM, check_async_stages
 from llmsim.config.errors import InputError, NotYetError
-from llmsim.config.instance import Instance
-from llmsim.config.options import EngineOptions, EngineOverrides, given, name_used
-from llmsim.config.placed_topology import place_topology
-from llmsim.config.positions import Location, field_path
-from llmsim.config.power import resolve_node_power, resolve_pool_power
-from llmsim.config.scheduler_rules import PIPELINED, VLLM, check_async_stages
+from llmsim.config.topology.placement import place_topology
 from llmsim.config.units import gb_per_s_to_bytes_per_s, gib_to_bytes, ns_to_ps
 
 
@@ -142,7 +142,7 @@ def _group(
 def _engine(
     cluster: Cluster, location: Location, layers: list[Given], profile: EngineProfile, instance: Instance, memory: int
 ) -> EngineArgs:
-    """The engine's arguments; how pipeline stages are scheduled depends on the model, too (lowering/stages.py)."""
+    """The engine's arguments; how pipeline stages are scheduled depends on the model, too (lowering/pipeline.py)."""
     args = resolve_engine(layers, profile, instance.hardware.strip(), memory)
     stages = instance.layout.pp
     if stages > 1 and args.scheduler not in PIPELINED:

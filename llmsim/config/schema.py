@@ -4,7 +4,7 @@ from copy import deepcopy
 from functools import cache
 from typing import Any
 
-from llmsim.config.cluster import Cluster
+from llmsim.config.cluster_file.cluster import Cluster
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.costs.cache_checks import check
-from llmsim.costs.expert_loads import DrawnTable
+from llmsim.costs.experts.load_sampling import DrawnTable
 from llmsim.costs.source import AttentionCost, CompiledCosts, Floor, MixedGrid, OpCost, SplitGrid
 
 MAGIC = b"LLMSIMC1"

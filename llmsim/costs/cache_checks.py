@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from llmsim.costs.expert_loads import DrawnTable
+from llmsim.costs.experts.load_sampling import DrawnTable
 from llmsim.costs.source import AttentionCost, CompiledCosts, MixedGrid, OpCost, SplitGrid
 
 

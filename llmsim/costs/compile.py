@@ -12,14 +12,14 @@ import numpy as np
 from llmsim.config.errors import InputError
 from llmsim.core import Provenance
 from llmsim.costs import cache
-from llmsim.costs.collective_times import among_whom, collective_pricer, own_collective
-from llmsim.costs.context import context_attention
-from llmsim.costs.expert_loads import curve_price, drawn_table
-from llmsim.costs.found import Available, look, sources_of
-from llmsim.costs.light import bandwidth_differs, floor_of, light_of, own_light_of
-from llmsim.costs.roofline import RooflineSource
+from llmsim.costs.catalog import Available, look, sources_of
+from llmsim.costs.collectives import among_whom, collective_pricer, own_collective
+from llmsim.costs.context_parallel import context_attention
+from llmsim.costs.experts.load_sampling import curve_price, drawn_table
+from llmsim.costs.hardware_limits import bandwidth_differs, floor_of, light_of, own_light_of
 from llmsim.costs.source import AttentionCost, CompiledCosts, CostRequest, CostSource, Curve, OpCost, TableFeature
-from llmsim.costs.tables import read_content
+from llmsim.costs.sources.csv_tables import read_content
+from llmsim.costs.sources.roofline import RooflineSource
 
 if TYPE_CHECKING:
     from llmsim.model import Operator
@@ -51,7 +51,7 @@ def compile_costs(request: CostRequest) -> CompiledCosts:
 def cache_key(request: CostRequest, available: Available) -> str:
     """Hash of the request, of the bundle's bytes, and of the database's version and tables."""
     digest = hashlib.sha256(f"{CODE_VERSION} {np.__version__}\n{request!r}\n{available!r}\n".encode())
-    for source in sorted(Path(__file__).parent.glob("*.py")):  # tables made by other code are not reused
+    for source in sorted(Path(__file__).parent.rglob("*.py")):  # tables made by other code are not reused
         digest.update(f"{source.name} {source.stat().st_size} {source.stat().st_mtime_ns}\n".encode())
     if available.bundle is not None:
         for path in available.bundle.paths():

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 
 from llmsim.core import Int64, Provenance, UInt8
-from llmsim.costs.expert_loads import DrawnTable, Placement
-from llmsim.costs.expert_routing import ExpertRouting
+from llmsim.costs.experts.load_sampling import DrawnTable, Placement
+from llmsim.costs.experts.routing import ExpertRouting
 
 if TYPE_CHECKING:
     from llmsim.model import Dtypes, Hardware, Layout, ModelConfig, Operator
@@ -250,7 +250,7 @@ class CostSource(Protocol):
 
 
 def to_ps(microseconds: np.ndarray) -> Int64:
-    """Integer picoseconds, round half up (execution rule A7)."""
+    """Integer picoseconds, round half up (docs/explanation/execution.md, A7)."""
     return np.floor(np.asarray(microseconds, dtype=np.float64) * 1e6 + 0.5).astype(np.int64)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from llmsim.results.kept_series import Columns, KeptSeries, Table
+from llmsim.results.series_sink import Columns, KeptSeries, Table
 from llmsim.results.tables import KV_TIER_SERIES, SERIES, Column
 
 SCHEMAS: dict[Table, Sequence[Column]] = {"series": SERIES, "kv_tiers": KV_TIER_SERIES}

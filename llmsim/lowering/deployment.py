@@ -7,23 +7,29 @@ from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
 from llmsim.config.deployment import Offloading
 from llmsim.config.errors import InputError, LlmsimError
-from llmsim.lowering.accounting import accounting
-from llmsim.lowering.adjusted import adjusted, adjustment_notes
-from llmsim.lowering.capped import clock_ppm
+from llmsim.lowering.adjust.apply import adjusted, adjustment_notes
+from llmsim.lowering.adjust.power_cap import clock_ppm
+from llmsim.lowering.contention import (
+    check_capacities,
+    kv_places,
+    meeting_groups,
+    met_by_others,
+    place_memories,
+)
+from llmsim.lowering.energy.accounting import accounting
 from llmsim.lowering.group import lower_group, overheads_of, placed_at
-from llmsim.lowering.handover import handover_config, transfer_notes
-from llmsim.lowering.layouts import (
+from llmsim.lowering.kv.kv_transfer import handover_config, transfer_notes
+from llmsim.lowering.network.cluster_network import ClusterNetwork, cluster_network
+from llmsim.lowering.network.contended_collectives import SharedLinks, shared_links, unshared_notes
+from llmsim.lowering.network.servers import server_notes
+from llmsim.lowering.network.topology import Routes, routes_of
+from llmsim.lowering.offload.plan import evicted_notes
+from llmsim.lowering.parallel_layout import (
     lockstep_waves,
     spread_notes,
 )
-from llmsim.lowering.lowered import LoweredDeployment, LoweredGroup, LoweringOptions
-from llmsim.lowering.meeting import check_capacities, kv_places, meeting_groups, met_by_others, place_memories
-from llmsim.lowering.network import ClusterNetwork, cluster_network
-from llmsim.lowering.offload import evicted_notes
-from llmsim.lowering.routed import Routes, routes_of
 from llmsim.lowering.scheduler import NOT_VALIDATED
-from llmsim.lowering.servers import server_notes
-from llmsim.lowering.shared_links import SharedLinks, shared_links, unshared_notes
+from llmsim.lowering.types import LoweredDeployment, LoweredGroup, LoweringOptions
 
 MAX_GROUPS = 8192
 """A group's tables and counters take about 0.1 MB."""

@@ -2,7 +2,7 @@
 
 from llmsim.config import Deployment, MemorySpec
 from llmsim.config.device_memory import SheetMemory
-from llmsim.lowering.memory_shares import located
+from llmsim.lowering.offload.host_memory import located
 from llmsim.model.hardware import data_sheet
 
 

@@ -5,18 +5,18 @@ from dataclasses import dataclass, replace
 
 from llmsim import _native
 from llmsim.config import EngineArgs, Group
+from llmsim.config.engine.speculative import Speculation
 from llmsim.config.errors import InputError, NotYetError
-from llmsim.config.speculative import Speculation
 from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost
-from llmsim.lowering.collectives import DomainLinks, LinkedCosts, expanded_config
-from llmsim.lowering.graphs import graph_rules, padded_mixed
+from llmsim.lowering.cuda_graphs import graph_rules, padded_mixed
+from llmsim.lowering.network.mesh import DomainLinks, LinkedCosts, expanded_config
+from llmsim.lowering.network.topology import RoutedLinks
 from llmsim.lowering.program import Placed, build_program
-from llmsim.lowering.routed import RoutedLinks
 from llmsim.model import Dtypes, Layout, ModelConfig, Operator, load_model, operators
-from llmsim.model.builder import Builder
-from llmsim.model.demand import DraftShare
-from llmsim.model.presets import config_path, read_object
-from llmsim.model.sizes import kv_bytes_per_token, weight_bytes
+from llmsim.model.families.presets import config_path, read_object
+from llmsim.model.memory.requirements import DraftShare
+from llmsim.model.memory.sizes import kv_bytes_per_token, weight_bytes
+from llmsim.model.operators.factory import Builder
 
 FC = "draft_fc"
 FC_INPUTS = {"eagle": 2, "mtp": 2, "eagle3": 3}

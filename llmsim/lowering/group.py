@@ -6,24 +6,28 @@ from types import MappingProxyType
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
-from llmsim.config.engine_profile import load_profile
+from llmsim.config.engine.profile import load_profile
 from llmsim.core import GroupInfo
 from llmsim.costs import CompiledCosts, CostRequest, EngineVersions, compile_costs
-from llmsim.costs.blackbox import PREFIX as BLACKBOX
-from llmsim.costs.blackbox import Coefficients, read_coefficients
-from llmsim.costs.light import own_light_of
-from llmsim.lowering.adjusted import adjusted_costs
-from llmsim.lowering.capped import clock_ppm, costs_at_clock
-from llmsim.lowering.collectives import LinkedCosts, expanded_config, link_collective_costs, links_of
-from llmsim.lowering.context import with_gathered_context
-from llmsim.lowering.copies import Uneven
+from llmsim.costs.hardware_limits import own_light_of
+from llmsim.costs.sources.blackbox import PREFIX as BLACKBOX
+from llmsim.costs.sources.blackbox import Coefficients, read_coefficients
+from llmsim.lowering.adjust.ablation_terms import COLD_KV
+from llmsim.lowering.adjust.apply import adjusted_costs
+from llmsim.lowering.adjust.power_cap import clock_ppm, costs_at_clock
+from llmsim.lowering.context_parallel import with_gathered_context
+from llmsim.lowering.cuda_graphs import graph_rules, padded_mixed
 from llmsim.lowering.drafter import DraftPlan, Links, busy_names, draft_plan, refuse_what_does_not_run_yet
-from llmsim.lowering.graphs import graph_rules, padded_mixed
-from llmsim.lowering.handover import ROLES
-from llmsim.lowering.host_operators import with_host_costs
-from llmsim.lowering.hybrid import shares_blocks, with_state_blocks
-from llmsim.lowering.kv_shares import all_but_last
-from llmsim.lowering.layouts import (
+from llmsim.lowering.kv.hybrid_cache import shares_blocks, with_state_blocks
+from llmsim.lowering.kv.kv_transfer import ROLES
+from llmsim.lowering.kv.resharding import all_but_last
+from llmsim.lowering.network.mesh import LinkedCosts, expanded_config, link_collective_costs, links_of
+from llmsim.lowering.network.topology import Routes
+from llmsim.lowering.offload.host_memory import located
+from llmsim.lowering.offload.host_operators import with_host_costs
+from llmsim.lowering.offload.plan import OffloadPlan, complete, local_reads, offload_plan
+from llmsim.lowering.offload.weight_streaming import Uneven
+from llmsim.lowering.parallel_layout import (
     batches_in_flight,
     distinct_operators,
     expert_placement,
@@ -33,14 +37,10 @@ from llmsim.lowering.layouts import (
     tightest,
     with_even_graphs,
 )
-from llmsim.lowering.lowered import LoweredGroup, LoweringOptions
-from llmsim.lowering.memory_shares import located
-from llmsim.lowering.offload import OffloadPlan, complete, local_reads, offload_plan
+from llmsim.lowering.pipeline import with_stages
 from llmsim.lowering.program import FEATURES, Placed, build_program
-from llmsim.lowering.routed import Routes
 from llmsim.lowering.scheduler import scheduler_config
-from llmsim.lowering.stages import with_stages
-from llmsim.lowering.terms import COLD_KV
+from llmsim.lowering.types import LoweredGroup, LoweringOptions
 from llmsim.model import (
     DEFAULT_NUM_SMS,
     Layout,

@@ -20,7 +20,7 @@ FEATURES = {
 }
 PARTS = {"prologue": 0, "layer": 1, "head": 2}
 TILE_ROWS = 64
-"""Queries that read a cached row together (native/attention.cpp)."""
+"""Queries that read a cached row together (native/program/attention_cost.cpp)."""
 
 
 def padded_counts(graph_sizes: Sequence[int], max_tokens: int, multiple: int = 1) -> Int32:

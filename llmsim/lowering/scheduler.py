@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from llmsim import _native
 from llmsim.config import EngineArgs
-from llmsim.config.speculative import Speculation
-from llmsim.model.kv_tables import SEES_ALL, KvTables
+from llmsim.config.engine.speculative import Speculation
+from llmsim.model.memory.hybrid_groups import SEES_ALL, KvTables
 
 FREE_ORDER = {"vllm-0.19": _native.FreeOrder.APPEND}
 """Engines that append every freed block; later ones put blocks that nothing can hit in front (recorded from 0.24)."""

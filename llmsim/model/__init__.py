@@ -1,17 +1,13 @@
 """Models and devices: what a config.json says, which operators run, how many bytes they hold and move."""
 
-from llmsim.model.demand import Elsewhere
 from llmsim.model.dtypes import DTYPES, dtype_bytes, short_dtype
-from llmsim.model.families import family_types
+from llmsim.model.families.family import family_types
+from llmsim.model.families.presets import load_model, model_names
 from llmsim.model.hardware import hardware_names, load_hardware
-from llmsim.model.layout import RankShape, layout_problem, padded_vocab_size, rank_shape
-from llmsim.model.memory import MemoryLedger, memory_ledger
-from llmsim.model.mixers import Indexer, LatentAttention, LinearAttention
-from llmsim.model.operators import operators
-from llmsim.model.presets import load_model, model_names
-from llmsim.model.profile_run import DEFAULT_NUM_SMS
-from llmsim.model.rank import Layout, Operator
-from llmsim.model.sizes import (  # fmt: skip
+from llmsim.model.memory.ledger import MemoryLedger, memory_ledger
+from llmsim.model.memory.profile_run import DEFAULT_NUM_SMS
+from llmsim.model.memory.requirements import Elsewhere
+from llmsim.model.memory.sizes import (  # fmt: skip
     KvGroup,
     kv_bytes_per_token,
     kv_groups,
@@ -19,6 +15,10 @@ from llmsim.model.sizes import (  # fmt: skip
     state_bytes_per_sequence,
     weight_bytes,
 )
+from llmsim.model.operator import Layout, Operator
+from llmsim.model.operators.attention_variants import Indexer, LatentAttention, LinearAttention
+from llmsim.model.operators.decoder import operators
+from llmsim.model.parallel.sharding import RankShape, layout_problem, padded_vocab_size, rank_shape
 from llmsim.model.types import Dtypes, Hardware, LayerKind, ModelConfig, resolve_dtypes
 
 __all__ = [

@@ -8,11 +8,12 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from llmsim.config import input_files
+from llmsim.config.constraints import shown
 from llmsim.config.errors import InputError, nearest
-from llmsim.config.rules import shown
 from llmsim.model.types import Hardware
+from llmsim.presets import PRESETS_DIR
 
-HARDWARE_DIR = Path(__file__).resolve().parent.parent / "presets" / "hardware"
+HARDWARE_DIR = PRESETS_DIR / "hardware"
 LOCATION = "llmsim/presets/hardware"
 _LEAST = {
     "memory_bytes": 1,

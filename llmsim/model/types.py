@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from llmsim.model.dtypes import dtype_bytes, short_dtype
-from llmsim.model.mixers import SCALE_BYTES, SCALED, Indexer, LatentAttention, LinearAttention
+from llmsim.model.operators.attention_variants import SCALE_BYTES, SCALED, Indexer, LatentAttention, LinearAttention
 
 LayerKind = Literal["full", "sliding", "chunked", "linear", "both", "none"]
 """What a layer attends to: everything before, the last `window` tokens, its own `window`-aligned chunk, a state, both
@@ -74,7 +74,7 @@ class ModelConfig:
     scale_bits: int = 32
     """Bits of one block's scale (and zero point); fp32 in block fp8, 8 in MXFP4 and NVFP4."""
     plain_parts: frozenset[str] = frozenset()
-    """Parts of a layer (`llmsim.model.quantized_modules.PARTS`) that a quantised checkpoint leaves in `dtype`."""
+    """Parts of a layer (`quantized_modules.PARTS`) that a quantised checkpoint leaves in `dtype`."""
     part_formats: tuple[tuple[str, WeightFormat], ...] = ()
     """Parts of a layer that a quantised checkpoint stores in another format than `weight_dtype`."""
     layer_kinds: tuple[LayerKind, ...] = ()

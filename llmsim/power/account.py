@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from llmsim.config.power import AcceleratorPower, NodePowerSpec, PoolPowerSpec
+from llmsim.config.cluster_file.power import AcceleratorPower, NodePowerSpec, PoolPowerSpec
 from llmsim.core import AJ_PER_J, COMPONENTS, Energy, GroupEnergy, Int64, Traffic
 from llmsim.exact import exact_sum
 from llmsim.power.intervals import Intervals, after_each, union

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from llmsim.config.power import AcceleratorPower, NodePowerSpec
+from llmsim.config.cluster_file.power import AcceleratorPower, NodePowerSpec
 from llmsim.core import COMPONENTS, Int64
 from llmsim.power.intervals import Intervals
 

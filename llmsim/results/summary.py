@@ -14,7 +14,7 @@ from llmsim.results.goodput import goodput_block
 from llmsim.results.metrics import PERCENTILES, Distribution, describe, finished_rows, latencies, makespan_ps
 from llmsim.results.speculation import speculation_block
 from llmsim.results.tables import BLAME
-from llmsim.results.work import by_device, group_usage, utilisation
+from llmsim.results.utilisation import by_device, group_usage, utilisation
 
 SCHEMA_VERSION = 1
 _DIGITS = 6

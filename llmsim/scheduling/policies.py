@@ -9,7 +9,7 @@ from llmsim.config.plugins import Kind, Maker, found, guarded, parse_class, spli
 from llmsim.core import Workload
 from llmsim.routing.spec import session_names
 from llmsim.scheduling.base import EngineLimits
-from llmsim.scheduling.steps import StepScheduler
+from llmsim.scheduling.python_scheduler import StepScheduler
 
 if TYPE_CHECKING:
     from llmsim import _native

@@ -3,6 +3,6 @@
 from llmsim.workload.dataset import load_dataset
 from llmsim.workload.jsonl import load_trace
 from llmsim.workload.spec_text import parse_synthetic
-from llmsim.workload.synthetic import SyntheticSpec, generate
+from llmsim.workload.synthetic.workload import SyntheticSpec, generate
 
 __all__ = ["SyntheticSpec", "generate", "load_dataset", "load_trace", "parse_synthetic"]

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.core import Int64, Workload
-from llmsim.workload.handles import repeated_prompt_tokens
+from llmsim.workload.block_content_ids import repeated_prompt_tokens
 
 PS_PER_S = 1e12
 

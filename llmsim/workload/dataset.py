@@ -9,7 +9,7 @@ from llmsim.workload.jsonl import is_own_format, load_trace
 from llmsim.workload.options import TraceOptions, is_trace_text, parse_trace_text
 from llmsim.workload.spec_text import PREFIX as SYNTHETIC
 from llmsim.workload.spec_text import parse_synthetic
-from llmsim.workload.synthetic import generate
+from llmsim.workload.synthetic.workload import generate
 
 
 def file_of(text: str) -> list[str]:

@@ -25,7 +25,7 @@ from llmsim.workload.lines import (
     unknown_keys,
 )
 from llmsim.workload.models import ModelNames
-from llmsim.workload.opening import opened
+from llmsim.workload.open_trace import opened
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _OWN_KEYS = (b'"input_toks"', b'"sub_requests"', b'"arrival_time_ns"')

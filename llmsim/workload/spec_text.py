@@ -5,7 +5,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from llmsim.config.errors import InputError, nearest
-from llmsim.workload.distributions import (
+from llmsim.workload.limits import MAX_REQUESTS, MAX_TOKENS
+from llmsim.workload.synthetic.distributions import (
     MAX_ZIPF_VALUES,
     Arrivals,
     Bursts,
@@ -20,9 +21,8 @@ from llmsim.workload.distributions import (
     Uniform,
     Zipf,
 )
-from llmsim.workload.limits import MAX_REQUESTS, MAX_TOKENS
-from llmsim.workload.patterns import Diurnal, Spikes
-from llmsim.workload.synthetic import Sessions, SharedPrefixes, SyntheticSpec
+from llmsim.workload.synthetic.patterns import Diurnal, Spikes
+from llmsim.workload.synthetic.workload import Sessions, SharedPrefixes, SyntheticSpec
 
 PREFIX = "synthetic:"
 KEYS = ("n", "rate", "arrivals", "input", "output", "prefixes", "calls", "tool_ms", "model", "seed")

@@ -5,9 +5,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from llmsim.cli.checked import checked
-from llmsim.cli.command_line import CommandLine
-from llmsim.cli.run import command
+from llmsim.cli.commands.run import command
+from llmsim.cli.run.command_line import CommandLine
+from llmsim.cli.run.run_options import checked
 
 IGNORED = {"enable_block_copy"}
 """Accepted for old command lines; equal blocks are always priced once."""

@@ -77,7 +77,7 @@ def test_a_checkout_takes_the_native_module_of_an_installed_copy(tmp_path: Path,
 def test_the_native_module_of_an_installed_copy_of_other_sources_is_refused(tmp_path: Path) -> None:
     """Also where it is newer than the sources, as it is of a later installation."""
     root, deps = checkout(tmp_path, sources=True), libraries(tmp_path)
-    source = next((root / PARTS[0]).glob("*.cpp"))
+    source = next((root / PARTS[0]).rglob("*.cpp"))
     source.write_text(source.read_text(encoding="utf-8") + "// changed\n", encoding="utf-8")
     done = started(root, installed(tmp_path), deps)
     assert done.returncode == 3 and done.stderr.count("\n") == 1

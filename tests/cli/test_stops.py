@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from processes import ENDLESS, HANGS_S, wait_until_it_simulates, wait_until_it_worked
 
-from llmsim.cli.prepare import checked_options, prepare
+from llmsim.cli.run.prepare import checked_options, prepare
 from llmsim.core import Results
 from llmsim.simulate import native_simulation, simulate
 

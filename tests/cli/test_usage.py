@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from llmsim.cli import main, run_main
 from llmsim.cli.app import app
 from llmsim.cli.arguments import OneSentenceParser
-from llmsim.cli.command_line import CommandLine
-from profiler.cli import app as profiler_app
-from profiler.cli import main as profiler_main
+from llmsim.cli.run.command_line import CommandLine
+from llmsim.profiler.cli.command import app as profiler_app
+from llmsim.profiler.cli.command import main as profiler_main
 
 ROOT = Path(__file__).resolve().parents[2]
 

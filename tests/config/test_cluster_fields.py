@@ -9,8 +9,8 @@ import pytest
 from cluster_examples import full, parsed
 
 from llmsim.config import EngineOverrides, cluster_schema, resolve
+from llmsim.config.cluster_file.json_positions import Location, field_path
 from llmsim.config.errors import InputError
-from llmsim.config.positions import Location, field_path
 from llmsim.config.schema import schema_at
 
 SCHEMA = cluster_schema()

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmsim.config import load_cluster, parse_cluster
+from llmsim.config.cluster_file.json_positions import entries, field_path, line_of
 from llmsim.config.errors import InputError
-from llmsim.config.positions import entries, field_path, line_of
 
 
 def message(text: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 from cluster_examples import Json, full
 
 from llmsim.cli import run_main
-from llmsim.config.options import EngineOptions
+from llmsim.config.engine.options import EngineOptions
 
 TRACE = "synthetic:n=16,rate=8,input=lognormal:200,output=lognormal:40,prefixes=4:tokens=768,seed=3"
 DRIVE = {"mem_size": 100, "read_bw": 7, "write_bw": 3, "read_latency": 8e4, "write_latency": 2e4, "queue_depth": 2}

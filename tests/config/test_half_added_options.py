@@ -4,10 +4,10 @@ from dataclasses import fields
 
 import pytest
 
-from llmsim.cli import checked
-from llmsim.cli.command_line import CommandLine
-from llmsim.config import engine_args
-from llmsim.config.options import EngineOptions, EngineOverrides
+from llmsim.cli.run import run_options
+from llmsim.cli.run.command_line import CommandLine
+from llmsim.config.engine import args as engine_args
+from llmsim.config.engine.options import EngineOptions, EngineOverrides
 
 OPTIONS = tuple(EngineOptions.model_fields)
 OVERRIDES = tuple(one.name for one in fields(EngineOverrides))
@@ -36,10 +36,10 @@ def test_a_new_option_of_one_class_is_named() -> None:
     everywhere = ((*OPTIONS, "prefetch_depth"), (*OVERRIDES, "prefetch_depth"), (*ARGUMENTS, "prefetch_depth"))
     engine_args.check_agreement(*everywhere)
     with pytest.raises(TypeError, match="prefetch_depth is half added: neither ENGINE nor FILE_ONLY names it"):
-        checked.check_agreement((*OVERRIDES, "prefetch_depth"), COMMAND_LINE)
+        run_options.check_agreement((*OVERRIDES, "prefetch_depth"), COMMAND_LINE)
 
 
 def test_an_option_that_the_command_line_lacks_is_named() -> None:
-    for name in (*checked.ENGINE, *checked.READ_APART):
+    for name in (*run_options.ENGINE, *run_options.READ_APART):
         with pytest.raises(TypeError, match=f"the engine option {name} is half added: CommandLine"):
-            checked.check_agreement(OVERRIDES, tuple(one for one in COMMAND_LINE if one != name))
+            run_options.check_agreement(OVERRIDES, tuple(one for one in COMMAND_LINE if one != name))

@@ -209,7 +209,7 @@ OWN_FILES = {
     "native_build.py",  # reads sources for their hash
     "search/journal.py",
     "search/trials.py",
-    "workload/opening.py",  # the copy of a pipe
+    "workload/open_trace.py",  # the copy of a pipe
 }
 LIBRARIES = {"ParquetFile", "read_schema", "memory_map", "read_table", "OSFile"}
 """They open a path in C++, of which Python's audit hook hears nothing."""
@@ -232,14 +232,16 @@ def test_no_reader_opens_a_file_by_itself() -> None:
     wrong = []
     for path in sorted((ROOT / "llmsim").rglob("*.py")):
         name = path.relative_to(ROOT / "llmsim").as_posix()
-        if name in OWN_FILES:
+        if name in OWN_FILES or name.startswith("profiler/"):  # a program of its own, whose runs have no manifest
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         noting = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
         noted = {call for node in noting if ("input_files", "note") in set(calls_in(node)) for call in calls_in(node)}
         for owner, function in calls_in(tree):
             by_itself = function in OPENERS and owner not in ("input_files", "os") and (owner, function) not in noted
-            of_ours = function in ("read_text", "read_table") and owner == ""  # llmsim.config.loading, costs.tables
+            of_ours = (
+                function in ("read_text", "read_table") and owner == ""
+            )  # llmsim.config.cluster_file.loading, costs.sources.csv_tables
             of_bytes = (owner, function) == ("parquet", "read_table")  # of bytes that were read
             inside = (owner, function) == ("ipc", "open") or function == "open_file"
             if by_itself and not (of_ours or of_bytes or inside):

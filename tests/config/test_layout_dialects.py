@@ -8,7 +8,7 @@ from cluster_examples import instance, parsed, small, with_instance
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmsim.config.dialect import ParallelLayout
+from llmsim.config.cluster_file.dialect import ParallelLayout
 from llmsim.config.errors import InputError
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmsim.config import Deployment, EngineArgs, EngineOverrides, cluster_schema, resolve
+from llmsim.config.engine.options import EngineOptions
 from llmsim.config.errors import InputError, NotYetError
-from llmsim.config.options import EngineOptions
 from llmsim.config.units import gb_per_s_to_bytes_per_s, gib_to_bytes, ns_to_ps
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from native.pd import Cluster, run, schedule
 
-from llmsim.scheduling import vllm_live
+from llmsim.scheduling.conformance import vllm_live
 
 Requests = list[tuple[int, int, int]]
 

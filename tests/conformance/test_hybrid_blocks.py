@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from llmsim.model import Dtypes, Layout, ModelConfig, load_model
-from llmsim.model.kv_tables import kv_tables
-from llmsim.model.layout import kv_heads_per_rank
-from llmsim.model.parallel import split_layers
-from llmsim.model.sizes import state_bytes_per_layer
-from llmsim.scheduling import vllm_live
+from llmsim.model.memory.hybrid_groups import kv_tables
+from llmsim.model.memory.sizes import state_bytes_per_layer
+from llmsim.model.parallel.sharding import kv_heads_per_rank
+from llmsim.model.parallel.transforms import split_layers
+from llmsim.scheduling.conformance import vllm_live
 
 MODELS = (
     "google/gemma-2-9b", "google/gemma-3-1b-it", "google/gemma-3-27b-it", "openai/gpt-oss-20b", "openai/gpt-oss-120b",

@@ -3,7 +3,7 @@
 import pytest
 from conformance.handover_replay import Replay, random_case
 
-from llmsim.scheduling.vllm_live import installed_version
+from llmsim.scheduling.conformance.vllm_live import installed_version
 
 
 @pytest.mark.skipif(not str(installed_version()).startswith("0.24"), reason="vLLM 0.24 is not installed")

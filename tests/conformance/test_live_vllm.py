@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmsim.cli import main
-from llmsim.config.engine_profile import profile_names
+from llmsim.config.engine.profile import profile_names
 from llmsim.config.errors import InputError
-from llmsim.scheduling.cases import scheduler_config
-from llmsim.scheduling.random_cases import random_case
-from llmsim.scheduling.vllm_live import RELEASES, VllmScheduler, engine_profile_of, installed_version
+from llmsim.scheduling.conformance.cases import scheduler_config
+from llmsim.scheduling.conformance.random_cases import random_case
+from llmsim.scheduling.conformance.vllm_live import RELEASES, VllmScheduler, engine_profile_of, installed_version
 
 
 def test_random_cases_repeat_and_cover_the_options() -> None:
@@ -89,7 +89,7 @@ def test_both_verbs_refuse_an_unknown_release(
     version: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for module in ("vllm_live", "vllm_installed"):
-        monkeypatch.setattr(f"llmsim.scheduling.{module}.installed_version", lambda: version)
+        monkeypatch.setattr(f"llmsim.scheduling.conformance.{module}.installed_version", lambda: version)
     run = ["run", "--cluster-config", "cluster_config/h100_llama31_8b.json", "--dataset", "dataset/example_10.jsonl"]
     for arguments in (["conformance", "vllm"], [*run, "--scheduler", "vllm", "--cost-source", "roofline"]):
         assert main(arguments) == 2
@@ -116,6 +116,6 @@ def test_a_case_takes_the_limits_of_the_release_that_resolved_it() -> None:
 
 
 def test_without_vllm_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("llmsim.scheduling.vllm_live.installed_version", lambda: None)
+    monkeypatch.setattr("llmsim.scheduling.conformance.vllm_live.installed_version", lambda: None)
     assert main(["conformance", "vllm"]) == 0
     assert "skipped: vLLM is not installed" in capsys.readouterr().err

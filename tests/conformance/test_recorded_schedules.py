@@ -10,8 +10,8 @@ from shared_data import shared
 
 from llmsim.cli import main
 from llmsim.config.errors import InputError
-from llmsim.scheduling.cases import run_case
-from llmsim.scheduling.recorded import find_recordings, load_recording, replay
+from llmsim.scheduling.conformance.cases import run_case
+from llmsim.scheduling.conformance.recorded import find_recordings, load_recording, replay
 
 CASES = [
     "plain", "kv_pressure", "prefix_caching", "max_num_seqs", "long_prefill_threshold", "async_scheduling",

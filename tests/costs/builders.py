@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmsim.costs import CostRequest
-from llmsim.costs.database import Database, find_database
+from llmsim.costs.sources.silicon.database import Database, find_database
 from llmsim.model import Dtypes, Layout, ModelConfig, load_hardware, load_model, operators
 
 LLAMA = "meta-llama/Llama-3.1-8B"

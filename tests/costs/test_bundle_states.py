@@ -7,7 +7,7 @@ import pytest
 
 from llmsim.core import Provenance
 from llmsim.costs import CompiledCosts, compile_costs
-from llmsim.costs.bundle_files import variant_of
+from llmsim.costs.sources.bundle.files import variant_of
 from llmsim.model import Dtypes, Layout, load_model, operators
 from tests.costs.builders import attention_rows, request, write_csv
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llmsim.costs.bundle_attention import complete_grid, read_attention
 from llmsim.costs.source import MixedGrid
+from llmsim.costs.sources.bundle.attention import complete_grid, read_attention
 from tests.costs.builders import attention_rows, write_csv
 
 HEADER = "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us"

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from builders import needs_database, request
 
-from llmsim.costs.collective_times import collective_pricer
-from llmsim.costs.found import look
+from llmsim.costs.catalog import look
+from llmsim.costs.collectives import collective_pricer
 from llmsim.model import Layout
 
 pytestmark = needs_database

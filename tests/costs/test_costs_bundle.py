@@ -13,12 +13,12 @@ from llmsim.config import input_files
 from llmsim.config.errors import InputError
 from llmsim.core import Provenance
 from llmsim.costs import CompiledCosts, compile_costs
-from llmsim.costs.bundle import BundleSource, expected_moe_us
-from llmsim.costs.bundle_attention import skew_ps_per_token_q20
+from llmsim.costs.catalog import look
 from llmsim.costs.explain import decode_us, prefill_us
-from llmsim.costs.found import look
-from llmsim.costs.grid import fill_line_axis
-from llmsim.costs.tables import read_table
+from llmsim.costs.sources.bundle.attention import skew_ps_per_token_q20
+from llmsim.costs.sources.bundle.grid_completion import fill_line_axis
+from llmsim.costs.sources.bundle.source import BundleSource, expected_moe_us
+from llmsim.costs.sources.csv_tables import read_table
 from llmsim.model import operators
 from tests.costs.builders import PERF, attention_rows, attention_us, request, write_bundle, write_csv
 from tests.shared_data import shared

@@ -17,10 +17,10 @@ from processes import HANGS_S
 from llmsim.cli import main
 from llmsim.config.errors import InputError
 from llmsim.costs import CompiledCosts, cache, compile_costs
-from llmsim.costs.axes import geometric_axis
+from llmsim.costs.catalog import look
 from llmsim.costs.compile import build
 from llmsim.costs.explain import explain
-from llmsim.costs.found import look
+from llmsim.costs.interpolation_grid import geometric_axis
 from llmsim.costs.source import curve_from_points, to_ps
 from tests.costs.builders import LLAMA, needs_database, request, write_bundle
 
@@ -236,7 +236,7 @@ def test_a_missing_silicon_database_is_a_note(
     hardware: str, noted: bool, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a device is in the database, and the package that carries it is not installed on this platform."""
-    from llmsim.costs import database
+    from llmsim.costs.sources.silicon import database
 
     monkeypatch.setattr(database, "PACKAGE", "no_such_package_here")
     asked = request(hardware=hardware)

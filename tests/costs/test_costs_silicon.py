@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from llmsim.config.errors import InputError
 from llmsim.core import Provenance
 from llmsim.costs import CompiledCosts, compile_costs
-from llmsim.costs.database import read_columns, version_key
-from llmsim.costs.expert_routing import parse_expert_routing
+from llmsim.costs.experts.routing import parse_expert_routing
 from llmsim.costs.explain import decode_us, prefill_us
-from llmsim.costs.light import light_of
-from llmsim.costs.silicon_gemm import GemmTable, load_gemm
+from llmsim.costs.hardware_limits import light_of
+from llmsim.costs.sources.silicon.database import read_columns, version_key
+from llmsim.costs.sources.silicon.gemm import GemmTable, load_gemm
 from llmsim.model import Dtypes
 from tests.costs.builders import PERF, SYSTEMS, database, needs_database, request
 from tests.shared_data import shared

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmsim.config.errors import InputError
-from llmsim.costs.expert_loads import (
+from llmsim.costs.experts.load_sampling import (
     Placement,
     draw_counts,
     drawn_table,
@@ -21,7 +21,7 @@ from llmsim.costs.expert_loads import (
     recorded_counts,
     token_axis,
 )
-from llmsim.costs.expert_routing import ExpertRouting, parse_expert_routing
+from llmsim.costs.experts.routing import ExpertRouting, parse_expert_routing
 from llmsim.model import Operator
 
 EXPERTS, TOPK = 32, 4

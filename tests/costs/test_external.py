@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from llmsim.config.errors import InputError, LlmsimError
 from llmsim.core import Provenance
 from llmsim.costs import compile_costs
-from llmsim.costs.external import parse_point, read_external
-from llmsim.costs.utilisation import interpolate
+from llmsim.costs.sources.external.interpolation import interpolate
+from llmsim.costs.sources.external.table import parse_point, read_external
 from tests.costs.builders import request
 
 ROWS: list[dict[str, Any]] = [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmsim.cli import main
-from llmsim.cli.prepare import checked_options, trial
+from llmsim.cli.run.prepare import checked_options, trial
 from tests.costs.builders import needs_database
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

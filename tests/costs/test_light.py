@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from builders import request
 
-from llmsim.costs.light import (
+from llmsim.costs.hardware_limits import (
     UNKNOWN_FLOPS,
     Light,
     bandwidth_differs,

@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmsim.costs.bundle_attention import read_attention
-from llmsim.costs.regress import cross_validated, features, fit_linear, fitted_grid, nonnegative_least_squares
+from llmsim.costs.sources.bundle.attention import read_attention
+from llmsim.costs.sources.bundle.attention_regression import (
+    cross_validated,
+    features,
+    fit_linear,
+    fitted_grid,
+    nonnegative_least_squares,
+)
 from tests.costs.builders import write_csv
 
 WEIGHTS = np.array([6.0, 2.0, 0.01, 1e-5, 2e-4, 3.0, 0.2, 1e-3, 1e-4])

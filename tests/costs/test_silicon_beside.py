@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from builders import request
 
-from llmsim.costs.silicon_beside import CHOICE_BYTES, expert_choices, kv_writes
-from llmsim.costs.streaming import REDUCTION_US, Streaming
+from llmsim.costs.sources.silicon.auxiliary_kernels import CHOICE_BYTES, expert_choices, kv_writes
+from llmsim.costs.sources.silicon.memory_bound import REDUCTION_US, Streaming
 from llmsim.model import Dtypes, load_model, resolve_dtypes
 
 US_PER_BYTE = 1e-3

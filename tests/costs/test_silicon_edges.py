@@ -9,11 +9,11 @@ import pytest
 
 from llmsim.core import Provenance
 from llmsim.costs import compile_costs
-from llmsim.costs.database import TablePath
-from llmsim.costs.light import Light
-from llmsim.costs.silicon_gemm import GemmTable
-from llmsim.costs.silicon_moe import COLUMNS, SHAPE, moe_curve, wanted_shape
+from llmsim.costs.hardware_limits import Light
 from llmsim.costs.source import Curve
+from llmsim.costs.sources.silicon.database import TablePath
+from llmsim.costs.sources.silicon.gemm import GemmTable
+from llmsim.costs.sources.silicon.moe import COLUMNS, SHAPE, moe_curve, wanted_shape
 from tests.costs.builders import needs_database, request
 
 BANDWIDTH_BYTES_PER_S = 1_000_000_000_000

@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 
 from llmsim.core import Provenance
-from llmsim.costs import CompiledCosts, compile_costs, silicon
+from llmsim.costs import CompiledCosts, compile_costs
+from llmsim.costs.catalog import look
 from llmsim.costs.compile import build
 from llmsim.costs.explain import decode_us, prefill_us
-from llmsim.costs.found import look
-from llmsim.costs.light import light_of
-from llmsim.costs.silicon_gemm import HOST_BOUND_US, load_gemm
-from llmsim.costs.silicon_grid import _undisturbed
-from llmsim.costs.silicon_latent import INSIDE
+from llmsim.costs.hardware_limits import light_of
+from llmsim.costs.sources.silicon import source as silicon
+from llmsim.costs.sources.silicon.attention_grid import _undisturbed
+from llmsim.costs.sources.silicon.gemm import HOST_BOUND_US, load_gemm
+from llmsim.costs.sources.silicon.mla import INSIDE
 from llmsim.model import Dtypes, Layout, load_model, operators, resolve_dtypes
 from tests.costs.builders import SYSTEMS, database, needs_database, request
 

@@ -9,9 +9,9 @@ from evaluation.similar_cards import errors
 from llmsim.config.errors import InputError
 from llmsim.core import Provenance
 from llmsim.costs import CompiledCosts, compile_costs
+from llmsim.costs.catalog import look
 from llmsim.costs.compile import build
-from llmsim.costs.found import look
-from llmsim.costs.light import light_of
+from llmsim.costs.hardware_limits import light_of
 from llmsim.model import hardware_names, load_hardware
 from tests.costs.builders import needs_database, request
 

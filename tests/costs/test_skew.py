@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from builders import request
 
-from llmsim.costs.bundle_attention import skew_ps_per_token_q20
-from llmsim.costs.skew import mixed_decode_q20
 from llmsim.costs.source import SKEW_FRACTION_BITS
+from llmsim.costs.sources.bundle.attention import skew_ps_per_token_q20
+from llmsim.costs.sources.decode_skew import mixed_decode_q20
 from llmsim.model import Dtypes
 
 Row = tuple[int, int, int, float, float]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from llmsim.core import Provenance
-from llmsim.costs.database import Database, find_database
-from llmsim.costs.light import light_of
-from llmsim.costs.silicon_latent import INSIDE
-from llmsim.costs.streaming import REDUCTION_US, from_light, streaming
+from llmsim.costs.hardware_limits import light_of
+from llmsim.costs.sources.silicon.database import Database, find_database
+from llmsim.costs.sources.silicon.memory_bound import REDUCTION_US, from_light, streaming
+from llmsim.costs.sources.silicon.mla import INSIDE
 from llmsim.model import Operator
 from tests.costs.builders import needs_database, request
 

@@ -6,7 +6,7 @@ import pytest
 from builders import needs_database, request
 
 from llmsim.costs import compile_costs
-from llmsim.costs.expert_routing import parse_expert_routing
+from llmsim.costs.experts.routing import parse_expert_routing
 
 MODEL = "Qwen/Qwen3-30B-A3B"
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmsim.cli.prepare import checked_options, prepare
+from llmsim.cli.run.prepare import checked_options, prepare
 from llmsim.config import EngineOverrides, parse_cluster, resolve
 from llmsim.config.errors import InputError, LlmsimError, NotYetError
 from llmsim.core import Results
 from llmsim.export.csv import write_csv
 from llmsim.export.parquet import write_requests
-from llmsim.export.step_graph import iteration_graph
+from llmsim.export.step_graph.graph import iteration_graph
 from llmsim.model import load_model
 from llmsim.results.summary import summary
 from llmsim.rounds import round_of

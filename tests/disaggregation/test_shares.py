@@ -8,9 +8,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from llmsim.config.errors import NotYetError
-from llmsim.lowering.kv_shares import all_but_last, kv_shares, of_several_kinds
+from llmsim.lowering.kv.resharding import all_but_last, kv_shares, of_several_kinds
 from llmsim.model import Dtypes, Layout, ModelConfig, layout_problem, load_model
-from llmsim.model.sizes import kv_bytes_per_token, kv_groups, state_bytes_per_sequence
+from llmsim.model.memory.sizes import kv_bytes_per_token, kv_groups, state_bytes_per_sequence
 
 LLAMA = load_model("meta-llama/Llama-3.1-8B")  # 8 KV heads of 128, 32 layers
 DEEPSEEK = load_model("deepseek-ai/DeepSeek-V3")

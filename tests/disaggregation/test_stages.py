@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from test_runs import assert_sound, cluster, instance
 
-from llmsim.cli.prepare import checked_options, prepare
+from llmsim.cli.run.prepare import checked_options, prepare
 from llmsim.core import Results
 from llmsim.simulate import simulate
 

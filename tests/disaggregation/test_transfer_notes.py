@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from test_runs import cluster, instance
 
-from llmsim.cli.prepare import checked_options, prepare
+from llmsim.cli.run.prepare import checked_options, prepare
 
 HYBRID, WINDOWED = "Qwen/Qwen3-Next-80B-A3B-Instruct", "openai/gpt-oss-20b"
 

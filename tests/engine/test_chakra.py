@@ -16,7 +16,7 @@ from processes import HANGS_S
 from engine import chakra_file as ck
 from engine.command import REPOSITORY
 
-SCHEMA = REPOSITORY / "astra-sim" / "chakra" / "et_def.proto"
+SCHEMA = REPOSITORY / "astra-sim" / "formats" / "chakra" / "et_def.proto"
 SCALARS = ["double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64"]
 SCALARS += ["fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes"]
 

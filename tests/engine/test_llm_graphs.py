@@ -14,7 +14,7 @@ from engine.test_chakra import _framed, _random_file, messages
 from llmsim.cli import main
 from llmsim.export.chakra import COLLECTIVES, TraceNode, read_trace, to_networkx, write_trace
 from llmsim.model import load_model, model_names
-from llmsim.model.parallel import split_layers
+from llmsim.model.parallel.transforms import split_layers
 
 __all__ = ["messages"]
 DENSE, MOE = "meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B"

@@ -9,7 +9,7 @@ import pytest
 
 from engine import chakra_file as ck
 from engine.command import REPOSITORY, Result, run_case
-from llmsim.config.topology import load_topology, preset_names
+from llmsim.config.topology.file import load_topology, preset_names
 
 GB_PER_S, LATENCY_NS = 50, 500
 BACKENDS = ("unaware", "aware", "fair-share")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from llmsim.cli import main
-from llmsim.cli.prepare import checked_options, prepare
-from llmsim.export.step_formats import as_dot, as_graphml, as_json
-from llmsim.export.step_graph import IterationGraph, iteration_graph
+from llmsim.cli.run.prepare import checked_options, prepare
+from llmsim.export.step_graph.formats import as_dot, as_graphml, as_json
+from llmsim.export.step_graph.graph import IterationGraph, iteration_graph
 from llmsim.rounds import round_of
 from llmsim.simulate import simulate
 from tests.offload.test_combinations import COMBINATIONS, with_node

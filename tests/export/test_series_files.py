@@ -16,7 +16,7 @@ from llmsim.config.errors import InputError
 from llmsim.export import series_files
 from llmsim.export.parquet import write_columns
 from llmsim.export.series_files import SeriesFiles
-from llmsim.results.kept_series import Columns, KeptSeries
+from llmsim.results.series_sink import Columns, KeptSeries
 from llmsim.results.tables import SERIES
 
 ROOT = Path(__file__).resolve().parents[2]

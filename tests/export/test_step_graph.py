@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from llmsim.cli import main
-from llmsim.cli.prepare import checked_options, prepare
+from llmsim.cli.run.prepare import checked_options, prepare
 from llmsim.core import Workload
 from llmsim.export.chakra import read_trace
-from llmsim.export.step_chakra import rounded_ends_ps, rounded_us, write_chakra
-from llmsim.export.step_formats import as_dot, to_networkx
-from llmsim.export.step_graph import IterationGraph, iteration_graph
-from llmsim.export.step_nodes import GraphNode
+from llmsim.export.step_graph.chakra import rounded_ends_ps, rounded_us, write_chakra
+from llmsim.export.step_graph.formats import as_dot, to_networkx
+from llmsim.export.step_graph.graph import IterationGraph, iteration_graph
+from llmsim.export.step_graph.nodes import GraphNode
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.rounds import round_of
 from llmsim.routing import parse_router

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from llmsim.export.step_chakra import rounded_ends_ps, write_chakra
-from llmsim.export.step_graph import IterationGraph, iteration_graph
+from llmsim.export.step_graph.chakra import rounded_ends_ps, write_chakra
+from llmsim.export.step_graph.graph import IterationGraph, iteration_graph
 from llmsim.rounds import round_of
 from llmsim.routing import parse_router
 from llmsim.simulate import SimulationOptions

@@ -6,7 +6,8 @@ import pytest
 from shared_data import shared
 
 from llmsim.cli import run_main
-from llmsim.validation import compare, read_recording
+from llmsim.validation import read_recording
+from llmsim.validation.compare.compare import compare
 
 RUN = "groundtruth/rtxpro6000_llama31_8b"
 

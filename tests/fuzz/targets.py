@@ -257,7 +257,7 @@ def _router(folder: Path, data: bytes) -> object:
 
 @target("spec.experts", specs("BALANCED", "ZIPF:s=1.5", "POWER_LAW:alpha=1.2", "RAND", "RR"), damage=damaged_spec)
 def _experts(folder: Path, data: bytes) -> object:
-    from llmsim.costs.expert_routing import parse_expert_routing
+    from llmsim.costs.experts.routing import parse_expert_routing
 
     return parse_expert_routing(no_class(data), 1).popularity(2, 4)
 
@@ -278,7 +278,7 @@ def _think_time(folder: Path, data: bytes) -> object:
 
 @target("spec.tiers", specs("CPU", "CPU+SSD lru+lfu", "CPU lru write-through sync"), damage=damaged_spec)
 def _tiers(folder: Path, data: bytes) -> object:
-    from llmsim.lowering.kv_tiers import parse_tiers
+    from llmsim.lowering.kv.tiers import parse_tiers
 
     words = text_of(data).split(" ")
     given = {name: words[at] if at < len(words) else None for at, name in enumerate(("eviction", "write", "recall"), 1)}
@@ -438,14 +438,14 @@ AIPERF_MEANS = {
 
 @target("recording.means", lambda: encoded(MEANS, AIPERF_MEANS))
 def _means(folder: Path, data: bytes) -> object:
-    from llmsim.validation.means import read_means
+    from llmsim.validation.fit.means import read_means
 
     return read_means(written(folder, "means.json", data))
 
 
 @target("recording.arrivals", _recordings)
 def _arrivals(folder: Path, data: bytes) -> object:
-    from llmsim.validation.arrivals import with_recorded_arrivals
+    from llmsim.validation.logs.arrivals import with_recorded_arrivals
     from llmsim.workload.dataset import load_dataset
 
     workload = load_dataset("synthetic:n=4,rate=1,input=fixed:30,output=fixed:4", known_models=(), granularity=0)
@@ -454,7 +454,7 @@ def _arrivals(folder: Path, data: bytes) -> object:
 
 @target("recording.series", lambda: [b"time_s\tthroughput\n0\t0\n1\t50.5\n3\t20\n"])
 def _series(folder: Path, data: bytes) -> object:
-    from llmsim.validation.throughput import read_series
+    from llmsim.validation.compare.throughput import read_series
 
     return read_series(written(folder, "series.tsv", data))
 
@@ -467,14 +467,14 @@ CALIBRATION = {
 
 
 def _calibrations() -> Sequence[bytes]:
-    from llmsim.lowering.calibration import KIND, SCHEMA_VERSION
+    from llmsim.lowering.adjust.calibration import KIND, SCHEMA_VERSION
 
     return encoded(CALIBRATION | {"kind": KIND, "schema_version": SCHEMA_VERSION})
 
 
 @target("calibration", _calibrations)
 def _calibration(folder: Path, data: bytes) -> object:
-    from llmsim.lowering.calibration import load_calibration
+    from llmsim.lowering.adjust.calibration import load_calibration
 
     return load_calibration(written(folder, "calibration.json", data))
 
@@ -612,28 +612,28 @@ TOPOLOGY = {
 
 
 def _topologies() -> Sequence[bytes]:
-    from llmsim.config.topology import PRESETS
+    from llmsim.config.topology.file import PRESETS
 
     return [*encoded(TOPOLOGY), *(path.read_bytes() for path in sorted(PRESETS.glob("*.json")))]
 
 
 @target("topology", _topologies)
 def _topology(folder: Path, data: bytes) -> object:
-    from llmsim.config.topology import load_topology
+    from llmsim.config.topology.file import load_topology
 
     return load_topology(written(folder, "topology.json", data))
 
 
 @cache
 def _pim_parts() -> Sequence[bytes]:
-    from llmsim.costs.pim import PARTS_DIR
+    from llmsim.costs.sources.pim_part import PARTS_DIR
 
     return [path.read_bytes() for path in sorted(PARTS_DIR.glob("*.ini"))]
 
 
 @target("pim_part", _pim_parts)
 def _pim(folder: Path, data: bytes) -> object:
-    from llmsim.costs.pim import read_pim_part
+    from llmsim.costs.sources.pim_part import read_pim_part
 
     return read_pim_part(written(folder, "part.ini", data))
 
@@ -857,7 +857,7 @@ def _external_tables() -> Sequence[bytes]:
 
 @target("costs.external", _external_tables)
 def _external(folder: Path, data: bytes) -> object:
-    from llmsim.costs.external import read_external
+    from llmsim.costs.sources.external.table import read_external
 
     ending = "parquet" if data[:3] == b"PAR" else "json" if data.lstrip()[:1] in (b"{", b"[") else "csv"
     return read_external(written(folder, f"t.{ending}", data))
@@ -875,7 +875,7 @@ def _external_run(folder: Path, data: bytes) -> object:
 @target("costs.import", lambda: [b"op,t,width,depth,cyc\ngemm,1,4096,4096,26400\ngemm,64,4096,4096,30000\n",
                                  b"LayerID, Total Cycles,\n0, 26400,\n1, 30000,\n"])  # fmt: skip
 def _import(folder: Path, data: bytes) -> object:
-    from llmsim.costs.external_import import by_columns, from_scale_sim
+    from llmsim.costs.sources.external.importers import by_columns, from_scale_sim
 
     path = written(folder, "report.csv", data)
     if b"LayerID" in data:
@@ -887,7 +887,7 @@ def _import(folder: Path, data: bytes) -> object:
 
 @target("costs.scale_sim_topology", lambda: [b"Layer,M,N,K\nqkv_proj@1,1,6144,4096\ngemm,64,4096,4096\n"])
 def _scale_sim(folder: Path, data: bytes) -> object:
-    from llmsim.costs.external_import import from_scale_sim
+    from llmsim.costs.sources.external.importers import from_scale_sim
 
     report = written(folder, "report.csv", b"LayerID, Total Cycles,\n0, 26400,\n1, 30000,\n")
     return from_scale_sim(report, written(folder, "topology.csv", data), "A40", 1e9, {})
@@ -895,7 +895,7 @@ def _scale_sim(folder: Path, data: bytes) -> object:
 
 @target("costs.blackbox", lambda: encoded({"beta": [100.0, 2.5, 3.0], "alpha": [10.0, 0.1, 5]}))
 def _blackbox(folder: Path, data: bytes) -> object:
-    from llmsim.costs.blackbox import read_coefficients
+    from llmsim.costs.sources.blackbox import read_coefficients
 
     return read_coefficients(written(folder, "blackbox.json", data))
 
@@ -903,7 +903,7 @@ def _blackbox(folder: Path, data: bytes) -> object:
 @target("costs.expert_trace", lambda: [b"layer,expert,tokens\n0,0,5\n0,1,6\n1,0,7\n1,1,2.5\n",
                                        b"[[1, 2], [3, 4]]", b"[[1, 2], [3, 4]]\n[[2, 2], [2, 4]]\n"])  # fmt: skip
 def _expert_trace(folder: Path, data: bytes) -> object:
-    from llmsim.costs.expert_routing import parse_expert_routing
+    from llmsim.costs.experts.routing import parse_expert_routing
 
     ending = "csv" if data[:1] == b"l" else "json" if b"\n" not in data else "jsonl"
     path = written(folder, f"t.{ending}", data)
@@ -920,7 +920,7 @@ def _npy() -> bytes:
 
 @target("costs.expert_npy", lambda: [_npy()])
 def _expert_npy(folder: Path, data: bytes) -> object:
-    from llmsim.costs.expert_routing import parse_expert_routing
+    from llmsim.costs.experts.routing import parse_expert_routing
 
     return parse_expert_routing(f"TRACE:{written(folder, 't.npy', data)}").popularity(2, 2)
 
@@ -965,7 +965,7 @@ def _recorded() -> Sequence[bytes]:
 
 @target("conformance", _recorded, slow=True)
 def _replay(folder: Path, data: bytes) -> object:
-    from llmsim.scheduling.recorded import replay
+    from llmsim.scheduling.conformance.recorded import replay
 
     return replay(written(folder, "case.json", data))
 
@@ -1004,7 +1004,7 @@ def command(*words: str) -> object:
 
 def profiler_command(*words: str) -> object:
     """The same of `python -m profiler`."""
-    from profiler.cli import main
+    from llmsim.profiler.cli.command import main
 
     return ended(main, words)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from llmsim.config import Deployment, EngineOverrides, parse_cluster, resolve
 from llmsim.core import Results
-from llmsim.costs.expert_routing import parse_expert_routing
+from llmsim.costs.experts.routing import parse_expert_routing
 from llmsim.lowering import LoweredDeployment, LoweringOptions, lower
 from llmsim.routing import parse_router
 from llmsim.simulate import SimulationOptions, simulate

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from llmsim.lowering.layouts import layout_of
+from llmsim.lowering.parallel_layout import layout_of
 from llmsim.model import Layout, ModelConfig, layout_problem
-from llmsim.model.exchange import BACKENDS
-from llmsim.model.parallel import split_layers
+from llmsim.model.parallel.expert_parallel import BACKENDS
+from llmsim.model.parallel.transforms import split_layers
 
 from .clusters import check_folded_is_expanded, cluster, deployed
 

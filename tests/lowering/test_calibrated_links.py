@@ -7,7 +7,7 @@ import pytest
 
 from llmsim.config import Deployment, EngineOverrides, load_cluster, resolve
 from llmsim.config.errors import InputError
-from llmsim.lowering.calibration import Calibration, engine_with, link_with
+from llmsim.lowering.adjust.calibration import Calibration, engine_with, link_with
 
 CLUSTERS = Path(__file__).resolve().parents[2] / "cluster_config"
 BANDWIDTH, LATENCY_PS = 7 * 10**9, 123_000

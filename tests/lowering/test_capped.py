@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from costs.builders import request
 
-from llmsim.config.power import AcceleratorPower
+from llmsim.config.cluster_file.power import AcceleratorPower
 from llmsim.costs import CompiledCosts
-from llmsim.costs.light import Light
+from llmsim.costs.hardware_limits import Light
 from llmsim.costs.source import AttentionCost, Floor, MixedGrid, OpCost, SplitGrid
-from llmsim.lowering.capped import MILLION, clock_ppm, costs_at_clock
+from llmsim.lowering.adjust.power_cap import MILLION, clock_ppm, costs_at_clock
 from llmsim.model import Operator
 
 ASKED = request(hardware="H100", tp=2)

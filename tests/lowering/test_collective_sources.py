@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmsim.config import EngineOverrides, parse_cluster, resolve
-from llmsim.config.engine_profile import load_profile
-from llmsim.costs.collective_times import among_whom
-from llmsim.costs.database import Database, nearest_first, of_release
+from llmsim.config.engine.profile import load_profile
+from llmsim.costs.collectives import among_whom
 from llmsim.costs.source import EngineVersions
+from llmsim.costs.sources.silicon.database import Database, nearest_first, of_release
 from llmsim.lowering import LoweredDeployment, LoweringOptions, lower
 from llmsim.lowering.group import engine_versions
 from tests.lowering.clusters import cluster, model

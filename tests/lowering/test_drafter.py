@@ -10,7 +10,7 @@ from llmsim.cli import run_main
 from llmsim.config import EngineOverrides, load_cluster, resolve
 from llmsim.config.errors import InputError, LlmsimError, NotYetError
 from llmsim.lowering import LoweringOptions, lower
-from llmsim.lowering.lowered import LoweredGroup
+from llmsim.lowering.types import LoweredGroup
 from llmsim.model import Dtypes, Layout, kv_bytes_per_token, load_model, operators, weight_bytes
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from llmsim.config.errors import LlmsimError
-from llmsim.lowering.layouts import stages_of
+from llmsim.lowering.parallel_layout import stages_of
 from llmsim.model import Dtypes, Layout, ModelConfig, kv_bytes_per_token, load_model, operators
-from llmsim.model.exchange import BACKENDS
+from llmsim.model.parallel.expert_parallel import BACKENDS
 
 from .clusters import check_folded_is_expanded, cluster, model
 from .legal import DEVICES, SHAPES, check_layout, legal, representatives

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from llmsim.config.errors import InputError
-from llmsim.costs.expert_loads import LayerDraws, place
-from llmsim.lowering.exchange import Busiest, Ports, drawn_rows, even_rows
+from llmsim.costs.experts.load_sampling import LayerDraws, place
+from llmsim.lowering.network.all_to_all import Busiest, Ports, drawn_rows, even_rows
 from llmsim.model import Dtypes, Layout, load_model, operators, weight_bytes
-from llmsim.model.exchange import BACKENDS, SLOTS
-from llmsim.model.rank import Rows
+from llmsim.model.operator import Rows
+from llmsim.model.parallel.expert_parallel import BACKENDS, SLOTS
 
 from .clusters import check_folded_is_expanded, cluster, lowered, model, run
 
@@ -156,7 +156,7 @@ def test_drawn_and_even_rows_are_those_of_tokens_that_choose_one_by_one(per: str
 
 
 def _placement(ranks: int) -> Any:
-    from llmsim.costs.expert_loads import Placement
+    from llmsim.costs.experts.load_sampling import Placement
 
     return Placement(ranks)
 

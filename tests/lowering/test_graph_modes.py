@@ -12,13 +12,13 @@ from llmsim.cli import run_main
 from llmsim.config import EngineOverrides, load_cluster, resolve
 from llmsim.config.errors import InputError
 from llmsim.costs import CostRequest
-from llmsim.costs.launch_families import both_families, by_family
 from llmsim.costs.source import Curve
+from llmsim.costs.sources.bundle.eager_and_graph import both_families, by_family
 from llmsim.lowering import LoweringOptions, lower
-from llmsim.lowering.graphs import kernels_of
-from llmsim.lowering.lowered import LoweredGroup
+from llmsim.lowering.cuda_graphs import kernels_of
+from llmsim.lowering.types import LoweredGroup
 from llmsim.model import Layout, load_model, operators, resolve_dtypes
-from llmsim.scheduling.vllm_live import installed_version
+from llmsim.scheduling.conformance.vllm_live import installed_version
 
 CLUSTER = Path(__file__).resolve().parents[2] / "cluster_config" / "h100_llama31_8b.json"
 MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
@@ -150,7 +150,7 @@ def test_a_bundle_with_both_families_gives_each_step_its_own(tmp_path: Path) -> 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("seqs", "drafts"), [(100, 0), (7, 0), (64, 3), (100, 2), (1024, 0)])
 def test_dispatch_is_vllm_s_own(mode: str, seqs: int, drafts: int, tmp_path: Path) -> None:
-    from llmsim.scheduling.vllm_platform import prepare, write_model
+    from llmsim.scheduling.conformance.vllm_platform import prepare, write_model
 
     prepare()
     from vllm.config import CUDAGraphMode

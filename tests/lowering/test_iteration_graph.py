@@ -3,7 +3,7 @@
 import pytest
 
 from llmsim.config.errors import InputError
-from llmsim.costs.roofline import (
+from llmsim.costs.sources.roofline import (
     ATTENTION_EFFICIENCY,
     ATTENTION_LAUNCH_US,
     GEMM_EFFICIENCY,
@@ -11,7 +11,7 @@ from llmsim.costs.roofline import (
     MEMORY_EFFICIENCY,
 )
 from llmsim.export.chakra import TraceNode
-from llmsim.lowering.iteration_graph import MAX_RANKS, IterationGraph, Parallel, Step
+from llmsim.export.step_graph.synthetic import MAX_RANKS, IterationGraph, Parallel, Step
 from llmsim.model import Dtypes, ModelConfig, load_hardware, load_model
 
 LLAMA, MOE = load_model("meta-llama/Llama-3.1-8B"), load_model("Qwen/Qwen3-30B-A3B")

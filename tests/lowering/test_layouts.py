@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmsim.cli.prepare import checked_options, trial
+from llmsim.cli.run.prepare import checked_options, trial
 from llmsim.config.errors import InputError
-from llmsim.lowering.layouts import stage_operators
+from llmsim.lowering.parallel_layout import stage_operators
 from llmsim.model import Dtypes, Layout, load_model, operators, weight_bytes
-from llmsim.model.parallel import split_layers
+from llmsim.model.parallel.transforms import split_layers
 
 from .clusters import check_folded_is_expanded, cluster, lowered, model, run
 

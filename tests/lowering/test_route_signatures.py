@@ -3,8 +3,8 @@
 from typing import cast
 
 from llmsim import _native
-from llmsim.config.placed_topology import PlacedTopology
-from llmsim.lowering.routed import MAX_COMPARED_DEVICES, Routes
+from llmsim.config.topology.placement import PlacedTopology
+from llmsim.lowering.network.topology import MAX_COMPARED_DEVICES, Routes
 
 
 class Ring:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmsim.lowering.exchange import Busiest, Ports
-from llmsim.lowering.routed import RoutedLinks
-from llmsim.lowering.routed_exchange import RoutedPorts
+from llmsim.lowering.network.all_to_all import Busiest, Ports
+from llmsim.lowering.network.topology import RoutedLinks
+from llmsim.lowering.network.topology_all_to_all import RoutedPorts
 from llmsim.model import Operator
-from llmsim.model.exchange import BACKENDS
-from llmsim.model.rank import Rows
+from llmsim.model.operator import Rows
+from llmsim.model.parallel.expert_parallel import BACKENDS
 
 from .clusters import cluster, lowered, model, run
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llmsim.lowering.copies import _buffers
+from llmsim.lowering.offload.weight_streaming import _buffers
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from llmsim.model import (
     state_bytes_per_sequence,
     weight_bytes,
 )
-from llmsim.model.families import FAMILIES_DIR, load_family
-from llmsim.model.hf_config import parse_config
+from llmsim.model.families.family import FAMILIES_DIR, load_family
+from llmsim.model.families.hf_config import parse_config
 
 BASE: dict[str, Any] = {
     "hidden_size": 512,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from llmsim.config.errors import InputError, LlmsimError, NotYetError
 from llmsim.model import load_model, model_names, parameter_count, resolve_dtypes
-from llmsim.model.hf_config import parse_config
+from llmsim.model.families.hf_config import parse_config
 from tests.shared_data import shared
 
 LLAMA: dict[str, Any] = {

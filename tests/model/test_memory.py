@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmsim.config.engine_profile import load_profile
+from llmsim.config.engine.profile import load_profile
 from llmsim.config.errors import InfeasibleError
 from llmsim.model import Dtypes, Layout, MemoryLedger, kv_bytes_per_token, load_model, memory_ledger
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from llmsim.config.errors import LlmsimError
-from llmsim.lowering.layouts import stages_of
+from llmsim.lowering.parallel_layout import stages_of
 from llmsim.model import Dtypes, Layout, layout_problem, load_model, operators, parameter_count, weight_bytes
-from llmsim.model.parallel import split_layers
+from llmsim.model.parallel.transforms import split_layers
 from tests.model.configs import MTP, PUBLISHED, Config, shape
 
 

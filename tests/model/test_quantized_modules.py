@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.model import Layout, ModelConfig, load_model, operators, parameter_count, resolve_dtypes, weight_bytes
-from llmsim.model.quantization import MODELOPT
-from llmsim.model.quantized_modules import PARTS, parts_of
+from llmsim.model.families.quantization import MODELOPT
+from llmsim.model.families.quantized_modules import PARTS, parts_of
 
 LAYERS = 6
 QWEN = {

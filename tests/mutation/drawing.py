@@ -59,5 +59,5 @@ def at_line(place: str) -> list[Mutant]:
     """Every mutant of one line, given as "file:line". Raises ValueError for another form."""
     path, _, line = place.rpartition(":")
     if not line.isdigit() or not (ROOT / path).is_file():
-        raise ValueError(f'AT: "{place}" is no line of a file; write "llmsim/native/blame.cpp:81"')
+        raise ValueError(f'AT: "{place}" is no line of a file; write "llmsim/native/results/latency_breakdown.cpp:81"')
     return [mutant for mutant in mutants_of(path) if mutant.line == int(line)]

@@ -77,7 +77,14 @@ def test_of_python_all_kinds_are_found_and_nothing_else() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("path", ["llmsim/lowering/exchange.py", "llmsim/costs/grid.py", "llmsim/results/work.py"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "llmsim/lowering/network/all_to_all.py",
+        "llmsim/costs/sources/bundle/grid_completion.py",
+        "llmsim/results/utilisation.py",
+    ],
+)
 def test_every_mutant_of_python_is_a_program(path: str) -> None:
     source = (ROOT / path).read_text(encoding="utf-8")
     found = mutants_of(path)
@@ -98,15 +105,15 @@ def test_a_changed_text_with_other_letters_is_changed_where_it_stands() -> None:
 
 
 def test_the_seed_alone_decides() -> None:
-    roots = ["llmsim/results", "llmsim/native/routing"]
-    first = list(itertools.islice(drawn(roots, 7), 40))
-    assert first == list(itertools.islice(drawn(reversed(roots), 7), 40))  # type: ignore[arg-type]
-    assert first != list(itertools.islice(drawn(roots, 8), 40))
+    roots = ["llmsim/results", "llmsim/native/router"]
+    first = list(itertools.islice(drawn(roots, 7), 80))
+    assert first == list(itertools.islice(drawn(reversed(roots), 7), 80))  # type: ignore[arg-type]
+    assert first != list(itertools.islice(drawn(roots, 8), 80))
     assert {mutant.path.rpartition(".")[2] for mutant in first} == {"cpp", "h", "py"}
 
 
 def test_wrong_places_are_one_sentence() -> None:
-    for wrong in ("llmsim/native/blame.cpp", "nothing.cpp:3", "llmsim:1"):
+    for wrong in ("llmsim/native/results/latency_breakdown.cpp", "nothing.cpp:3", "llmsim:1"):
         with pytest.raises(ValueError, match="is no line of a file"):
             at_line(wrong)
     with pytest.raises(ValueError, match="holds no source"):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from llmsim import _native
 from llmsim.config import EngineOverrides, parse_cluster, resolve
-from llmsim.lowering.network import cluster_network
+from llmsim.lowering.network.cluster_network import cluster_network
 
 PS_PER_S = 10**12
 Start = tuple[int, int, int, int]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmsim.cli.prepare import checked_options, prepare
+from llmsim.cli.run.prepare import checked_options, prepare
 from tests.offload.test_placement import TRACE, cluster
 
 

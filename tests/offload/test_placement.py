@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from llmsim.cli import run_main
-from llmsim.cli.prepare import checked_options, prepare
+from llmsim.cli.run.prepare import checked_options, prepare
 from llmsim.config.errors import InputError
-from llmsim.costs.pim import PARTS_DIR, pim_attention, pim_part_names, read_pim_part
+from llmsim.costs.sources.pim_part import PARTS_DIR, pim_attention, pim_part_names, read_pim_part
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = ROOT / "dataset" / "example_10.jsonl"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from llmsim.costs.pim import PARTS_DIR, PimPart, read_pim_part
+from llmsim.costs.sources.pim_part import PARTS_DIR, PimPart, read_pim_part
 from tests.shared_data import shared
 
 # Of a channel, by hand from the files: GiB, GB/s (bus width / 8 x data rate), CL x tCK in ns, idle and peak power in W.

@@ -1,6 +1,7 @@
 """An installed package of plug-ins, written against the documented names, keeps working whatever moves inside."""
 
 import csv
+import importlib
 import json
 import os
 import subprocess
@@ -8,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from llmsim.compat.moved_modules import MOVED
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(__file__).resolve().parent / "acme_serving"
@@ -106,3 +109,20 @@ def test_a_cost_source_prices_the_matrices_and_leaves_the_rest(site: Path, tmp_p
     sheet, _, _ = simulated(site, tmp_path, run=(ONE_GROUP[0], spec))
     assert "acme_serving.StreamedWeights" in json.dumps(own)
     assert own["mean_tpot_ms"] < sheet["mean_tpot_ms"]
+
+
+def test_a_module_by_its_earlier_name_loads_with_a_warning(site: Path, tmp_path: Path) -> None:
+    run = ("rtxpro6000_qwen3_30b_a3b_dp2_ep2.json", "synthetic:n=3,rate=5,input=fixed:60,output=fixed:3")
+    _, _, said = simulated(site, tmp_path, "--expert-routing-policy", "acme-even", run=run)
+    assert "llmsim.costs.expert_routing is now llmsim.costs.experts.routing; import it from there" in said
+
+
+@pytest.mark.parametrize(("earlier", "present"), MOVED.items())
+def test_earlier_names_hold_the_same_objects(earlier: str, present: str) -> None:
+    sys.modules.pop(earlier, None)
+    with pytest.warns(FutureWarning, match=present):
+        old = importlib.import_module(earlier)
+    new = importlib.import_module(present)
+    own = [name for name, value in vars(new).items() if getattr(value, "__module__", None) == present]
+    assert own
+    assert all(getattr(old, name) is getattr(new, name) for name in own)

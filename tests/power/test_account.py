@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmsim.config.power import AcceleratorPower, NodePowerSpec, PoolPowerSpec
+from llmsim.config.cluster_file.power import AcceleratorPower, NodePowerSpec, PoolPowerSpec
 from llmsim.core import AJ_PER_J, COMPONENTS, Energy, Traffic
 from llmsim.power import GroupUse, PowerPlan, account
 

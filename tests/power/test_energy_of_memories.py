@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmsim.cli import run_main
-from llmsim.costs.pim import load_pim_part, pim_attention
+from llmsim.costs.sources.pim_part import load_pim_part, pim_attention
 
 KV_BYTES = 131072  # Llama-3.1-8B in 16 bit: of one token in all 32 layers
 LAYERS = 32

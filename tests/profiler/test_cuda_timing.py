@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from llmsim.config.errors import InputError
-from profiler.device import open_device, smi_name
-from profiler.kernels import rotating
-from profiler.power import PowerMeter, nvml_reading
-from profiler.timing import GRAPH_REPEATS, Stopwatch
+from llmsim.profiler.device.device import open_device, smi_name
+from llmsim.profiler.device.power import PowerMeter, nvml_reading
+from llmsim.profiler.device.timing import GRAPH_REPEATS, Stopwatch
+from llmsim.profiler.kernels.work import rotating
 from tests.profiler.cuda_double import LAUNCH_US, Gpu
 
 CUDA = SimpleNamespace(type="cuda", index=None)

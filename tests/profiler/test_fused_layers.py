@@ -13,9 +13,9 @@ from llmsim.model import Dtypes, Layout, load_model, operators
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
 
-from profiler import fused_layers  # noqa: E402
-from profiler.fused_layers import FusedLayers  # noqa: E402
-from profiler.kernels import Kernels  # noqa: E402
+from llmsim.profiler.kernels import fused_layers  # noqa: E402
+from llmsim.profiler.kernels.fused_layers import FusedLayers  # noqa: E402
+from llmsim.profiler.rank.dense import Kernels  # noqa: E402
 
 CPU, FP32 = torch.device("cpu"), Dtypes("fp32", "fp32", "fp32")
 GIVEN: dict[str, int] = {}

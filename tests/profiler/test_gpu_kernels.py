@@ -13,10 +13,10 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
 
-from profiler import expert_kernels  # noqa: E402
-from profiler.attention import Attention, HeadShape, reference  # noqa: E402
-from profiler.attention_kernels import KERNELS, LARGE_PAGE, PAGE, Buffers  # noqa: E402
-from profiler.experts import Experts  # noqa: E402
+from llmsim.profiler.attention.attention import Attention, HeadShape, reference  # noqa: E402
+from llmsim.profiler.attention.kernels import KERNELS, LARGE_PAGE, PAGE, Buffers  # noqa: E402
+from llmsim.profiler.moe import expert_kernels  # noqa: E402
+from llmsim.profiler.moe.experts import Experts  # noqa: E402
 
 CPU, SHAPE = torch.device("cpu"), HeadShape(4, 2, 16)
 BATCH = [(5, 300), (1, 17), (1, 40)]

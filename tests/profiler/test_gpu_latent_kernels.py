@@ -12,11 +12,11 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
 
-from profiler import latent_prompts  # noqa: E402
-from profiler.attention import family_of  # noqa: E402
-from profiler.indexer import IndexerBuffers, IndexerShape  # noqa: E402
-from profiler.latent import LatentBuffers, LatentShape  # noqa: E402
-from profiler.sparse_kernels import SparseBuffers, SparseShape  # noqa: E402
+from llmsim.profiler.attention import mla_prompts as latent_prompts  # noqa: E402
+from llmsim.profiler.attention.attention import family_of  # noqa: E402
+from llmsim.profiler.attention.indexer import IndexerBuffers, IndexerShape  # noqa: E402
+from llmsim.profiler.attention.mla import LatentBuffers, LatentShape  # noqa: E402
+from llmsim.profiler.attention.sparse_kernels import SparseBuffers, SparseShape  # noqa: E402
 
 CPU = torch.device("cpu")
 SHAPE, SPARSE, INDEXER = LatentShape(4, 32, 16, 8, 12), SparseShape(4, 32, 16, 8, 12, 64), IndexerShape(4, 16, 512)
@@ -271,7 +271,9 @@ def test_sparse_attention_pads_heads_and_gets_slots() -> None:
 
 @pytest.mark.parametrize("topk", [512, 100])
 def test_the_indexers_kernels_choose_the_best(topk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("profiler.indexer.LARGEST_SCORES", 4 * 700 * 2)  # prompts in slices of two queries
+    monkeypatch.setattr(
+        "llmsim.profiler.attention.indexer.LARGEST_SCORES", 4 * 700 * 2
+    )  # prompts in slices of two queries
     shape = IndexerShape(4, 16, topk)
     family = family_of(shape)
     for batch in ([(5, 600), (1, 7), (1, 590), (3, 40)], [(1, 600)] * 2, [(4, 700)]):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from llmsim.model import load_model
-from profiler.host_time import WIDTHS, host_gap_ns, narrow_fields
-from profiler.serve_log import Job, ServeOptions, Step
+from llmsim.profiler.serve.host_time import WIDTHS, host_gap_ns, narrow_fields
+from llmsim.profiler.serve.serve_log import Job, ServeOptions, Step
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 6,

@@ -9,14 +9,14 @@ import pytest
 from llmsim.config.errors import InputError
 from llmsim.costs import CompiledCosts, compile_costs
 from llmsim.costs.explain import decode_us, prefill_us
-from llmsim.costs.external import read_external
-from llmsim.costs.external_source import ExternalSource
+from llmsim.costs.sources.external.source import ExternalSource
+from llmsim.costs.sources.external.table import read_external
 from llmsim.model import load_model
-from profiler.cli import main
-from profiler.importing.links import fitted
-from profiler.importing.run import import_profiles
-from profiler.importing.sources import open_table
-from profiler.importing.target import Target
+from llmsim.profiler.cli.command import main
+from llmsim.profiler.importing.links import fitted
+from llmsim.profiler.importing.run import import_profiles
+from llmsim.profiler.importing.sources import open_table
+from llmsim.profiler.importing.target import Target
 from tests.costs.builders import LLAMA, attention_us, request, write_bundle, write_csv
 from tests.costs.test_older_bundle import DENSE, EXPERTS, area, decode_time, times_us, write_older
 from tests.shared_data import shared

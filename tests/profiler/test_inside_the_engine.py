@@ -10,12 +10,12 @@ import yaml
 
 from llmsim.config.errors import InputError
 from llmsim.model import Layout, load_model, resolve_dtypes
-from profiler.defaults import Asked, clock_of, limits_for, threads_of
-from profiler.engine_steps import NotHere, open_engine
-from profiler.measure import MeasureOptions, measure
-from profiler.places import BORDERS, MASK, OUTSIDE, Places, border_of
-from profiler.plan import Limits, Point, attention_points
-from profiler.rank import measured_operators
+from llmsim.profiler.bundle.defaults import Asked, clock_of, limits_for, threads_of
+from llmsim.profiler.bundle.plan import Limits, Point, attention_points
+from llmsim.profiler.cli.measure import MeasureOptions, measure
+from llmsim.profiler.rank.rank import measured_operators
+from llmsim.profiler.serve.engine_steps import NotHere, open_engine
+from llmsim.profiler.serve.module_times import BORDERS, MASK, OUTSIDE, Places, border_of
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
@@ -109,7 +109,7 @@ def test_attention_grows_with_what_it_attends_to(torch: Any, tmp_path: Path) -> 
 
 
 def test_experts_are_chosen_in_turn(torch: Any, tmp_path: Path) -> None:
-    from profiler.engine_steps import _routed
+    from llmsim.profiler.serve.engine_steps import _routed
 
     engine, _ = opened(torch, EXPERTS, tmp_path)
     chosen = []
@@ -132,7 +132,7 @@ def test_what_the_engine_cannot_do_is_said(torch: Any, tmp_path: Path) -> None:
     with pytest.raises(MemoryError, match="128 positions"):
         engine.rows(Point(0, "attention", (32, 100, 0, 0)))
     with pytest.raises(NotHere, match="no module known as"):
-        from profiler.engine_steps import EngineSteps
+        from llmsim.profiler.serve.engine_steps import EngineSteps
 
         path = saved(LLAMA, tmp_path)
         model = load_model(path)

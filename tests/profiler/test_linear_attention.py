@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmsim.model import Dtypes, Layout, LinearAttention, load_model, operators
-from profiler.kernels import unknown_operators
-from profiler.plan import Limits
+from llmsim.profiler.bundle.plan import Limits
+from llmsim.profiler.rank.dense import unknown_operators
 from tests.profiler.tiny_models import TINY, column, simulated, written
 from tests.profiler.tiny_models import measured as measured_within
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
 
-from profiler.choice import relative_error  # noqa: E402
-from profiler.linear_attention import LinearLayer  # noqa: E402
-from profiler.recurrence import by_token, make_inputs, scan, update  # noqa: E402
-from profiler.recurrence_kernels import KERNELS, usable_kernel  # noqa: E402
+from llmsim.profiler.kernels.choice import relative_error  # noqa: E402
+from llmsim.profiler.state_space.linear_attention import LinearLayer  # noqa: E402
+from llmsim.profiler.state_space.recurrence import by_token, make_inputs, scan, update  # noqa: E402
+from llmsim.profiler.state_space.recurrence_kernels import KERNELS, usable_kernel  # noqa: E402
 
 CPU, FP32 = torch.device("cpu"), Dtypes("fp32", "fp32", "fp32")
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "decoder_sparse_step": 1}
@@ -110,7 +110,7 @@ def test_convolution_and_norm_are_checked_against_plain_math(kind: Any, norm: An
 
 
 def test_a_wrong_kernel_of_a_state_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    from profiler import recurrence_kernels
+    from llmsim.profiler.state_space import recurrence_kernels
 
     def forgets(torch: Any, inputs: Any) -> Any:
         def run() -> Any:
@@ -186,8 +186,8 @@ def test_every_preset_with_states_is_measurable_at_its_degrees() -> None:
 
 
 def test_a_rank_has_its_share_of_heads(tmp_path: Path) -> None:
-    from profiler.device import describe
-    from profiler.rank import Rank
+    from llmsim.profiler.device.device import describe
+    from llmsim.profiler.rank.rank import Rank
 
     model = load_model(str(written(tmp_path, QWEN)))
     rank = Rank(torch, CPU, model, Layout(2, 1), FP32, describe(torch, CPU), "fused", "sdpa")

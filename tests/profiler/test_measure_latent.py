@@ -10,10 +10,10 @@ import pytest
 
 from llmsim.config.errors import InputError
 from llmsim.model import Dtypes, Layout, load_model, model_names, operators
-from profiler.dry_run import dry_run
-from profiler.kernels import unknown_operators
-from profiler.measure import MeasureOptions
-from profiler.plan import attention_table, points_of, seen_limits
+from llmsim.profiler.bundle.plan import attention_table, points_of, seen_limits
+from llmsim.profiler.cli.dry_run import dry_run
+from llmsim.profiler.cli.measure import MeasureOptions
+from llmsim.profiler.rank.dense import unknown_operators
 from tests.profiler.tiny_models import LIMITS, TINY, column, measured, simulated, written
 
 WIDTHS = {
@@ -43,9 +43,9 @@ def the_torch() -> Any:
 
 
 def shapes() -> list[Any]:
-    from profiler.indexer import IndexerShape
-    from profiler.latent import LatentShape
-    from profiler.sparse_kernels import SparseShape
+    from llmsim.profiler.attention.indexer import IndexerShape
+    from llmsim.profiler.attention.mla import LatentShape
+    from llmsim.profiler.attention.sparse_kernels import SparseShape
 
     return [LatentShape(3, 20, 12, 8, 10), SparseShape(4, 32, 16, 8, 16, 16), IndexerShape(4, 16, 16)]
 
@@ -54,7 +54,7 @@ def shapes() -> list[Any]:
 @pytest.mark.parametrize("index", range(3), ids=["latent", "sparse", "indexer"])
 def test_the_plain_kernels_agree_with_plain_math(index: int, batch: list[tuple[int, int]]) -> None:
     torch = the_torch()
-    from profiler.attention import family_of
+    from llmsim.profiler.attention.attention import family_of
 
     torch.manual_seed(len(batch))
     shape, cpu = shapes()[index], torch.device("cpu")
@@ -70,7 +70,7 @@ def test_the_plain_kernels_agree_with_plain_math(index: int, batch: list[tuple[i
 @pytest.mark.parametrize("index", range(3), ids=["latent", "sparse", "indexer"])
 def test_a_kernel_that_is_wrong_or_fails_is_not_used(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = the_torch()
-    from profiler import attention
+    from llmsim.profiler.attention import attention
 
     shape, cpu = shapes()[index], torch.device("cpu")
     family = attention.family_of(shape)
@@ -101,7 +101,7 @@ def test_a_kernel_that_is_wrong_or_fails_is_not_used(index: int, monkeypatch: py
 
 def test_decodes_come_first_and_go_where_an_engine_sends_them() -> None:
     torch = the_torch()
-    from profiler.latent import LatentBuffers
+    from llmsim.profiler.attention.mla import LatentBuffers
 
     buffers = LatentBuffers(torch, torch.device("cpu"), torch.float32, shapes()[0], [(9, 4), (1, 7), (3, 0), (1, 2)])
     assert [new for new, _ in buffers.batch] == [1, 1, 3, 9]
@@ -170,8 +170,8 @@ def test_an_interrupted_sparse_profile_goes_on(tmp_path: Path) -> None:
 
 def test_a_sharded_rank_has_its_shapes(tmp_path: Path) -> None:
     torch = the_torch()
-    from profiler.device import describe
-    from profiler.rank import Rank
+    from llmsim.profiler.device.device import describe
+    from llmsim.profiler.rank.rank import Rank
 
     cpu, model = torch.device("cpu"), load_model(str(written(tmp_path, SPARSE)))
     info = describe(torch, cpu)
@@ -198,7 +198,7 @@ def test_a_sharded_rank_has_its_shapes(tmp_path: Path) -> None:
 def test_rotation_of_pairs_is_the_same_in_both_styles() -> None:
     torch = the_torch()
     from llmsim.model import LatentAttention
-    from profiler.latent_layers import LatentLayers
+    from llmsim.profiler.attention.mla_layers import LatentLayers
 
     made = []
     for eager in (False, True):
@@ -218,8 +218,8 @@ def test_rotation_of_pairs_is_the_same_in_both_styles() -> None:
 def test_quantised_weights_expand_the_context_of_prompts(tmp_path: Path) -> None:
     torch = the_torch()
     from llmsim.model import resolve_dtypes
-    from profiler.device import describe
-    from profiler.rank import Rank
+    from llmsim.profiler.device.device import describe
+    from llmsim.profiler.rank.rank import Rank
 
     for fields, expands in ((NARROW, True), ({**SPARSE, "quantization_config": BLOCKS}, False)):
         path = written(tmp_path, fields)
@@ -250,8 +250,8 @@ def test_quantised_weights_expand_the_context_of_prompts(tmp_path: Path) -> None
 
 def test_whole_experts_are_measured_whatever_the_degree(tmp_path: Path) -> None:
     torch = the_torch()
-    from profiler.device import describe
-    from profiler.rank import Rank
+    from llmsim.profiler.device.device import describe
+    from llmsim.profiler.rank.rank import Rank
 
     cpu = torch.device("cpu")
     model = load_model(str(written(tmp_path, {**LATENT, "first_k_dense_replace": 1})))
@@ -269,8 +269,8 @@ def test_what_transformers_cannot_batch_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_cannot_batch_it_is_not_logged(tmp_path: Path) -> None:
-    from profiler.serve_log import ServeOptions
-    from profiler.serve_transformers import replay
+    from llmsim.profiler.serve.serve_log import ServeOptions
+    from llmsim.profiler.serve.serve_transformers import replay
 
     options = ServeOptions(
         str(written(tmp_path, LATENT)), "synthetic:n=1,rate=1,input=fixed:5,output=fixed:2,seed=1", tmp_path / "log",

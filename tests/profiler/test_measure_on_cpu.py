@@ -10,16 +10,16 @@ import yaml
 
 from llmsim.config.errors import InputError
 from llmsim.model import Dtypes, Layout, load_model, operators
-from profiler.plan import Limits
+from llmsim.profiler.bundle.plan import Limits
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
 
-from profiler.attention import Attention, HeadShape, reference, usable_kernels  # noqa: E402
-from profiler.attention_kernels import KERNELS, Buffers  # noqa: E402
-from profiler.experts import Experts, routing, usable_kernel  # noqa: E402
-from profiler.measure import MeasureOptions, measure  # noqa: E402
-from profiler.rank import measured_operators, refuse_unknown  # noqa: E402
-from profiler.timing import Stopwatch  # noqa: E402
+from llmsim.profiler.attention.attention import Attention, HeadShape, reference, usable_kernels  # noqa: E402
+from llmsim.profiler.attention.kernels import KERNELS, Buffers  # noqa: E402
+from llmsim.profiler.cli.measure import MeasureOptions, measure  # noqa: E402
+from llmsim.profiler.device.timing import Stopwatch  # noqa: E402
+from llmsim.profiler.moe.experts import Experts, routing, usable_kernel  # noqa: E402
+from llmsim.profiler.rank.rank import measured_operators, refuse_unknown  # noqa: E402
 
 CPU = torch.device("cpu")
 TINY = {
@@ -77,7 +77,7 @@ def test_a_wrong_kernel_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = dict(KERNELS)
     broken["sdpa"] = replace(broken["sdpa"], call=lambda torch, buffers: lambda: buffers.query * 0)
     broken["packed"] = replace(broken["packed"], call=lambda torch, buffers: lambda: 1 / 0)
-    monkeypatch.setattr("profiler.attention.KERNELS", broken)
+    monkeypatch.setattr("llmsim.profiler.attention.attention.KERNELS", broken)
     good, reasons = usable_kernels(torch, CPU, torch.float32, HeadShape(4, 2, 16))
     assert good == [] and "wrong by" in reasons["sdpa"] and "ZeroDivisionError" in reasons["packed"]
 
@@ -154,8 +154,8 @@ def test_operators_that_cannot_be_measured_are_named() -> None:
 
 
 def test_layers_of_a_sharded_rank_have_its_shapes(tmp_path: Path) -> None:
-    from profiler.device import describe
-    from profiler.rank import Rank
+    from llmsim.profiler.device.device import describe
+    from llmsim.profiler.rank.rank import Rank
 
     model, dtypes = load_model("meta-llama/Llama-3.1-8B"), Dtypes("fp32", "fp32", "fp32")
     small = replace(model, num_layers=1, hidden_size=256, intermediate_size=512, vocab_size=640, head_dim=8)
@@ -180,7 +180,7 @@ def test_attention_rotates_its_buffers() -> None:
 
 def test_an_engine_is_logged_token_by_token(tiny: Path, tmp_path: Path) -> None:
     pytest.importorskip("transformers", minversion="5.20", reason="transformers 5.20 is not installed")
-    from profiler.serve_log import ServeOptions, serve_log
+    from llmsim.profiler.serve.serve_log import ServeOptions, serve_log
 
     output = tmp_path / "log"
     log = serve_log(

@@ -9,10 +9,10 @@ import pytest
 
 from llmsim.config.errors import InputError
 from llmsim.model import Dtypes, Layout, load_model, operators
-from profiler.dry_run import dry_run
-from profiler.kernels import unknown_operators
-from profiler.measure import MeasureOptions
-from profiler.plan import attention_points, points_of, seen_limits
+from llmsim.profiler.bundle.plan import attention_points, points_of, seen_limits
+from llmsim.profiler.cli.dry_run import dry_run
+from llmsim.profiler.cli.measure import MeasureOptions
+from llmsim.profiler.rank.dense import unknown_operators
 from tests.profiler.tiny_models import LIMITS, TINY, column, measured, simulated, written
 
 WINDOW = 32
@@ -47,8 +47,8 @@ def test_a_model_with_windows_is_measured_and_simulated(fields: dict[str, Any], 
 
 def test_post_norms_and_activations_are_those_of_the_model(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
-    from profiler.device import describe
-    from profiler.rank import Rank
+    from llmsim.profiler.device.device import describe
+    from llmsim.profiler.rank.rank import Rank
 
     cpu = torch.device("cpu")
     model = load_model(str(written(tmp_path, GEMMA)))
@@ -98,8 +98,8 @@ def test_every_preset_with_a_window_is_measurable() -> None:
 @pytest.mark.parametrize("batch", [[(1, 40)], [(7, 0)], [(5, 9), (1, 30), (1, 17), (1, 17)]])
 def test_attention_with_sinks_agrees_with_plain_math(batch: list[tuple[int, int]]) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
-    from profiler.attention import HeadShape, reference, usable_kernels
-    from profiler.attention_kernels import KERNELS, Buffers
+    from llmsim.profiler.attention.attention import HeadShape, reference, usable_kernels
+    from llmsim.profiler.attention.kernels import KERNELS, Buffers
 
     torch.manual_seed(len(batch))
     shape, cpu = HeadShape(8, 2, 16, sinks=True), torch.device("cpu")

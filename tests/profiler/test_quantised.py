@@ -7,19 +7,19 @@ import pytest
 import yaml
 
 from llmsim.model import Dtypes, Layout, load_model, operators, resolve_dtypes
-from profiler.measure import MeasureOptions, measure
-from profiler.plan import Limits
+from llmsim.profiler.bundle.plan import Limits
+from llmsim.profiler.cli.measure import MeasureOptions, measure
 from tests.profiler.tiny_models import TINY, column, simulated, written
 from tests.profiler.tiny_models import measured as measured_within
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
 
-from profiler import quantised_kernels  # noqa: E402
-from profiler.choice import relative_error  # noqa: E402
-from profiler.expert_kernels import activated  # noqa: E402
-from profiler.experts import Experts, usable_kernel  # noqa: E402
-from profiler.quantised import Scheme, dequantised, exact_activations, make_weight, scheme_of  # noqa: E402
-from profiler.rank import expert_form  # noqa: E402
+from llmsim.profiler.kernels import quantised_kernels  # noqa: E402
+from llmsim.profiler.kernels.choice import relative_error  # noqa: E402
+from llmsim.profiler.kernels.quantised import Scheme, dequantised, exact_activations, make_weight, scheme_of  # noqa: E402
+from llmsim.profiler.moe.expert_kernels import activated  # noqa: E402
+from llmsim.profiler.moe.experts import Experts, usable_kernel  # noqa: E402
+from llmsim.profiler.rank.rank import expert_form  # noqa: E402
 
 CPU, FP32 = torch.device("cpu"), Dtypes("fp32", "fp32", "fp32")
 BLOCKS = Scheme("fp8_block", "fp8", (128, 128))
@@ -160,7 +160,7 @@ def test_weights_quantised_by_the_engine(tmp_path: Path) -> None:
 
 
 def test_weights_are_rotated_by_their_quantised_bytes(tmp_path: Path) -> None:
-    from profiler.kernels import Kernels
+    from llmsim.profiler.rank.dense import Kernels
 
     blocks = {**BLOCK_FP8, "weight_block_size": [16, 16]}
     model = load_model(str(written(tmp_path, {**QWEN, "quantization_config": blocks})))
@@ -243,7 +243,7 @@ def test_latent_attention_over_quantised_projections(tmp_path: Path) -> None:
 
 def test_experts_that_cannot_be_cut_are_spread(tmp_path: Path) -> None:
     """Blocks of 128 in experts of 128: four ranks hold whole experts, and the rest of the rank is what it was."""
-    from profiler.rank import measured_operators, sharded
+    from llmsim.profiler.rank.rank import measured_operators, sharded
 
     blocked = load_model("Qwen/Qwen3-30B-A3B-FP8")
     assert (sharded(blocked, 2).ep, sharded(blocked, 4).ep, sharded(load_model("Qwen/Qwen3-30B-A3B"), 4).ep) == (

@@ -14,11 +14,11 @@ from llmsim.model import Dtypes, Layout, load_model, operators
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
 
-from profiler.choice import relative_error  # noqa: E402
-from profiler.expert_kernels import KERNELS as EXPERT_KERNELS  # noqa: E402
-from profiler.experts import Experts  # noqa: E402
-from profiler.quantised import Scheme, dequantised, exact_activations, make_weight  # noqa: E402
-from profiler.quantised_kernels import ANYWHERE, KERNELS  # noqa: E402
+from llmsim.profiler.kernels.choice import relative_error  # noqa: E402
+from llmsim.profiler.kernels.quantised import Scheme, dequantised, exact_activations, make_weight  # noqa: E402
+from llmsim.profiler.kernels.quantised_kernels import ANYWHERE, KERNELS  # noqa: E402
+from llmsim.profiler.moe.expert_kernels import KERNELS as EXPERT_KERNELS  # noqa: E402
+from llmsim.profiler.moe.experts import Experts  # noqa: E402
 from tests.profiler.test_gpu_kernels import arguments_of, module  # noqa: E402
 
 CPU = torch.device("cpu")

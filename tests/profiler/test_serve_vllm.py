@@ -9,8 +9,8 @@ import pytest
 
 from llmsim.cli import main
 from llmsim.config.errors import InputError
-from profiler import serve_vllm
-from profiler.serve_log import ServeOptions, jobs_of, summary_of, write_log
+from llmsim.profiler.serve import serve_vllm
+from llmsim.profiler.serve.serve_log import ServeOptions, jobs_of, summary_of, write_log
 from tests.profiler.test_host_time import LLAMA
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed (extra llmsim[vllm])")
@@ -19,7 +19,7 @@ TRACE = "synthetic:n=6,rate=2,input=uniform:20-100,output=uniform:3-9,seed=3"
 
 @pytest.fixture
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServeOptions:
-    from llmsim.scheduling.vllm_platform import prepare
+    from llmsim.scheduling.conformance.vllm_platform import prepare
 
     monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "fork")
     prepare()

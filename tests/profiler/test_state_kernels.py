@@ -12,11 +12,11 @@ from llmsim.model import LinearAttention
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (extra llmsim[profiler])")
 
-from profiler import linear_attention  # noqa: E402
-from profiler.choice import relative_error  # noqa: E402
-from profiler.linear_attention import LinearLayer  # noqa: E402
-from profiler.recurrence import by_token, make_inputs  # noqa: E402
-from profiler.recurrence_kernels import KERNELS, SPACE_CHUNK  # noqa: E402
+from llmsim.profiler.kernels.choice import relative_error  # noqa: E402
+from llmsim.profiler.state_space import linear_attention  # noqa: E402
+from llmsim.profiler.state_space.linear_attention import LinearLayer  # noqa: E402
+from llmsim.profiler.state_space.recurrence import by_token, make_inputs  # noqa: E402
+from llmsim.profiler.state_space.recurrence_kernels import KERNELS, SPACE_CHUNK  # noqa: E402
 from tests.profiler.test_gpu_kernels import arguments_of, module  # noqa: E402
 
 LAYERS = "vllm.model_executor.layers"

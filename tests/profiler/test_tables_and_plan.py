@@ -11,14 +11,22 @@ from hypothesis import strategies as st
 
 from llmsim.config.errors import InputError
 from llmsim.model import load_model, model_names
-from profiler.cli import main
-from profiler.clock import ReplayClock
-from profiler.dry_run import dry_run
-from profiler.measure import TABLES, MeasureOptions
-from profiler.plan import Limits, attention_points, expert_points, geometric, layer_points, skew_points, token_grid
-from profiler.serve_log import Log, ServeOptions, Stamps, Step, jobs_of, summary_of, write_log
-from profiler.tables import GrowingTable
-from profiler.timing import summary
+from llmsim.profiler.bundle.plan import (
+    Limits,
+    attention_points,
+    expert_points,
+    geometric,
+    layer_points,
+    skew_points,
+    token_grid,
+)
+from llmsim.profiler.bundle.tables import GrowingTable
+from llmsim.profiler.cli.command import main
+from llmsim.profiler.cli.dry_run import dry_run
+from llmsim.profiler.cli.measure import TABLES, MeasureOptions
+from llmsim.profiler.device.clock import ReplayClock
+from llmsim.profiler.device.timing import summary
+from llmsim.profiler.serve.serve_log import Log, ServeOptions, Stamps, Step, jobs_of, summary_of, write_log
 
 
 def test_a_table_keeps_what_it_has_and_drops_half_a_row(tmp_path: Path) -> None:

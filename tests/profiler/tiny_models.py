@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from llmsim.cli import run_main
-from profiler.measure import MeasureOptions, measure
-from profiler.plan import Limits
+from llmsim.profiler.bundle.plan import Limits
+from llmsim.profiler.cli.measure import MeasureOptions, measure
 
 TINY = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,

@@ -10,8 +10,8 @@ import pytest
 
 from llmsim.core import HandoverColumns, Results, Status
 from llmsim.export.csv import write_csv
+from llmsim.results.detokenization_delay import with_output_processing
 from llmsim.results.invariants import _transfers
-from llmsim.results.processing import with_output_processing
 from llmsim.results.summary import summary
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmsim.cli.prepare import checked_options, prepare
+from llmsim.cli.run.prepare import checked_options, prepare
 from llmsim.core import Energy, Results, Status
 from llmsim.results.invariants import OK, check_invariants, interval_lengths_ps
 from llmsim.simulate import simulate

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from llmsim.cli.prepare import checked_options, trial
+from llmsim.cli.run.prepare import checked_options, trial
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_NS
-from llmsim.export.timeline import write_timeline
+from llmsim.export.timeline.timeline import write_timeline
 
 ROOT = Path(__file__).resolve().parents[2]
 proto = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")

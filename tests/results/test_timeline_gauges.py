@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmsim.cli.prepare import checked_options, prepare
+from llmsim.cli.run.prepare import checked_options, prepare
 from llmsim.core import AJ_PER_J, PS_PER_NS, PS_PER_S
-from llmsim.export.timeline import write_timeline
-from llmsim.export.timeline_gauges import GroupOperators, lanes
+from llmsim.export.timeline.gauges import GroupOperators, lanes
+from llmsim.export.timeline.timeline import write_timeline
 from llmsim.simulate import simulate
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmsim.cli.prepare import checked_options, prepare
+from llmsim.cli.run.prepare import checked_options, prepare
 from llmsim.core import Results, Status
 from llmsim.results.invariants import check_invariants
 from llmsim.simulate import simulate

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from llmsim.cli.prepare import checked_options, prepare, trial
+from llmsim.cli.run.prepare import checked_options, prepare, trial
 from llmsim.core import GroupInfo
 from llmsim.model import load_hardware, parameter_count
 from llmsim.results.metrics import makespan_ps
-from llmsim.results.work import by_device, group_usage, operator_work, utilisation
+from llmsim.results.utilisation import by_device, group_usage, operator_work, utilisation
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,7 +8,7 @@ from llmsim.config.errors import InputError
 from llmsim.core import Workload
 from llmsim.workload import parse_synthetic
 from llmsim.workload.clients import ClientOptions, with_clients
-from llmsim.workload.synthetic import generate
+from llmsim.workload.synthetic.workload import generate
 
 
 def most_at_once(r: dict[str, np.ndarray]) -> int:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from llmsim import _native
-from llmsim.scheduling.cases import run_case
-from llmsim.scheduling.random_cases import random_case
+from llmsim.scheduling.conformance.cases import run_case
+from llmsim.scheduling.conformance.random_cases import random_case
 
 SIZE = 4
 

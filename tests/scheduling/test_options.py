@@ -11,11 +11,11 @@ from tiny import SCHEDULERS
 
 from llmsim.cli import run_main
 from llmsim.config import EngineArgs, EngineOverrides, load_cluster, resolve
+from llmsim.config.engine.schedulers import POLICIES
+from llmsim.config.engine.schedulers import SCHEDULERS as NAMES
 from llmsim.config.errors import InputError
-from llmsim.config.scheduler_rules import POLICIES
-from llmsim.config.scheduler_rules import SCHEDULERS as NAMES
 from llmsim.lowering.scheduler import ORDERS
-from llmsim.scheduling.cases import run_case
+from llmsim.scheduling.conformance.cases import run_case
 from llmsim.workload import load_trace
 
 CLUSTER = Path(__file__).resolve().parents[2] / "cluster_config" / "h100_llama31_8b.json"

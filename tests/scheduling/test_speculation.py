@@ -10,7 +10,7 @@ from test_nothing_lost import check, requests_strategy
 from tiny import MS, Options, program, run, schedule
 
 from llmsim import _native
-from llmsim.config.speculative import SpeculativeConfig, resolve_speculation
+from llmsim.config.engine.speculative import SpeculativeConfig, resolve_speculation
 from llmsim.lowering.scheduler import acceptance, chance
 
 ALWAYS = 1 << 53

@@ -259,7 +259,7 @@ def test_an_answer_counts_for_the_code_that_gave_it(
 def test_a_file_that_changes_while_the_search_runs_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from llmsim.cli import search as verb
+    from llmsim.cli.commands import search as verb
 
     path = small(tmp_path)
     monkeypatch.setattr(verb, "_told", lambda trial: blackbox(tmp_path, 30_000))
@@ -330,7 +330,7 @@ def test_bad_input_is_a_verdict_and_is_not_run_again(tmp_path: Path, monkeypatch
 def test_what_an_error_of_the_machine_is() -> None:
     import errno
 
-    from llmsim.cli.inputs_report import how_it_ended
+    from llmsim.cli.run.inputs_report import how_it_ended
     from llmsim.config.errors import InfeasibleError, InputError
 
     def ended(error: BaseException, cause: BaseException | None) -> str:

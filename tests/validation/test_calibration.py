@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from made_logs import CLUSTER, TP4, rows_of, run_arguments, simulate, write_engine_log
 
 from llmsim.cli import main, run_main
-from llmsim.cli.calibrate import what_can_be_fitted
-from llmsim.cli.prepare import checked_options, prepare
+from llmsim.cli.commands.calibrate import what_can_be_fitted
+from llmsim.cli.run.prepare import checked_options, prepare
 from llmsim.config.errors import InputError
 from llmsim.costs import OpCost
-from llmsim.lowering.calibration import Calibration, _scaled, calibration_of, load_calibration
-from llmsim.validation.calibrate import LINK, calibrate, held_out_means_percent
-from llmsim.validation.recording import Recording
-from llmsim.validation.search import Axis, minimise
-from llmsim.validation.simplex import minimise_together
+from llmsim.lowering.adjust.calibration import Calibration, _scaled, calibration_of, load_calibration
+from llmsim.validation.fit.calibrate import LINK, calibrate, held_out_means_percent
+from llmsim.validation.fit.golden_section import Axis, minimise
+from llmsim.validation.fit.nelder_mead import minimise_together
+from llmsim.validation.logs.recording import Recording
 from tests.costs.builders import needs_database
 
 SMALL = "synthetic:n=40,rate=6,input=lognormal:300,output=lognormal:40,seed=5"

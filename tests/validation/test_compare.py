@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmsim.config.errors import InputError
-from llmsim.validation import Recording, compare
-from llmsim.validation.pairing import matching_rows
-from llmsim.validation.recording import KvUse
-from llmsim.validation.table import markdown
+from llmsim.validation import Recording
+from llmsim.validation.compare.compare import compare
+from llmsim.validation.logs.pairing import matching_rows
+from llmsim.validation.logs.recording import KvUse
+from llmsim.validation.report.table import markdown
 
 
 def recording(n: int = 40, **changes: Any) -> Recording:

@@ -9,7 +9,7 @@ from made_logs import CLUSTER, run_arguments, simulate
 
 from llmsim.cli import main
 from llmsim.config.errors import InputError
-from llmsim.validation.means import read_means
+from llmsim.validation.fit.means import read_means
 
 SMALL = "synthetic:n=40,rate=6,input=lognormal:300,output=lognormal:40,seed=5"
 GAP_NS = 3e6

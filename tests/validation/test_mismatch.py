@@ -12,11 +12,12 @@ from made_logs import rows_of, run_arguments, simulate, write_engine_log
 
 from llmsim.cli import main
 from llmsim.config.errors import InputError
-from llmsim.lowering.calibration import Calibration
-from llmsim.validation import Recording, compare
-from llmsim.validation.calibrate import calibrate, calibration_json, loses, objective, refusal
-from llmsim.validation.calibration_table import calibration_markdown
-from llmsim.validation.mismatch import most_at_once, ttft_growth
+from llmsim.lowering.adjust.calibration import Calibration
+from llmsim.validation import Recording
+from llmsim.validation.compare.compare import compare
+from llmsim.validation.compare.mismatch import most_at_once, ttft_growth
+from llmsim.validation.fit.calibrate import calibrate, calibration_json, loses, objective, refusal
+from llmsim.validation.report.calibration_table import calibration_markdown
 
 LOADED = "synthetic:n=160,rate=8,input=fixed:300,output=fixed:120,seed=5"
 

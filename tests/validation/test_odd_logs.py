@@ -11,7 +11,8 @@ from test_readers import bench_json
 
 from llmsim.cli import main, run_main
 from llmsim.config.errors import InputError
-from llmsim.validation import compare, read_recording
+from llmsim.validation import read_recording
+from llmsim.validation.compare.compare import compare
 
 
 def engine_lines(run: Path, tmp_path: Path) -> list[dict[str, Any]]:

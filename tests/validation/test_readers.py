@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from made_logs import rows_of, write_engine_log
 
 from llmsim.config.errors import InputError
-from llmsim.validation import Recording, compare, read_recording
+from llmsim.validation import Recording, read_recording
+from llmsim.validation.compare.compare import compare
 
 
 def bench_json(rows: list[dict[str, str]]) -> dict[str, Any]:

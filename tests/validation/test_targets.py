@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from made_logs import run_arguments
 
-from llmsim.cli.prepare import checked_options, trial
-from llmsim.validation.recording import Recording, recording_of
+from llmsim.cli.run.prepare import checked_options, trial
+from llmsim.validation.logs.recording import Recording, recording_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = "synthetic:n=60,rate=6,input=lognormal:300,output=lognormal:40,seed=5"

@@ -8,9 +8,9 @@ import pytest
 from made_logs import run_arguments, simulate
 
 from llmsim.cli import run_main
-from llmsim.cli.prepare import checked_options, prepare
+from llmsim.cli.run.prepare import checked_options, prepare
 from llmsim.costs.source import AttentionCost, CompiledCosts, Floor, MixedGrid, SplitGrid
-from llmsim.lowering.terms import TERMS, costs_without
+from llmsim.lowering.adjust.ablation_terms import TERMS, costs_without
 
 FLOOR = Floor(0, 0, 0, 0, 0, 0, True)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llmsim.cli.prepare import checked_options, trial
+from llmsim.cli.run.prepare import checked_options, trial
 from llmsim.config.errors import InputError
-from llmsim.validation.throughput import completed, emitted_series, read_series, series_errors, total_throughput
+from llmsim.validation.compare.throughput import completed, emitted_series, read_series, series_errors, total_throughput
 
 ROOT = Path(__file__).resolve().parents[2]
 

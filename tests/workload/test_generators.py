@@ -8,8 +8,8 @@ from trace_tools import blocks
 
 from llmsim.config.errors import InputError
 from llmsim.workload import load_dataset, parse_synthetic
+from llmsim.workload.block_content_ids import repeated_prompt_tokens
 from llmsim.workload.generators import KINDS
-from llmsim.workload.handles import repeated_prompt_tokens
 
 COLUMNS = ("arrival_ps", "input_tokens", "output_tokens", "next_call", "tool_delay_ps", "key_offsets", "keys")
 

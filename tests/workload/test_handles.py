@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from trace_tools import blocks, sharing
 
 from llmsim.config.errors import InfeasibleError
-from llmsim.workload import handles, load_dataset
+from llmsim.workload import block_content_ids as handles
+from llmsim.workload import load_dataset
 from llmsim.workload.card import card
 from llmsim.workload.formats import read_trace
-from llmsim.workload.formats.mooncake import rows
+from llmsim.workload.formats.cloud.mooncake import rows
 from llmsim.workload.options import TraceOptions
 from llmsim.workload.selection import selected
 

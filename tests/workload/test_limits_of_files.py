@@ -10,7 +10,7 @@ from llmsim.config import reading
 from llmsim.config.errors import InputError
 from llmsim.validation import read_recording
 from llmsim.workload.dataset import load_dataset
-from llmsim.workload.formats import vllm_bench
+from llmsim.workload.formats.bench import vllm_bench
 
 LONG = reading.MAX_LINE_BYTES + 5
 GOOD = {
@@ -51,7 +51,7 @@ def test_a_long_line_that_ends_in_time_is_read(name: str, tmp_path: Path) -> Non
 def test_what_is_read_as_a_whole_has_a_limit_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log.gz"
     path.write_bytes(gzip.compress(b'{"ttfts": [' + b"1," * 3000))
-    for module in ("llmsim.validation.files", "llmsim.config.reading"):
+    for module in ("llmsim.validation.logs.files", "llmsim.config.reading"):
         monkeypatch.setattr(f"{module}.MAX_WHOLE_BYTES", 1000)
     with pytest.raises(InputError, match="holds more than the 0 MiB that are read as a whole"):
         read_recording(path)

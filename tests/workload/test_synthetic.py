@@ -15,8 +15,8 @@ from llmsim.config.errors import InputError
 from llmsim.core import Workload
 from llmsim.export.jsonl import write_jsonl
 from llmsim.workload import columns, generate, load_trace, parse_synthetic
-from llmsim.workload.distributions import Fixed, LogNormal, Poisson, Uniform, Zipf
-from llmsim.workload.synthetic import SyntheticSpec
+from llmsim.workload.synthetic.distributions import Fixed, LogNormal, Poisson, Uniform, Zipf
+from llmsim.workload.synthetic.workload import SyntheticSpec
 
 DATASET = Path(__file__).resolve().parents[2] / "dataset"
 SMALL = "synthetic:n=40,rate=10,input=uniform:1-50,output=uniform:1-30,seed=3"

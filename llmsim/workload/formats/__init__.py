@@ -10,26 +10,26 @@ from types import ModuleType
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.core import Workload
+from llmsim.workload.block_content_ids import with_granularity
 from llmsim.workload.formats.head import Head, head_of
 from llmsim.workload.formats.source import Source
-from llmsim.workload.handles import with_granularity
 from llmsim.workload.models import ModelNames
 from llmsim.workload.options import TraceOptions
 from llmsim.workload.selection import selected
 
 FORMATS = {
-    "llmservingsim": "llmservingsim",
-    "bailian": "bailian",
-    "tracelab": "tracelab",
-    "aiperf": "aiperf",
-    "weka": "weka",
-    "vllm-bench": "vllm_bench",
-    "sharegpt": "sharegpt",
-    "mooncake": "mooncake",
-    "azure": "azure",
-    "burstgpt": "burstgpt",
-    "vidur": "vidur",
-    "baseten": "baseten",
+    "llmservingsim": "bench.llmservingsim",
+    "bailian": "cloud.bailian",
+    "tracelab": "chat.tracelab",
+    "aiperf": "bench.aiperf",
+    "weka": "chat.weka",
+    "vllm-bench": "bench.vllm_bench",
+    "sharegpt": "chat.sharegpt",
+    "mooncake": "cloud.mooncake",
+    "azure": "cloud.azure",
+    "burstgpt": "cloud.burstgpt",
+    "vidur": "bench.vidur",
+    "baseten": "cloud.baseten",
     "csv": "csv_columns",
 }
 """Name -> module with `detect(head)` and `read(source, head)`; the first to recognise a file has it."""
@@ -37,7 +37,7 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Trace:
-    """A file's requests; `has_handles` says that the keys are the file's own block ids (`llmsim.workload.handles`)."""
+    """A file's requests; `has_handles` says that the keys are the file's own block ids (`block_content_ids`)."""
 
     format: str
     workload: Workload

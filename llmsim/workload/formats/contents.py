@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import Int64, UInt64
-from llmsim.workload.handles import chained
+from llmsim.workload.block_content_ids import chained
 
 
 class Contents:

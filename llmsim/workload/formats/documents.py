@@ -14,7 +14,7 @@ from llmsim.config.errors import InputError
 from llmsim.config.reading import MAX_LINE_BYTES, too_long
 from llmsim.workload.formats.batches import BYTE_ORDER_MARK, CHUNK_BYTES, Batch, Elements, lines_of, whole_lines
 from llmsim.workload.formats.rows import integral
-from llmsim.workload.opening import opened
+from llmsim.workload.open_trace import opened
 
 Record = TypeVar("Record")
 HALF = "a key or a text holds one half of a surrogate pair, which is no character"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmsim.workload.opening import opened
+from llmsim.workload.open_trace import opened
 
 HEAD_BYTES = 1 << 18
 _KEY = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:')

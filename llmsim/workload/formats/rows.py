@@ -19,7 +19,7 @@ from llmsim.workload.formats.batches import BYTE_ORDER_MARK, Batch, each, lines_
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.table import LATEST_NS, Table
 from llmsim.workload.limits import MAX_TIME_NS
-from llmsim.workload.opening import opened
+from llmsim.workload.open_trace import opened
 
 Record = TypeVar("Record")
 _BYTE = re.compile(r"byte (\d+)")

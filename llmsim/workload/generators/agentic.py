@@ -6,7 +6,7 @@ import numpy as np
 from llmsim.core import Workload
 from llmsim.workload.generators.parts import Parts
 from llmsim.workload.limits import MAX_TOKENS
-from llmsim.workload.synthetic import SharedPrefixes, arrivals_ns, content_of, rows_of
+from llmsim.workload.synthetic.workload import SharedPrefixes, arrivals_ns, content_of, rows_of
 
 KEYS = ("n", "rate", "arrivals", "calls", "system", "prompt", "tool", "output", "tool_ms", "context", "seed")
 REQUIRED = ("n",)

@@ -5,11 +5,11 @@ does not."""
 import numpy as np
 
 from llmsim.core import Int64, Workload
-from llmsim.workload.distributions import Float64, Poisson
 from llmsim.workload.generators.parts import Parts
 from llmsim.workload.limits import MAX_TOKENS
 from llmsim.workload.spec_text import SMALLEST_CV
-from llmsim.workload.synthetic import SharedPrefixes, content_of, refuse_endless
+from llmsim.workload.synthetic.distributions import Float64, Poisson
+from llmsim.workload.synthetic.workload import SharedPrefixes, content_of, refuse_endless
 
 KEYS = ("n", "rate", "clients", "skew", "cv", "spread", "input", "output", "prefix", "seed")
 REQUIRED = ("n", "rate", "input", "output")

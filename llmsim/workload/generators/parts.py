@@ -8,10 +8,10 @@ from numpy.random import PCG64, Generator, SeedSequence
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_MS, PS_PER_NS, Int64, UInt64, Workload
 from llmsim.workload.columns import next_calls
-from llmsim.workload.distributions import Arrivals, Lengths
 from llmsim.workload.limits import MAX_REQUESTS, MAX_TIME_NS, MAX_TOKENS
 from llmsim.workload.models import ModelNames
 from llmsim.workload.spec_text import Field, parse_arrivals, parse_lengths
+from llmsim.workload.synthetic.distributions import Arrivals, Lengths
 
 
 class Parts:

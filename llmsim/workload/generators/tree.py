@@ -3,10 +3,10 @@
 import numpy as np
 
 from llmsim.core import Workload
+from llmsim.workload.block_content_ids import with_granularity
 from llmsim.workload.generators.parts import Parts
-from llmsim.workload.handles import with_granularity
 from llmsim.workload.limits import MAX_TOKENS
-from llmsim.workload.synthetic import arrivals_ns
+from llmsim.workload.synthetic.workload import arrivals_ns
 
 KEYS = ("n", "rate", "arrivals", "depth", "branch", "node", "skew", "input", "output", "seed")
 REQUIRED = ("n", "input", "output")

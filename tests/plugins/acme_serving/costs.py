@@ -1,9 +1,9 @@
 """A cost source and an expert router."""
 
 import numpy as np
+from llmsim.costs.expert_routing import ExpertRouter  # its name before folders
 
 from llmsim.core import Provenance
-from llmsim.costs.expert_routing import ExpertRouter
 from llmsim.costs.source import AttentionCost, CostRequest, Curve
 from llmsim.model import Operator
 

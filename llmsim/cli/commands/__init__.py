@@ -1,0 +1,1 @@
+"""The verbs of `llmsim`, one file each."""

@@ -1,0 +1,158 @@
+"""`llmsim calibrate`: fits the constants of one machine to a recorded run of it."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmsim.cli.options.panel import given_path
+from llmsim.config.errors import InfeasibleError, InputError
+
+if TYPE_CHECKING:
+    from llmsim.cli.run.run_options import RunOptions
+    from llmsim.lowering import Calibration
+    from llmsim.validation import Recording
+    from llmsim.validation.fit.means import Means
+
+HELP = (
+    "Fit constants of one machine (speed factor of its operators, host gap, link) to the first half of a recorded run, "
+    "test them on the second half, and write them for `run --calibration` where they improve both halves. "
+    "Takes every option of `llmsim run` that describes the "
+    "recorded deployment, at least --cluster-config and --dataset. Where only means are known "
+    "(vLLM's benchmark without details, aiperf's summary) one constant, named by --fit, is fitted on the mean TPOT."
+)
+SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def command(
+    context: typer.Context,
+    log: Annotated[Path, typer.Argument(help="The recorded run; before all options.", show_default=False)],
+    fit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fit",
+            help="time_factor, host_gap_ns, collective_factor, link_bandwidth_gb_per_s or link_latency_ns; repeatable: "
+            "fitted together. Without it each is tried alone, the link's two together, and the best is kept.",
+            show_default=False,
+            metavar="<str>",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="<path>", parser=given_path, help="Calibration file to write.", show_default=False
+        ),
+    ] = None,
+    skip_seconds: Annotated[
+        float, typer.Option("--skip-seconds", help="Paired errors leave out arrivals this early (cold engine).")
+    ] = 2.0,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of Markdown.")] = False,
+) -> int:
+    """Fits, prints, writes; raises what reading the log and simulating raise (InputError). Returns the exit code."""
+    from llmsim.export.files import check_writable
+    from llmsim.export.json import json_text, write_json
+    from llmsim.validation.fit.means import read_means
+
+    if not 0 <= skip_seconds < float("inf"):
+        raise InputError(f"--skip-seconds is {skip_seconds:g}; it must be 0 or more")
+    if str(log).startswith("-"):
+        raise InputError("the log comes first: llmsim calibrate LOG --cluster-config ... --dataset ...")
+    if out is not None:
+        check_writable(out)
+    means = read_means(log)
+    if means is not None:
+        found = _of_means(means, _trial_options(context.args, None), fit or ())
+    else:
+        found = _of_requests(log, context.args, fit or (), skip_seconds)
+    if out is not None and found.refusal is None:
+        write_json(found.data, out)
+    sys.stdout.write(json_text(found.data) if as_json else found.text)
+    if found.refusal is not None:
+        raise InfeasibleError(f"{log}: {found.refusal}")
+    return 0
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The calibration file, what is printed, and why the file is not written (None: it is)."""
+
+    data: dict[str, Any]
+    text: str
+    refusal: str | None
+
+
+def _of_requests(log: Path, arguments: list[str], wanted: Sequence[str], skip_seconds: float) -> _Found:
+    """From a log of single requests."""
+    from llmsim.validation import read_recording
+    from llmsim.validation.fit.calibrate import calibrate, calibration_json, refusal
+    from llmsim.validation.report.calibration_table import calibration_markdown
+
+    real = read_recording(log)
+    options = _trial_options(arguments, log if real.has_arrivals else None)
+    hardware, available = what_can_be_fitted(options)
+    report = calibrate(
+        real,
+        lambda calibration: _simulated(options, calibration),
+        hardware=hardware,
+        wanted=wanted,
+        available=available,
+        skip_seconds=skip_seconds,
+    )
+    source = f"{log}, first {len(real) // 2} of {len(real)} requests"
+    return _Found(calibration_json(report, source=source), calibration_markdown(report), refusal(report))
+
+
+def _of_means(means: "Means", options: "RunOptions", wanted: Sequence[str]) -> _Found:
+    """From a table of means."""
+    from llmsim.validation.fit.means import calibrate_means, means_fit_json, means_refusal
+    from llmsim.validation.report.means_table import means_fit_markdown
+
+    hardware, available = what_can_be_fitted(options)
+    fit = calibrate_means(
+        means,
+        lambda calibration: _simulated(options, calibration),
+        hardware=hardware,
+        wanted=wanted,
+        available=available,
+    )
+    data = means_fit_json(fit, source=f"{means.source}, {fit.fitted_on}")
+    return _Found(data, means_fit_markdown(fit), means_refusal(fit))
+
+
+def _trial_options(arguments: list[str], log: Path | None) -> "RunOptions":
+    """The deployment under test: the log's arrivals where the trace is not a session trace, and no outputs."""
+    from llmsim.cli.run.prepare import checked_options, without_outputs
+
+    options = without_outputs(checked_options(arguments))
+    if options.calibration is not None:
+        raise InputError("--calibration: a calibration is fitted from nothing; leave the option out")
+    return replace(options, arrivals=options.arrivals or log)
+
+
+def _simulated(options: "RunOptions", calibration: "Calibration | None") -> "Recording":
+    from llmsim.cli.run.prepare import trial
+    from llmsim.validation.logs.recording import recording_of
+
+    return recording_of(trial(replace(options, calibration=calibration)))
+
+
+def what_can_be_fitted(options: "RunOptions") -> tuple[str, tuple[str, ...]]:
+    """The hardware of the deployment, and the constants that matter in it."""
+    from llmsim.cli.run.prepare import prepare
+    from llmsim.model.operator import COLLECTIVES
+    from llmsim.validation.fit.calibrate import LINK
+
+    lowered = prepare(options).lowered
+    hardware = sorted({group.info.hardware for group in lowered.groups})
+    if len(hardware) > 1:
+        raise InputError(
+            f"the cluster has {', '.join(hardware)}; a log of several kinds of machine does not tell whose constants "
+            "it is about: calibrate each alone"
+        )
+    linked = any(group.info.tp > 1 and group.costs.link_collectives for group in lowered.groups)
+    measured = any(op.name in COLLECTIVES for group in lowered.groups for op in group.costs.ops)
+    collectives = ("collective_factor",) if measured else ()
+    return hardware[0], ("time_factor", "host_gap_ns", *collectives, *(LINK if linked else ()))

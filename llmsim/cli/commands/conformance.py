@@ -1,0 +1,60 @@
+"""`llmsim conformance`: proves the schedulers step by step against recordings of the real ones."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SCHEDULES_HELP = (
+    "Replay recorded schedules (.json or .json.gz, files or folders) and report the first difference of each. "
+    "Ends with `N/M cases identical, S steps`; exit code 4 unless all are identical."
+)
+VLLM_HELP = (
+    "Run random configurations and workloads through the installed vLLM's own scheduler and through ours, in the same "
+    "loop, and report the first difference of each. Needs the extra llmsim[vllm]; skipped with exit code 0 without."
+)
+DIFFERENT = 4
+
+
+def schedules(
+    paths: Annotated[list[Path], typer.Argument(help="Recordings, or folders of them.", show_default=False)],
+) -> int:
+    """One line for each recording; returns the exit code."""
+    from llmsim.scheduling.conformance.recorded import find_recordings, replay
+
+    verdicts = []
+    for path in find_recordings(paths):
+        verdict = replay(path)
+        verdicts.append(verdict)
+        print(f"{path}: {'identical' if verdict.identical else verdict.difference} ({verdict.steps} steps)")
+    identical = sum(verdict.identical for verdict in verdicts)
+    steps = sum(verdict.steps for verdict in verdicts)
+    print(f"{identical}/{len(verdicts)} cases identical, {steps} steps")
+    return 0 if identical == len(verdicts) else DIFFERENT
+
+
+def vllm(
+    requests: Annotated[int, typer.Option(min=1, max=100_000, help="Requests of each case.")] = 300,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first case; case i has seed + i.")] = 0,
+    cases: Annotated[int, typer.Option(min=1, help="Number of random configurations.")] = 50,
+) -> int:
+    """One line for each case; returns the exit code."""
+    from llmsim.scheduling.conformance.vllm_live import installed_version
+
+    version = installed_version()
+    if version is None:
+        print("skipped: vLLM is not installed (llmsim[vllm])", file=sys.stderr)
+        return 0
+    from llmsim.scheduling.conformance.compare import compare
+
+    identical = steps = 0
+    for number in range(seed, seed + cases):
+        verdict = compare(number, requests)
+        identical += not verdict.difference
+        steps += verdict.steps
+        print(
+            f"seed {number}: {verdict.difference or 'identical'} ({verdict.steps} steps) {verdict.options}", flush=True
+        )
+    print(f"{identical}/{cases} cases identical, {steps} steps, vLLM {version}")
+    return 0 if identical == cases else DIFFERENT

@@ -1,0 +1,78 @@
+"""`llmsim graph step`: one iteration of a run, as a graph that other tools read."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmsim.cli.options.panel import given_path
+from llmsim.config.errors import InputError
+
+HELP = (
+    "Write one iteration of a run as a graph: every operator with device, duration and bytes. Takes every option of "
+    "`llmsim run`, at least --cluster-config and --dataset."
+)
+SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
+FORMATS = {".dot": "dot", ".graphml": "graphml", ".json": "json"}
+
+
+def command(
+    context: typer.Context,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--graph",
+            "-g",
+            metavar="<path>",
+            parser=given_path,
+            help="FILE.dot, FILE.graphml or FILE.json; or a folder, for Chakra .et.",
+        ),
+    ],
+    iteration: Annotated[int, typer.Option("--iteration", "-i", help="Which step of the group, from 0.")] = 0,
+    group: Annotated[int, typer.Option("--group", help="Which instance of the cluster, from 0.")] = 0,
+    rank: Annotated[
+        str, typer.Option("--rank", help="A rank of the group (and of those in lock-step with it), or all.")
+    ] = "all",
+    every_layer: Annotated[bool, typer.Option("--every-layer", help="DOT: each layer, not one for all alike.")] = False,
+) -> int:
+    """Runs until the iteration, and writes it; returns the exit code."""
+    from llmsim.cli.run.prepare import checked_options, prepare, without_outputs
+    from llmsim.export.files import atomic_writer, check_writable, check_writable_folder
+    from llmsim.export.step_graph.chakra import write_chakra
+    from llmsim.export.step_graph.formats import as_dot, as_graphml, as_json
+    from llmsim.export.step_graph.graph import iteration_graph
+    from llmsim.rounds import round_of
+
+    form = FORMATS.get(output.suffix, "et")
+    if form == "et" and output.suffix not in ("", ".et"):
+        raise InputError(f'--graph is "{output}"; it must end in .dot, .graphml or .json, or be a folder for Chakra')
+    _ = check_writable_folder(output) if form == "et" else check_writable(output)
+    prepared = prepare(without_outputs(checked_options(context.args)))
+    groups = prepared.lowered.groups
+    if not 0 <= group < len(groups):
+        raise InputError(f"--group is {group}; the cluster has the groups 0 to {len(groups) - 1}")
+    batch = round_of(prepared.lowered, prepared.workload, prepared.simulation, group, iteration)
+    graph = iteration_graph(groups, group, batch)
+    ranks = _ranks(rank, graph.ranks)
+    nodes = [node for node in graph.nodes if node.rank in ranks]
+    if form == "et":
+        written = write_chakra(graph, ranks, output)
+        on = "" if graph.topology is None else f", for --network-backend={graph.topology.network}"
+        typer.echo(f"{output}: {len(written)} files, {len(nodes)} nodes{on}")
+        return 0
+    if form == "dot":
+        text = as_dot(graph, nodes, every_layer=every_layer)
+    else:
+        text = as_graphml(graph, nodes) if form == "graphml" else as_json(graph, nodes)
+    with atomic_writer(output) as stream:
+        stream.write(text)
+    typer.echo(f"{output}: {len(nodes)} nodes of {len(ranks)} ranks, {graph.duration_ps / 1e6:.1f} us")
+    return 0
+
+
+def _ranks(text: str, ranks: int) -> list[int]:
+    if text == "all":
+        return list(range(ranks))
+    if not text.isdecimal() or int(text) >= ranks:
+        raise InputError(f'--rank is "{text}"; it may be all, or from 0 to {ranks - 1}')
+    return [int(text)]

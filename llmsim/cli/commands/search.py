@@ -1,0 +1,125 @@
+"""`llmsim search`: which deployments of a space are best."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmsim.cli.options.panel import given_path
+from llmsim.config.errors import FailedRuns, InfeasibleError, InputError, InterruptedRun
+
+if TYPE_CHECKING:
+    from llmsim.search.journal import Journal, Trial
+
+HELP = (
+    "Try deployments and say which are best: a file names what varies (fields of a cluster file, options of run, "
+    "replicas), what is minimised or maximised and what is required; every point is a run (docs/sizing.md). The same "
+    "call goes on where it was stopped."
+)
+
+Space = Annotated[Path, typer.Argument(help="What varies and what is wanted (.yaml or .json).", show_default=False)]
+Output = Annotated[
+    Path,
+    typer.Option(
+        "--output", "-o", parser=given_path, metavar="<path>", help="Folder of cluster files, trials and result.json."
+    ),
+]
+Count = Annotated[
+    int, typer.Option("--trials", min=1, max=1_000_000, help="Points to try at most; fewer: all of them.")
+]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, max=1024, help="Runs at a time; 0: one for each processor.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=(1 << 32) - 1, help="Of the choice among too many points.")]
+AllowPlugins = Annotated[
+    bool,
+    typer.Option("--allow-plugins", help="Run the Python plug-ins that the file names (SECURITY.md)."),
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")]
+
+
+def command(
+    space: Space,
+    output: Output = Path("outputs/search"),
+    trials: Count = 128,
+    jobs: Jobs = 0,
+    seed: Seed = 0,
+    as_json: Json = False,
+    allow_plugins: AllowPlugins = False,
+) -> int:
+    """Searches and writes.
+
+    Raises InputError for a file that is none or changed while the search ran, FailedRuns for points without an answer,
+    and InfeasibleError where no point is an answer.
+    """
+    from llmsim.cli.run.signals import terminable
+    from llmsim.export.files import check_writable_folder
+    from llmsim.export.json import json_text, write_json
+    from llmsim.search import report, study
+    from llmsim.search.apply import load_base
+    from llmsim.search.space import load_space
+    from llmsim.search.trials import Trials
+
+    asked = load_space(space)
+    base = load_base(asked)
+    folder = check_writable_folder(output)
+    known = Trials(base, folder, jobs or os.cpu_count() or 1, _told, allow_plugins=allow_plugins)
+    _tell_stale(known.journal)
+    try:
+        with terminable():
+            found = study.search(asked, known.of, trials, seed)
+    except KeyboardInterrupt:
+        raise InterruptedRun(
+            f"interrupted after {known.known} points, which are in {output}; the same call goes on from there"
+        ) from None
+    front = study.best(asked, found)
+    result = report.as_json(asked, found, front, grid=study.is_grid(asked, trials), seed=seed)
+    write_json(result, output / "result.json")
+    sys.stdout.write(json_text(result) if as_json else report.as_table(asked, found, front))
+    _refuse_unfinished(found, known.journal, output)
+    if not front:
+        raise InfeasibleError(_why_none(found, output))
+    return 0
+
+
+def _tell_stale(journal: "Journal") -> None:
+    if journal.stale:
+        print(
+            f"note: {journal.why_stale} has changed: {journal.stale} earlier answers do not count and are run again",
+            file=sys.stderr,
+        )
+
+
+def _refuse_unfinished(found: "list[Trial]", journal: "Journal", output: Path) -> None:
+    """Raises where an answer is missing, or where answers are of two contents of one file."""
+    failed = [trial for trial in found if trial.state == "failed"]
+    if failed:
+        from llmsim.search.apply import shown
+
+        raise FailedRuns(
+            f"{len(failed)} of {len(found)} points have no answer, after two runs of each; for instance "
+            f"{shown(failed[0].point)}: {failed[0].reason}; the others are in {output / 'result.json'}, and the same "
+            "call runs what is missing"
+        )
+    if changed := journal.changed_since():
+        raise InputError(
+            f"{changed} changed while the search ran, so that its answers are of two contents; the same call runs "
+            "those of the old one again"
+        )
+
+
+def _told(trial: "Trial") -> None:
+    """One line on stderr for each run as it ends, where a person may be looking."""
+    if sys.stderr.isatty():
+        from llmsim.search.apply import shown
+
+        print(f"{shown(trial.point)}: {trial.reason or 'meets all requirements'}", file=sys.stderr)
+
+
+def _why_none(found: "list[Trial]", output: Path) -> str:
+    short = [trial for trial in found if trial.state == "short"]
+    nearest = f"; for instance {(short or found)[0].reason}"
+    return (
+        f"none of {len(found)} points is an answer: {len(found) - len(short)} cannot run, {len(short)} miss a "
+        f"requirement{nearest}; all are in {output / 'result.json'}"
+    )

@@ -1,0 +1,93 @@
+"""`llmsim times`: operator times from elsewhere, imported and looked at."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmsim.cli.options.panel import given_path
+from llmsim.config.errors import InputError
+
+IMPORT_HELP = "Turn an external simulator's output into a cost table (docs/external_simulators.md) for --cost-table."
+SHOW_HELP = "Print the compiled cost tables of a model on a device, with their sources."
+FORMATS = ("contract", "columns", "scale-sim")
+
+
+def import_table(
+    files: Annotated[list[Path], typer.Argument(help="Tables to read.")],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="<path>", parser=given_path, help="The cost table to write (.csv)."),
+    ],
+    form: Annotated[str, typer.Option("--format", help="contract, columns or scale-sim.")] = "contract",
+    device: Annotated[str, typer.Option("--device", help="Name of the hardware in the cluster file.")] = "",
+    column: Annotated[list[str] | None, typer.Option("--column", help="OURS=THEIRS: a column by its own name.")] = None,
+    constant: Annotated[list[str] | None, typer.Option("--set", help="OURS=VALUE: what every row shares.")] = None,
+    topology: Annotated[Path | None, typer.Option("--topology", help="SCALE-Sim's GEMM topology CSV.")] = None,
+    clock_ghz: Annotated[float, typer.Option("--clock-ghz", help="Clock of latencies in cycles.")] = 0.0,
+) -> int:
+    """Reads, checks, writes one table; returns the exit code."""
+    from llmsim.costs.sources.external.importers import by_columns, from_scale_sim, write_table
+    from llmsim.costs.sources.external.table import read_external
+
+    if form not in FORMATS:
+        raise InputError(f'--format is "{form}"; it may be {", ".join(FORMATS)}')
+    if output.suffix != ".csv":
+        raise InputError(f'--output is "{output}"; a cost table is written as .csv')
+    constants = {**({"device": device} if device else {}), **_pairs("--set", constant)}
+    columns = _pairs("--column", column)
+    if form == "scale-sim":
+        if topology is None or len(files) != 1:
+            raise InputError("--format scale-sim takes one COMPUTE_REPORT.csv and its --topology")
+        tables = [from_scale_sim(files[0], topology, device, clock_ghz * 1e9, constants)]
+    elif form == "columns":
+        tables = [by_columns(path, columns, constants, clock_ghz * 1e9) for path in files]
+    else:
+        tables = [read_external(path) for path in files]
+    written = write_table(tables, output)
+    typer.echo(f"{output}: {written} rows; use it with --cost-table {output}")
+    return 0
+
+
+def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
+    pairs = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise InputError(f'{option} "{text}": write NAME=VALUE')
+        pairs[name] = value
+    return pairs
+
+
+def show(
+    model: Annotated[str, typer.Argument(help="Preset, or path of a config.json.")],
+    hardware: Annotated[str, typer.Argument(help="Device, or path of a data sheet.")],
+    tp: Annotated[int, typer.Option("--tp", help="Tensor-parallel devices.")] = 1,
+    ep: Annotated[int, typer.Option("--ep", help="Expert-parallel devices.")] = 1,
+    source: Annotated[str, typer.Option("--source", help="auto, bundle, external, silicon or roofline.")] = "auto",
+    cost_table: Annotated[list[Path] | None, typer.Option("--cost-table", help="Repeatable.")] = None,
+    profile_dir: Annotated[
+        list[Path] | None, typer.Option("--profile-dir", help="Folder of profile bundles. Repeatable.")
+    ] = None,
+) -> int:
+    """Compiles and prints; returns the exit code."""
+    from llmsim.config.engine.profile import DEFAULT_PROFILE
+    from llmsim.costs.compile import compile_costs
+    from llmsim.costs.explain import explain
+    from llmsim.costs.source import CostRequest
+    from llmsim.lowering.group import engine_versions
+    from llmsim.model import Layout, load_hardware, load_model, operators, resolve_dtypes
+
+    if source not in ("auto", "bundle", "external", "silicon", "roofline"):
+        raise InputError(f'--source is "{source}"; it may be auto, bundle, external, silicon or roofline')
+    config, layout = load_model(model), Layout(tp, ep)
+    dtypes = resolve_dtypes(config)
+    request = CostRequest(
+        model=config, layout=layout, dtypes=dtypes, hardware_name=hardware, hardware=load_hardware(hardware),
+        group_memory_bandwidth_bytes_per_s=0, operators=operators(config, layout, dtypes), max_tokens=8192,
+        max_seqs=1024, max_model_len=config.max_position_embeddings, cuda_graph_sizes=(512,), source=source,  # type: ignore[arg-type]  # checked above
+        cost_tables=tuple(cost_table or ()), profile_dirs=tuple(profile_dir or ()),
+        engine=engine_versions(DEFAULT_PROFILE),
+    )  # fmt: skip
+    typer.echo(explain(compile_costs(request)))
+    return 0

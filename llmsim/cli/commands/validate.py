@@ -1,0 +1,88 @@
+"""`llmsim validate`: a recorded run against a simulated one."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmsim.cli.options.panel import given_path
+from llmsim.config.errors import InputError
+
+HELP = (
+    "Compare a recorded run (vLLM's per-request log, the JSON of `vllm bench serve --save-detailed`, aiperf's "
+    "profile_export.jsonl) with a simulated one (run folder, requests.parquet or CSV), request by request: errors of "
+    "TTFT, TPOT, ITL, latency, throughput and makespan, and what makes the comparison unsound. Means alone "
+    "(vLLM's benchmark without details, aiperf's summary) are compared as far as they go."
+)
+
+
+def command(
+    log: Annotated[Path, typer.Argument(help="The recorded run.", show_default=False)],
+    output: Annotated[Path, typer.Argument(help="The simulated run.", show_default=False)],
+    skip_seconds: Annotated[
+        float, typer.Option("--skip-seconds", help="Paired figures leave out arrivals this early (cold engine).")
+    ] = 2.0,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of Markdown.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Folder for validation.md and validation.json.",
+            show_default=False,
+            parser=given_path,
+            metavar="<path>",
+        ),
+    ] = None,
+    plots: Annotated[
+        Path | None,
+        typer.Option(
+            "--plots",
+            help="Folder for cdf.png, scatter.png, time.png.",
+            show_default=False,
+            parser=given_path,
+            metavar="<path>",
+        ),
+    ] = None,
+) -> int:
+    """Compares, writes, prints; raises InputError for what is no recording. Returns the exit code."""
+    from llmsim.export.files import atomic_writer, check_writable_folder
+
+    if not 0 <= skip_seconds < float("inf"):
+        raise InputError(f"--skip-seconds is {skip_seconds:g}; it must be 0 or more")
+    folder = None if out is None else check_writable_folder(out)
+    texts = _compared(log, output, skip_seconds, plots)
+    if folder is not None:
+        for name, text in texts.items():
+            with atomic_writer(folder / name) as stream:
+                stream.write(text)
+    sys.stdout.write(texts["validation.json" if as_json else "validation.md"])
+    return 0
+
+
+def _compared(log: Path, output: Path, skip_seconds: float, plots: Path | None) -> dict[str, str]:
+    """The two files of a comparison by name; of single requests, or of means where the log has no more. Draws plots."""
+    from llmsim.export.json import json_text
+    from llmsim.validation import read_recording
+    from llmsim.validation.compare.compare import compare
+    from llmsim.validation.fit.means import compare_means, means_json, read_means
+    from llmsim.validation.logs.servers import RECORDED_KINDS
+    from llmsim.validation.logs.simulated import SIMULATED_KINDS
+    from llmsim.validation.report.means_table import means_markdown
+    from llmsim.validation.report.table import markdown
+
+    means = read_means(log)
+    if means is not None:
+        if plots is not None:
+            raise InputError(f"--plots: {log} holds means only; there is nothing to draw")
+        beside = compare_means(means, read_recording(output))
+        return {"validation.md": means_markdown(beside), "validation.json": json_text(means_json(beside))}
+    real, simulated = read_recording(log), read_recording(output)
+    if real.kind in SIMULATED_KINDS and simulated.kind in RECORDED_KINDS:
+        raise InputError(f"{output} is a {simulated.kind} and {log} a {real.kind}; the recorded run comes first")
+    comparison = compare(real, simulated, skip_seconds)
+    if plots is not None:
+        from llmsim.validation.report.plots import write_plots
+
+        write_plots(comparison, plots)
+    return {"validation.md": markdown(comparison), "validation.json": json_text(comparison.as_json())}

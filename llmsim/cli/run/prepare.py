@@ -1,0 +1,153 @@
+"""From a checked `run` command line to something that can be simulated, once or many times."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from llmsim.cli.run.run_options import RunOptions
+from llmsim.config.errors import InfeasibleError, InputError
+
+if TYPE_CHECKING:
+    from llmsim.config import Deployment
+    from llmsim.core import Clients, Results, Workload
+    from llmsim.lowering import LoweredDeployment, LoweringOptions
+    from llmsim.simulate import SimulationOptions
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What a command line describes, read, resolved and lowered; ready to simulate."""
+
+    deployment: "Deployment"
+    lowered: "LoweredDeployment"
+    workload: "Workload"
+    simulation: "SimulationOptions"
+
+
+def trial(options: RunOptions) -> "Results":
+    """Runs it to its end without outputs: one evaluation of an ablation or a calibration.
+
+    Raises what the parts raise, and KeyboardInterrupt where `simulate` would give the results of a part.
+    """
+    from llmsim.simulate import simulate
+
+    prepared = prepare(options)
+    results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
+    if results.interrupted:
+        raise KeyboardInterrupt
+    if results.circular:
+        from llmsim.cli.run.outputs import circular_sentence
+
+        raise InfeasibleError(circular_sentence(results))
+    return results
+
+
+def prepare(options: RunOptions) -> Prepared:
+    """Reads and lowers what the options name; raises what the parts raise (InputError, InfeasibleError)."""
+    from llmsim.cli.run.ineffective import unused_notes
+    from llmsim.cli.run.ineffective_fields import unused_fields
+    from llmsim.config import EngineOverrides, load_cluster, resolve
+    from llmsim.config.plugins import plugins_allowed
+    from llmsim.lowering import lower
+    from llmsim.lowering.device_memory import sheet_memory, sheet_memory_notes
+    from llmsim.lowering.network.cluster_network import idle_pool_notes
+    from llmsim.scheduling.policies import PolicySpecs
+    from llmsim.simulate import SimulationOptions
+
+    cluster = load_cluster(options.cluster)
+    deployment = resolve(
+        cluster,
+        EngineOverrides(**options.engine),
+        options.switches,
+        options.kv_transfer,
+        options.kv_transfer_mode,
+        sheet=sheet_memory(cluster.path),
+    )
+    with plugins_allowed(options.allow_plugins):
+        lowered = lower(deployment, _lowering_options(options))
+    tiers = None
+    if options.tiers is not None:
+        from llmsim.lowering.kv.tiers import lower_tiers
+
+        assert lowered.network is not None
+        tiers = lower_tiers(deployment, lowered.groups, options.tiers, lowered.network)
+    media = options.tiers.media if options.tiers is not None else ()
+    pool = idle_pool_notes(deployment, media)
+    unused = (*unused_notes(options, deployment, lowered), *unused_fields(cluster, deployment, lowered, media))
+    lowered = replace(lowered, notes=(*sheet_memory_notes(deployment), *lowered.notes, *pool, *unused))
+    workload, clients = _workload(options, lowered)
+    recorded = options.run_dir is not None or options.timeline is not None
+    simulation = SimulationOptions(
+        router=options.router,
+        decode_router=options.decode_router,
+        seed=options.seed,
+        series_interval_ps=options.log_interval_ps,
+        record_series=recorded or options.log_level != "WARNING",
+        record_steps=recorded,
+        clients=clients,
+        tiers=tiers,
+        check_every_step=options.check_every_step,
+        horizon_ps=options.horizon_ps,
+        policies=options.policies or PolicySpecs(),
+    )
+    return Prepared(deployment, lowered, workload, simulation)
+
+
+def _lowering_options(options: RunOptions) -> "LoweringOptions":
+    from llmsim.lowering import LoweringOptions
+
+    return LoweringOptions(
+        cost_source=options.cost_source,  # type: ignore[arg-type]  # checked by _one_of
+        collectives=options.collectives,  # type: ignore[arg-type]
+        expert_routing=options.expert_routing,
+        cost_tables=options.cost_tables,
+        cost_plugin=options.cost_plugin,
+        predict_attention=options.predict_attention,
+        profile_dirs=options.profile_dirs,
+        profile_dirs_given=options.profile_dirs_given,
+        network=options.network,  # type: ignore[arg-type]
+        exact=options.exact,
+        tiers=options.tiers is not None,
+        disabled_terms=options.disabled_terms,
+        calibration=options.calibration,
+    )
+
+
+def _workload(options: RunOptions, lowered: "LoweredDeployment") -> "tuple[Workload, Clients | None]":
+    """The trace with the habits of its clients, at recorded times where a log is given."""
+    from llmsim.workload import load_dataset
+    from llmsim.workload.clients import ClientOptions, with_clients
+
+    workload = load_dataset(
+        options.dataset, known_models=lowered.models, granularity=lowered.granularity, limit=options.num_reqs
+    )
+    if options.arrivals is not None:
+        from llmsim.validation.logs.arrivals import with_recorded_arrivals
+
+        workload = with_recorded_arrivals(workload, options.arrivals)
+    habits = ClientOptions(options.max_concurrency, options.think_time, options.timeout_s)
+    return with_clients(workload, habits, options.seed)
+
+
+def checked_options(arguments: Sequence[str]) -> RunOptions:
+    """The options of a `run` command line, checked but not run: what other commands pass on to `trial`."""
+    from llmsim.cli.app import run_app
+
+    options: RunOptions | int = run_app(
+        list(arguments), prog_name="llmsim run", standalone_mode=False, obj=lambda checked: checked
+    )
+    if isinstance(options, int):  # typer gives the exit code of an interrupt in place of the result
+        raise KeyboardInterrupt
+    return options
+
+
+def without_outputs(options: RunOptions) -> RunOptions:
+    """The same for a command that writes none of a run's outputs; says on stderr which of them were asked for."""
+    asked = {"--output": options.output, "--run-dir": options.run_dir, "--timeline": options.timeline}
+    named = [name for name, path in asked.items() if path is not None]
+    if named:
+        print(f"note: {', '.join(named)}: this command writes no such output", file=sys.stderr)
+    if options.require:
+        raise InputError(f"--require {options.require}: only `llmsim run` refuses times; leave it out")
+    return replace(options, output=None, run_dir=None, timeline=None)

@@ -1,0 +1,1 @@
+"""Reads and checks the cluster file: pydantic models, dialects, positions of errors."""

@@ -1,0 +1,170 @@
+"""Reads a JSON file into plain data, and turns whatever is wrong with the file into one sentence with its place."""
+
+import json
+import re
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmsim.config import input_files
+from llmsim.config.cluster_file.json_positions import Location, entries, field_path, line_at, line_of
+from llmsim.config.errors import InputError
+
+_NOT_JSON = ("NaN", "Infinity", "-Infinity")
+
+
+@dataclass(frozen=True)
+class Document:
+    """A JSON text with the name to blame; `text` is empty for data that never was in a file."""
+
+    name: str
+    text: str
+    data: Any
+
+    def place(self, location: Location) -> str:
+        """`file:line: field.path` of a field, or of its nearest ancestor in the file, for the head of an error."""
+        line = f":{line_of(self.text, location)}" if self.text else ""
+        path = field_path(location)
+        return f"{self.name}{line}: {path}" if path else f"{self.name}{line}:"
+
+
+class _DuplicateKey(Exception):
+    pass
+
+
+class _NotFinite(Exception):
+    pass
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file; InputError says what is wrong with the file."""
+    try:
+        input_files.note(path)
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise InputError(f"{path} is a directory; expected a JSON file")
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+            raise InputError(f"{path} is a device, not a file; expected a JSON file")
+        raw = input_files.read_bytes(path)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; expected a JSON file{_neighbours(path)}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be read ({reason}); expected a readable JSON file") from None
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        byte = raw[error.start]
+        raise InputError(f"{path}:{line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8") from None
+    if not text.strip():
+        raise InputError(f"{path} is empty; expected a JSON object")
+    return text
+
+
+def _neighbours(path: Path) -> str:
+    try:
+        names = sorted(entry.name for entry in path.parent.iterdir() if entry.suffix == ".json")
+    except OSError:
+        return ""
+    return f" (its folder holds {', '.join(names[:8])})" if names else ""
+
+
+def parse_json(text: str, name: str) -> Document:
+    """The document of a JSON text; InputError with line and column for what is not plain, finite, unambiguous JSON."""
+    try:
+        data = json.loads(text, object_pairs_hook=_unique_object, parse_constant=_refuse_constant)
+        _refuse_lone_surrogates(data, text, name)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{name}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}") from None
+    except _DuplicateKey:
+        raise InputError(_duplicate_sentence(text, name)) from None
+    except _NotFinite as error:
+        offset = _constant_offset(text, str(error))
+        column = offset - text.rfind("\n", 0, offset)
+        place = f"{name}:{line_at(text, offset)}:{column}"
+        raise InputError(f"{place}: {error} is not JSON; expected a finite number") from None
+    except RecursionError:
+        raise InputError(f"{name}: the JSON is nested too deeply; a cluster needs fewer than 10 levels") from None
+    except ValueError:  # the only other one: an integer of more digits than Python converts
+        raise InputError(f"{name}: a number has thousands of digits; expected numbers that fit 64 bits") from None
+    return Document(name, text, data)
+
+
+_LONE_SURROGATE = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+
+
+def _refuse_lone_surrogates(data: Any, text: str, name: str) -> None:
+    """Half of a character's escape is JSON, but no text that an output can hold."""
+    if "\\ud" not in text and "\\uD" not in text:
+        return
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        found = _LONE_SURROGATE.search(text)
+        place = f"{name}:{line_at(text, found.start())}" if found else name
+        half = found[0] if found else "an escape"
+        field = _field_of_lone_surrogate(data, "")
+        raise InputError(
+            f"{place}: {field} is a text with {half}, half of a character; expected whole characters"
+        ) from None
+
+
+def _field_of_lone_surrogate(value: Any, path: str) -> str:
+    """Path of the first field whose text, or a key of whose object, cannot be encoded; empty if there is none."""
+    if isinstance(value, str):
+        return path if _is_lone(value) else ""
+    entries: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, list):
+        entries = ((f"{path}[{index}]", entry) for index, entry in enumerate(value))
+    elif isinstance(value, dict):
+        if any(_is_lone(key) for key in value):
+            return f"a key of {path or 'the document'}"
+        entries = ((f"{path}.{key}" if path else key, entry) for key, entry in value.items())
+    found = (_field_of_lone_surrogate(entry, below) for below, entry in entries)
+    return next((field for field in found if field), "")
+
+
+def _is_lone(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise _DuplicateKey
+    return result
+
+
+def _refuse_constant(constant: str) -> Any:
+    raise _NotFinite(constant)
+
+
+def _constant_offset(text: str, constant: str) -> int:
+    """Where the constant stands outside of strings: the decoder stops at the first value that it does not know."""
+    position = 0
+    while True:
+        offset = text.index(constant, position)
+        head = text[:offset].replace("\\\\", "").replace('\\"', "")
+        if head.count('"') % 2 == 0:
+            return offset
+        position = offset + 1
+
+
+def _duplicate_sentence(text: str, name: str) -> str:
+    first_lines: dict[Location, int] = {}
+    for location, offset in entries(text):
+        line = line_at(text, offset)
+        if location in first_lines:
+            first = first_lines[location]
+            return f"{name}:{line}: {field_path(location)} is given twice (first on line {first}); keep one of them"
+        first_lines[location] = line
+    raise AssertionError("the decoder met a duplicate key that the scanner does not see")

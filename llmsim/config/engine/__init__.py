@@ -1,0 +1,1 @@
+"""Engine options: declaration, profiles of engine versions, and their defaults."""

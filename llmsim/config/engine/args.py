@@ -1,0 +1,241 @@
+"""The engine's arguments with every default filled in, each with its origin."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from types import MappingProxyType
+from typing import Any
+
+from llmsim.config.engine.defaults import (
+    Places,
+    StepLimits,
+    check_version,
+    settle_batch,
+    settle_graphs,
+    settle_limits,
+    settle_mode,
+    settle_speculation,
+)
+from llmsim.config.engine.options import EngineOptions, EngineOverrides
+from llmsim.config.engine.profile import EngineProfile, load_profile, multiples
+from llmsim.config.engine.schedulers import DEFAULTS, OWN_DEFAULTS, check_scheduler
+from llmsim.config.engine.speculative import Speculation
+from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.units import ns_to_ps
+
+COMMAND_LINE = "command line"
+CLUSTER_FILE = "cluster file"
+
+
+@dataclass(frozen=True)
+class EngineArgs:
+    """What a group's engine runs with; immutable. None leaves a value to the model."""
+
+    engine_profile: str
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_num_scheduled_tokens: int
+    """Of them, what the scheduler fills."""
+    long_prefill_token_threshold: int
+    enable_chunked_prefill: bool
+    enable_prefix_caching: bool
+    reserve_full_isl: bool
+    watermark: float
+    block_size: int
+    gpu_memory_utilization: float
+    num_gpu_blocks_override: int | None
+    max_model_len: int | None
+    dtype: str | None
+    """Short name ("bf16", "fp16", "fp32", "fp8", "int8"); None: the model's."""
+    kv_cache_dtype: str
+    """"auto" (as dtype) or a short name."""
+    scheduler: str
+    """A name of `llmsim.config.engine.schedulers.SCHEDULERS`."""
+    scheduling_policy: str
+    ttft_target_ps: int
+    """What scheduling_policy "slack" aims at."""
+    prioritize_prefill: bool
+    skip_prefill: bool
+    async_scheduling: bool
+    cuda_graph_sizes: tuple[int, ...]
+    cudagraph_mode: str
+    """"NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY" or "FULL_AND_PIECEWISE"."""
+    enforce_eager: bool
+    launch_ps: int
+    """Host time of one launch."""
+    api_latency_ps: int
+    host_gap_ps: int
+    dp_sync_interval: int
+    """Steps between two agreements of data-parallel ranks on whether anyone has work."""
+    lockstep_dense_dp: bool
+    """Whether data-parallel ranks of a dense model run in lock-step, too."""
+    enable_eplb: bool
+    """Experts are placed by their load instead of in their order."""
+    num_redundant_experts: int
+    expert_placement_strategy: str
+    """"linear" or "round_robin", without EPLB."""
+    speculation: Speculation | None
+    limits: StepLimits
+    max_num_queued_reqs: int | None
+    max_num_queued_tokens: int | None
+    pipeline_extra_batches: int
+    """Batches in flight beyond one for each pipeline stage."""
+    ignore_eos: bool
+    """Answers end by their length; false: with a stop token, behind which asynchronous scheduling computes another."""
+    use_v2_model_runner: bool | None
+    """How asynchronous pipeline stages get their tokens; None: the model decides, or it makes no difference."""
+    enable_sequence_parallelism: bool
+    decode_context_parallel_size: int
+    all2all_backend: str
+    """How tokens reach experts of other data-parallel ranks; a name of `model.parallel.expert_parallel.BACKENDS`."""
+    origin: Mapping[str, str]
+    """Field -> "command line", "cluster file" or "engine profile vllm-0.24 (H100)"; "model" where it is None."""
+
+    def shown(self) -> dict[str, Any]:
+        """Every option by name as plain values, without the origins."""
+        values = {name: value for name, value in vars(self).items() if name not in ("origin", "limits")}
+        values["speculation"] = None if self.speculation is None else asdict(self.speculation)
+        return values | asdict(self.limits)
+
+    def is_default(self, field: str) -> bool:
+        """Whether nobody gave the field: the engine's profile, or the model, decided."""
+        return self.origin[field] not in (COMMAND_LINE, CLUSTER_FILE)
+
+
+@dataclass(frozen=True)
+class Given:
+    """One layer of options: where they come from, what they say, and how an error refers to one of them."""
+
+    origin: str
+    profile: str | None
+    values: Mapping[str, Any]
+    place: Callable[[str], str]
+    """Field -> `cluster.json:12: nodes[0].instances[0].max_num_seqs` or `--max-num-seqs`; only called for an error."""
+
+
+def resolve_engine(layers: list[Given], profile: EngineProfile, hardware: str, memory_bytes: int) -> EngineArgs:
+    """Fills in one group's arguments; the first layer that gives a field wins, the profile comes last."""
+    values: dict[str, Any] = {**OWN_DEFAULTS, **profile.defaults}
+    origin = dict.fromkeys(values, f"engine profile {profile.name}") | dict.fromkeys(OWN_DEFAULTS, "default")
+    batch = profile.device_class(hardware, memory_bytes)
+    for name in ("max_num_batched_tokens", "max_num_seqs"):
+        values[name] = getattr(batch, name)
+        origin[name] = f"engine profile {profile.name} ({hardware})"
+    for name in ("num_gpu_blocks_override", "max_model_len"):
+        values[name], origin[name] = None, "model" if name == "max_model_len" else f"engine profile {profile.name}"
+    places: Places = {}
+    for layer in reversed(layers):
+        values.update(layer.values)
+        origin.update(dict.fromkeys(layer.values, layer.origin))
+        places.update(dict.fromkeys(layer.values, layer.place))
+    for name, value in DEFAULTS[values["scheduler"]].items():
+        if name not in places:
+            values[name], origin[name] = value, f"scheduler {values['scheduler']}"
+    check_scheduler(values, places)
+    check_version(values, places, profile)
+    _refuse_what_does_not_run_yet(values, places)
+    settle_batch(values, origin, places)
+    settle_speculation(values, origin, places, profile)
+    settle_limits(values, origin, profile)
+    settle_mode(values, origin, places, profile)
+    settle_graphs(values, origin, profile)
+    if values["dtype"] == "auto":
+        values["dtype"], origin["dtype"] = None, "model"
+    for name in ("api_latency", "host_gap", "ttft_target", "launch"):
+        values[f"{name}_ps"] = ns_to_ps(values.pop(f"{name}_ns"))
+        origin[f"{name}_ps"] = origin.pop(f"{name}_ns")
+    profile_origin = next((layer.origin for layer in layers if layer.profile is not None), "default")
+    origin["engine_profile"] = profile_origin
+    return EngineArgs(engine_profile=profile.name, origin=MappingProxyType(origin), **values)
+
+
+def _refuse_what_does_not_run_yet(values: Mapping[str, Any], places: Places) -> None:
+    if values["max_num_batched_tokens"] == 0:
+        place = places["max_num_batched_tokens"]("max_num_batched_tokens")
+        raise NotYetError(
+            f"{place} is 0, and a budget of the model's whole context does not run in this "
+            "version; remove it, or give the number of tokens"
+        )
+
+
+def with_model_limits(args: EngineArgs, model_max_len: int, field: str) -> EngineArgs:
+    """The arguments once the model's context length (tokens) is known; `field` names the group in errors.
+
+    Source: vLLM's `_set_default_max_num_seqs_and_batched_tokens_args` and `SchedulerConfig.verify_max_model_len`.
+    Without chunked prefill a defaulted token budget grows to hold the longest prompt, and a given one that cannot is
+    an error; a defaulted budget never exceeds max_num_seqs * max_model_len. Raises InputError also for a max_model_len
+    beyond the model's.
+    """
+    max_len = args.max_model_len or model_max_len
+    if max_len > model_max_len:
+        raise InputError(
+            f"{field}: max_model_len is {max_len} ({args.origin['max_model_len']}), beyond the model's "
+            f"{model_max_len}; lower it"
+        )
+    tokens = args.max_num_batched_tokens
+    if not args.enable_chunked_prefill and tokens < max_len and not args.is_default("max_num_batched_tokens"):
+        raise InputError(
+            f"{field}: max_num_batched_tokens is {tokens} ({args.origin['max_num_batched_tokens']}), below "
+            f"max_model_len {max_len}, but enable_chunked_prefill is false; raise it, lower max_model_len, or allow "
+            "chunked prefill"
+        )
+    origin = dict(args.origin)
+    if args.is_default("max_num_batched_tokens"):
+        if not args.enable_chunked_prefill:
+            tokens = max(tokens, max_len)
+        tokens = min(tokens, args.max_num_seqs * max_len)
+        if tokens != args.max_num_batched_tokens:
+            origin["max_num_batched_tokens"] += ", adjusted to max_model_len"
+    sizes = args.cuda_graph_sizes
+    if args.is_default("cuda_graph_sizes"):
+        query = 1 if args.speculation is None else 1 + args.speculation.tokens
+        rule = load_profile(args.engine_profile).cuda_graphs
+        sizes = () if args.cudagraph_mode == "NONE" else rule.sizes(args.max_num_seqs, tokens, query)
+        sizes = multiples(sizes, query) if args.cudagraph_mode != "PIECEWISE" else sizes
+    if args.max_model_len is None:
+        origin["max_model_len"] = "model"
+    return replace(
+        args,
+        max_num_batched_tokens=tokens,
+        max_num_scheduled_tokens=args.max_num_scheduled_tokens + tokens - args.max_num_batched_tokens,
+        max_model_len=max_len,
+        cuda_graph_sizes=sizes,
+        origin=MappingProxyType(origin),
+    )
+
+
+OTHER_NAMES = MappingProxyType(
+    {
+        "api_latency_ns": "api_latency_ps",
+        "cudagraph_capture_sizes": "cuda_graph_sizes",
+        "host_gap_ns": "host_gap_ps",
+        "launch_ns": "launch_ps",
+        "long_prefill_token_threshold_adaptive": "limits",
+        "max_num_active_seqs": "limits",
+        "npu_memory_utilization": "gpu_memory_utilization",
+        "prefill_schedule_interval": "limits",
+        "scheduler_reserve_full_isl": "reserve_full_isl",
+        "speculative_config": "speculation",
+        "ttft_target_ns": "ttft_target_ps",
+    }
+)
+"""Options that are another field of `EngineArgs`: in other units, under a first name, or as a part of one."""
+
+
+def check_agreement(options: Iterable[str], overrides: Iterable[str], arguments: Iterable[str]) -> None:
+    """TypeError naming an engine option that a class of options lacks: one that was half added."""
+    in_file, in_overrides, known = set(options), set(overrides), set(arguments)
+    lacking = {
+        "EngineOverrides": in_file - in_overrides,
+        "EngineOptions": in_overrides - in_file,
+        "EngineArgs": {name for name in in_file if OTHER_NAMES.get(name, name) not in known},
+    }
+    for where, names in lacking.items():
+        if names:
+            raise TypeError(f"the engine option {min(names)} is half added: {where} does not have it")
+
+
+check_agreement(
+    EngineOptions.model_fields,
+    (one.name for one in fields(EngineOverrides)),
+    (one.name for one in fields(EngineArgs)),
+)

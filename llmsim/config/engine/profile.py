@@ -1,0 +1,201 @@
+"""Engine profiles: the defaults and graph sizes of one version of an engine, read from `llmsim/presets/engines`."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from llmsim.config import input_files
+from llmsim.config.errors import InputError, nearest
+from llmsim.config.units import BYTES_PER_GIB
+from llmsim.presets import PRESETS_DIR
+
+DEFAULT_PROFILE = "vllm-0.24"
+EVERY_ARCHITECTURE = "*"
+"""In a profile's list of architectures: all of them."""
+V2_FEATURES = (
+    "prefill context parallelism",
+    "sequence parallelism",
+    "drafts by eagle3",
+    "drafts by ngram",
+    "drafts by draft_model",
+    "drafts from one pass",
+    "drafts by the size of the batch",
+)
+"""Features that a version of Model Runner V2 may lack."""
+_FOLDER = PRESETS_DIR / "engines"
+
+
+@dataclass(frozen=True)
+class DeviceClass:
+    """Batch defaults of devices with enough memory whose name fits; the first class that fits holds."""
+
+    label: str
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    min_memory_gib: int = 0
+    name_contains: tuple[str, ...] = ()
+    name_excludes: tuple[str, ...] = ()
+
+    def fits(self, hardware: str, memory_bytes: int) -> bool:
+        """Names are compared in lower case, as the engine does with the driver's device name."""
+        name = hardware.lower()
+        return (
+            memory_bytes >= self.min_memory_gib * BYTES_PER_GIB
+            and all(part in name for part in self.name_contains)
+            and not any(part in name for part in self.name_excludes)
+        )
+
+
+@dataclass(frozen=True)
+class GraphRule:
+    """Which token counts get a captured graph."""
+
+    tokens_per_sequence: int
+    max_tokens: int
+    first_sizes: tuple[int, ...]
+    ranges: tuple[range, ...]
+    captures_token_budget: bool
+
+    def sizes(self, max_num_seqs: int, max_num_batched_tokens: int, query: int = 1) -> tuple[int, ...]:
+        """The capture sizes, ascending; never beyond the token budget. A decode has `query` tokens."""
+        most = min(max_num_seqs * query * self.tokens_per_sequence, self.max_tokens, max_num_batched_tokens)
+        found = {size for size in self.first_sizes if size <= most}
+        found.update(size for sizes in self.ranges for size in sizes if size <= most)
+        if self.captures_token_budget and max_num_batched_tokens <= most:
+            found.add(max_num_batched_tokens)
+        return tuple(sorted(found))
+
+
+def multiples(sizes: tuple[int, ...], query: int) -> tuple[int, ...]:
+    """Sizes rounded up to whole decodes of `query` tokens, as far as they stay within the largest.
+
+    Source: vLLM 0.24, CompilationConfig.adjust_cudagraph_sizes_for_spec_decode.
+    """
+    if query <= 1 or not sizes:
+        return sizes
+    rounded = sorted({up for size in sizes if (up := -(-size // query) * query) <= sizes[-1]})
+    return tuple(rounded)
+
+
+@dataclass(frozen=True)
+class MemoryRules:
+    """What the engine's memory profile charges besides what follows from shapes, bytes; origins are in the JSON."""
+
+    kernel_bytes: int
+    """Outside torch's allocator: loaded kernels and their workspaces."""
+    first_capture_bytes: int
+    """Allocated once by the first capture of a CUDA graph and kept."""
+    graphs_charged: bool
+    """Whether an estimate of the graphs' memory comes off the KV cache (vLLM: by default since 0.21)."""
+    bytes_per_graph: int
+    """Least that the estimate counts for each further graph."""
+
+
+@dataclass(frozen=True)
+class V2RunnerRules:
+    """What vLLM's Model Runner V2 runs; it keeps one batch more in flight than there are pipeline stages."""
+
+    architectures: tuple[str, ...] = ()
+    """Names of `architectures` in config.json; EVERY_ARCHITECTURE stands for all of them."""
+    lacks: tuple[str, ...] = ()
+    """Features of `V2_FEATURES` that the runner does not run."""
+    alone: bool = False
+    """Model Runner V1 does not run asynchronous pipeline stages in this version."""
+
+    def takes(self, architectures: tuple[str, ...]) -> bool:
+        """Whether the runner is the default for a model of these architectures."""
+        return EVERY_ARCHITECTURE in self.architectures or any(name in self.architectures for name in architectures)
+
+
+@dataclass(frozen=True)
+class EngineProfile:
+    """One engine version; immutable."""
+
+    name: str
+    source: str
+    defaults: Mapping[str, Any]
+    device_classes: tuple[DeviceClass, ...]
+    cuda_graphs: GraphRule
+    memory: MemoryRules
+    vllm_release: str = ""
+    """The release of vLLM whose measured kernels are wanted, and the NCCL that it pins; empty: any."""
+    nccl_release: str = ""
+    options: tuple[str, ...] = ()
+    """Of `scheduler_rules.VERSIONED`, those that this version has."""
+    second_token_budget: bool = False
+    """Slots of drafts come off a budget of their own, step by step, instead of the scheduled tokens of every step."""
+    cudagraph_mode: str = "NONE"
+    launch_ns: int = 0
+    """Host time of one launch of compiled code, and (`eager_launch_ns`) of one operator in Python."""
+    eager_launch_ns: int = 0
+    async_stages: bool = False
+    """Pipeline stages schedule asynchronously, too."""
+    v2_runner: V2RunnerRules = V2RunnerRules()
+    pads_new_decodes: bool = False
+    """With drafts, a request that starts with one token takes as many as a verification, or waits for room for them."""
+    lone_prompt_uncapped: bool = False
+    """The long-prefill threshold does not hold for a request that is alone."""
+
+    def device_class(self, hardware: str, memory_bytes: int) -> DeviceClass:
+        """The batch defaults of a device.
+
+        vLLM compares the memory that the driver reports, in GiB: an "80 GB" H100 reports 79.1 to 79.6. The cluster
+        file's `mem_size` is in GiB too, so "mem_size": 80 and 79.1 fall into the same class.
+        """
+        return next(entry for entry in self.device_classes if entry.fits(hardware, memory_bytes))
+
+
+def profile_names() -> tuple[str, ...]:
+    """The profiles that come with the package, sorted."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
+
+
+@cache
+def load_profile(name: str) -> EngineProfile:
+    """A profile by name; InputError with the known ones for any other."""
+    known = profile_names()
+    if name not in known:
+        raise InputError(f'engine profile "{name}" is not known{nearest(name, known)}; known: {", ".join(known)}')
+    data = json.loads(input_files.read_text(_FOLDER / f"{name}.json"))
+    graphs = data["cuda_graphs"]
+    return EngineProfile(
+        name=data["name"],
+        source=data["source"],
+        defaults=MappingProxyType(data["defaults"]),
+        device_classes=tuple(_device_class(entry) for entry in data["device_classes"]),
+        cuda_graphs=GraphRule(
+            tokens_per_sequence=graphs["tokens_per_sequence"],
+            max_tokens=graphs["max_tokens"],
+            first_sizes=tuple(graphs["first_sizes"]),
+            ranges=tuple(range(entry["first"], entry["below"], entry["step"]) for entry in graphs["ranges"]),
+            captures_token_budget=graphs["captures_token_budget"],
+        ),
+        memory=MemoryRules(**data["memory"]),
+        vllm_release=data.get("kernels", {}).get("vllm", ""),
+        nccl_release=data.get("kernels", {}).get("nccl", ""),
+        cudagraph_mode=data["launch"]["cudagraph_mode"],
+        launch_ns=data["launch"]["compiled_ns"],
+        eager_launch_ns=data["launch"]["eager_ns"],
+        options=tuple(data.get("schedule", {}).get("options", ())),
+        second_token_budget=data.get("schedule", {}).get("second_token_budget", False),
+        async_stages=data.get("schedule", {}).get("async_stages", False),
+        v2_runner=_v2_runner(data.get("schedule", {}).get("v2_runner", {})),
+        pads_new_decodes=data.get("schedule", {}).get("pads_new_decodes", False),
+        lone_prompt_uncapped=data.get("schedule", {}).get("lone_prompt_uncapped", False),
+    )
+
+
+def _v2_runner(entry: Mapping[str, Any]) -> V2RunnerRules:
+    unknown = [name for name in entry.get("lacks", ()) if name not in V2_FEATURES]
+    assert not unknown, f"an engine profile names unknown features: {unknown}"
+    return V2RunnerRules(
+        tuple(entry.get("architectures", ())), tuple(entry.get("lacks", ())), entry.get("alone", False)
+    )
+
+
+def _device_class(entry: Mapping[str, Any]) -> DeviceClass:
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    return DeviceClass(**fields)

@@ -1,0 +1,1 @@
+"""Reads topology files and places ranks on their devices."""

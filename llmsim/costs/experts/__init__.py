@@ -1,0 +1,1 @@
+"""Samples the loads of experts by routing policy."""

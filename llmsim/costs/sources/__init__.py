@@ -1,0 +1,1 @@
+"""Cost sources: profile bundles, silicon database, external simulators, rooflines, plug-ins."""

@@ -1,0 +1,1 @@
+"""The cost source that reads profile bundles, those of LLMServingSim among them."""

@@ -1,0 +1,1 @@
+"""The cost source that reads tables of hardware simulators."""

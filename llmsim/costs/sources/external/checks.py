@@ -1,0 +1,93 @@
+"""What the rows of an external table cannot mean: operators that the model lacks, times that beat the data sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from llmsim.config.errors import nearest
+from llmsim.costs.hardware_limits import light_of
+from llmsim.costs.sources.external.table import ATTENTION, Point
+from llmsim.costs.sources.plausibility import LightWarnings
+from llmsim.model import dtype_bytes
+
+if TYPE_CHECKING:
+    from llmsim.costs.source import CostRequest
+    from llmsim.costs.sources.external.table import ExternalTable
+    from llmsim.model import Operator
+
+
+def same_matrix(point: Point, op: Operator) -> bool:
+    """Whether a row of the operator's name is of its shape, as far as the row says."""
+    return point.get("n", op.gemm_n) == op.gemm_n and point.get("k", op.gemm_k) == op.gemm_k
+
+
+def same_heads(point: Point, op: Operator) -> bool:
+    """Whether a row of attention is of the operator's heads, as far as the row says."""
+    own = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
+    return all(point.get(name, size) == size for name, size in own.items())
+
+
+def feature_of(op: Operator) -> str:
+    """The column that the operator's time depends on."""
+    return "sequences" if op.feature == "sequences" else "tokens"
+
+
+def unused_rows(table: ExternalTable, points: Iterable[Point], request: CostRequest) -> list[str]:
+    """A sentence about the rows of this device and layout that no operator of the model can take, or nothing."""
+    reasons: dict[str, int] = {}
+    for point in points:
+        reason = _why_unused(point, request)
+        if reason:
+            reasons[reason] = reasons.get(reason, 0) + 1
+    if not reasons:
+        return []
+    said = "; ".join(f"{reason} ({count} row{'s' * (count > 1)})" for reason, count in reasons.items())
+    return [f"{table.path}: rows that are not used: {said}"]
+
+
+def _why_unused(point: Point, request: CostRequest) -> str:
+    """Empty where an operator takes the row; rows that a better source replaces are taken in this sense."""
+    if point.operator == "gemm":
+        return ""
+    if point.operator in ATTENTION:
+        attends = [op for op in request.operators if op.kind == "attention"]
+        return "" if any(same_heads(point, op) for op in attends) else f"{point.operator} of other heads"
+    named = [op for op in request.operators if op.name == point.operator]
+    if not named:
+        close = nearest(point.operator, [*(op.name for op in request.operators), "gemm", *ATTENTION])
+        return f'"{point.operator}" is no operator of {request.model.name}{close}'
+    shaped = [op for op in named if same_matrix(point, op)]
+    if not shaped:
+        sizes = " or ".join(f"n={op.gemm_n} k={op.gemm_k}" for op in named)
+        return f"{point.operator} of another shape than {sizes}"
+    if not any(feature_of(op) in point.shape for op in shaped):
+        return f"{point.operator} depends on {feature_of(shaped[0])}, which the row does not state"
+    return ""
+
+
+def faster_than_light(label: str, points: Iterable[Point], request: CostRequest) -> list[str]:
+    """A sentence about the rows below what the device's data sheet allows, or nothing; they are used all the same."""
+    warnings = LightWarnings(request, label)
+    light = light_of(request)
+    if light is None:
+        return []
+    for point in points:
+        file, time = point.place.rpartition(":")[0], np.array([point.latency_us])
+        if point.operator == "gemm":
+            m, n, k = (point.get(name) for name in ("tokens", "n", "k"))
+            peak = light.peak(request.dtypes.weight)
+            memory = n * k * dtype_bytes(request.dtypes.weight) * light.weights_stream
+            least = max(memory / light.memory_bandwidth_bytes_per_s, 2.0 * m * n * k / peak if peak else 0.0) * 1e6
+            warnings.add(f"gemm n={n} k={k}", file, np.array([float(m)]), time, np.array([least]), "tokens")
+            continue
+        for op in request.operators:
+            if point.operator == "decode" and op.kind == "attention" and same_heads(point, op):
+                tokens = np.array([float(point.get("sequences") * point.get("cached_tokens"))])
+                warnings.decodes(op, file, tokens, time)
+            elif point.operator == op.name and same_matrix(point, op) and feature_of(op) in point.shape:
+                warnings.dense(op, file, feature_of(op), np.array([float(point.get(feature_of(op)))]), time)
+                break
+    return warnings.sentences()

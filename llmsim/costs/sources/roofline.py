@@ -1,0 +1,119 @@
+"""Cost source: the data sheet. What an operator moves and computes, over what such devices reach in practice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmsim.core import Provenance
+from llmsim.costs.hardware_limits import Light, bandwidth_differs, own_light_of
+from llmsim.costs.interpolation_grid import geometric_axis
+from llmsim.costs.source import AttentionCost, CostRequest, Curve, SplitGrid, to_ps
+from llmsim.costs.sources.decode_skew import mixed_decode_q20, skew_q20
+
+if TYPE_CHECKING:
+    from llmsim.model import Operator
+
+Floats = NDArray[np.float64]
+
+MEMORY_EFFICIENCY = 0.8
+"""Share of the data sheet's bandwidth that streaming kernels reach: aiconfigurator-core's systems/*.yaml uses 0.8 for
+every GPU; in its vLLM tables (A100 to GB200) the median over weight-streaming GEMMs beyond 200 MB is 0.75 to 0.87, over
+decode attention beyond 400 MB of KV 0.74 to 0.86."""
+GEMM_EFFICIENCY = 0.75
+"""Share of the dense peak that large GEMMs reach: medians of the same tables run from 0.61 (L40S) to 0.88 (A100)."""
+ATTENTION_EFFICIENCY = 0.5
+"""Share of the dense peak that causal prefill attention reaches at 4k to 16k tokens: 0.34 to 0.67 in those tables."""
+LAUNCH_US = 3.0
+"""Fixed part of every kernel, launch included: `mem_empirical_constant_latency` of the same files."""
+ATTENTION_LAUNCH_US = 9.0
+"""Fixed part of an attention call: the shortest ones of the same tables take 8.2 us (L40S) to 12.5 us (A100)."""
+
+
+class RooflineSource:
+    """Times from bytes and flops; for any device of which at least the memory bandwidth is known."""
+
+    name = "roofline"
+    enforce_floor = True
+
+    def __init__(self, request: CostRequest) -> None:
+        light = own_light_of(request)
+        if light is None:
+            raise AssertionError("the caller checks that a bandwidth is known")
+        self._request = request
+        self._light: Light = light
+        self._label = f"data sheet of {request.hardware.name if request.hardware else request.hardware_name}"
+        if bandwidth_differs(request):
+            self._label += ", npu_mem.mem_bw of the cluster file"
+        self._notes: list[str] = []
+
+    def operator(self, op: Operator, last: int) -> Curve | None:
+        """max(bytes / (0.8 bandwidth), flops / (0.75 peak)) + 3 us; experts: those that tokens should touch."""
+        counts = np.arange(last + 1, dtype=np.float64)
+        us = self.operator_us(op, counts)
+        us[0] = 0.0
+        return Curve(to_ps(us), np.full(last + 1, Provenance.ANALYTIC, dtype=np.uint8), self._label)
+
+    def operator_us(self, op: Operator, counts: Floats) -> Floats:
+        """Microseconds of one execution at each count."""
+        if op.kind == "collective":
+            raise AssertionError("collectives are priced by tables or links")
+        moved = counts * (op.read_bytes_per_token + op.write_bytes_per_token) + self._weight_bytes(op, counts)
+        memory = moved / (MEMORY_EFFICIENCY * self._light.memory_bandwidth_bytes_per_s)
+        peak = self._light.peak(op.weight_dtype or self._request.dtypes.activation)
+        compute = counts * op.flops_per_token / (GEMM_EFFICIENCY * peak) if peak else np.zeros_like(counts)
+        if not peak:
+            self._note(f'peak flop/s of "{self._request.hardware_name}" are not known: only memory bandwidth limits it')
+        return np.asarray(np.maximum(memory, compute) * 1e6 + LAUNCH_US)
+
+    def attention(self, op: Operator) -> AttentionCost:
+        """max(KV bytes / (0.8 bandwidth), causal flops / (0.5 peak)) + 9 us, for prefills and for decode batches."""
+        prefill_q = geometric_axis(1, self._request.table_tokens, 8)
+        prefill_k = np.insert(geometric_axis(1, self._request.max_model_len, 4), 0, 0)
+        q, k = np.meshgrid(prefill_q.astype(float), prefill_k.astype(float), indexing="ij")
+        prefill = self.attention_us(op, q + k, q * k + q * (q + 1) / 2)
+        n_axis = geometric_axis(1, self._request.table_sequences, 2)
+        kv_axis = geometric_axis(1, self._request.max_model_len, 2)
+        n, kv = np.meshgrid(n_axis.astype(float), kv_axis.astype(float), indexing="ij")
+        decode = self.attention_us(op, n * (kv + 1), n * (kv + 1), op.decode_flops_per_context_token)
+        kappa, how = skew_q20(self._request, op)
+        grid = SplitGrid(
+            prefill_q, prefill_k, to_ps(prefill), analytic(prefill), n_axis, kv_axis, to_ps(decode), analytic(decode),
+            mixed_decode_q20(self._request, op),
+        )  # fmt: skip
+        return AttentionCost(op.repeat, None, grid, kappa, self._label, how)
+
+    def notes(self) -> list[str]:
+        """What was not known."""
+        return self._notes
+
+    def _note(self, sentence: str) -> None:
+        if sentence not in self._notes:
+            self._notes.append(sentence)
+
+    def attention_us(self, op: Operator, kv_tokens: Floats, pairs: Floats, flops: int = 0) -> Floats:
+        """us of a call that reads `kv_tokens` and computes `pairs` of (new, attended) tokens at `flops` each."""
+        rate = MEMORY_EFFICIENCY * self._light.memory_bandwidth_bytes_per_s
+        memory = kv_tokens * op.kv_bytes_per_context_token / rate
+        peak = self._light.peak(op.weight_dtype or self._request.dtypes.activation)
+        compute = (
+            pairs * (flops or op.flops_per_context_token) / (ATTENTION_EFFICIENCY * peak)
+            if peak
+            else np.zeros_like(pairs)
+        )
+        return np.asarray(np.maximum(memory, compute) * 1e6 + ATTENTION_LAUNCH_US)
+
+    def _weight_bytes(self, op: Operator, counts: Floats) -> Floats:
+        if op.kind == "embedding":
+            return np.zeros_like(counts)
+        if op.kind == "moe" and op.experts_local:
+            touched = 1.0 - (1.0 - op.topk / op.experts_total) ** counts
+            return np.asarray(op.weight_bytes * touched)
+        return np.full_like(counts, float(op.weight_bytes))
+
+
+def analytic(values: Floats) -> NDArray[np.uint8]:
+    """Marks every cell of a grid as computed, not measured."""
+    return np.full(values.shape, Provenance.ANALYTIC, dtype=np.uint8)

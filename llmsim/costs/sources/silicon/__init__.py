@@ -1,0 +1,1 @@
+"""The cost source that reads the silicon database of aiconfigurator-core."""

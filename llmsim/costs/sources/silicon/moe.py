@@ -1,0 +1,166 @@
+"""Grouped-expert times from the silicon database: the model's own shape where measured, else the nearest one scaled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmsim.core import Provenance
+from llmsim.costs.hardware_limits import Light
+from llmsim.costs.source import CostRequest, Curve, to_ps
+from llmsim.costs.sources.silicon.database import TablePath, read_columns
+
+if TYPE_CHECKING:
+    from llmsim.model import Operator
+
+Floats = NDArray[np.float64]
+Columns = dict[str, NDArray[np.generic]]
+
+COLUMNS = [
+    "moe_dtype", "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size",
+    "distribution", "latency",
+]  # fmt: skip
+SHAPE = ("hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+DISTRIBUTIONS = {
+    "balanced": ("balanced", "power_law_1.01", "power_law_1.2"),
+    "power_law": ("power_law_1.2", "power_law_1.01", "balanced"),
+}
+"""Expert routing asked for -> the tables' distributions, nearest first. Real routers load experts unevenly."""
+MOE_DTYPES = {
+    "bf16": ("bfloat16",),
+    "fp16": ("bfloat16",),
+    "fp8": ("fp8_block", "fp8"),
+    "int8": (),
+    "fp32": (),
+    "fp4": ("w4a16_mxfp4", "nvfp4"),
+    "int4": ("int4_wo",),
+}
+
+
+GATED, PLAIN = 3, 2
+"""Matrices of one expert: gate, up and down, or up and down alone."""
+MEASURED_PLAIN = {(1856, 6, 128), (2688, 22, 512), (5120, 22, 512)}
+"""(width, top-k, experts) of the rows that were measured without a gate: the Nemotron 3 models'. The tables do not say
+so, but with a third matrix the first would have read its weights at 4.5 TB/s from an H100's memory of 3.35."""
+
+
+@dataclass(frozen=True)
+class MoeShape:
+    """Shape of one measured series: whole-model sizes, and how they were split."""
+
+    hidden: int
+    inter: int
+    topk: int
+    experts: int
+    tp: int
+    ep: int
+    matrices: int = GATED
+
+    def work(self, tokens: Floats, element_bytes: float, peak: float, bandwidth: float) -> Floats:
+        """Roofline microseconds on one rank: weights of the experts that tokens touch, flops of their pairs."""
+        local = self.experts / self.ep
+        inter = self.inter / self.tp
+        touched = local * (1.0 - (1.0 - self.topk / self.experts) ** tokens)
+        weight_bytes = touched * self.matrices * self.hidden * inter * element_bytes
+        flops = tokens * self.topk / self.ep * 2 * self.matrices * self.hidden * inter
+        return np.asarray(np.maximum(weight_bytes / bandwidth, flops / peak if peak else 0.0) * 1e6)
+
+
+def moe_curve(
+    tables: list[TablePath], op: Operator, request: CostRequest, light: Light, element_bytes: float, last: int
+) -> Curve | None:
+    """Times for 1..last tokens; None when no table has experts of the weight dtype.
+
+    The model's own shape is interpolated linearly over tokens. Otherwise the nearest measured shape (fewest doublings
+    over all six sizes) is scaled by the ratio of the two rooflines, token count by token count.
+    """
+    wanted = wanted_shape(op, request)
+    names = MOE_DTYPES.get(op.weight_dtype, ())
+    for dtype in reversed(names) if request.model.weight_block is None else names:
+        for table in tables:
+            rows = read_columns(table.path, COLUMNS)
+            keep = rows["moe_dtype"] == dtype
+            if bool(keep.any()):
+                rows = {name: column[keep] for name, column in rows.items()}
+                rows = _by_routing(rows, _measured_routing(op, request))
+                return _from_rows(rows, wanted, op, light, element_bytes, last, f"{table.label} {dtype}")
+    return None
+
+
+def _measured_routing(op: Operator, request: CostRequest) -> str:
+    """Uneven loads that were measured are used where one rank has all experts; across ranks loads are drawn."""
+    alone = op.experts_local == op.experts_total
+    return "power_law" if alone and request.expert_routing.name == "POWER_LAW" else "balanced"
+
+
+def _by_routing(rows: Columns, routing: str) -> Columns:
+    """The rows of the nearest distribution that each shape was measured with."""
+    shapes = np.stack([rows[name].astype(np.int64) for name in SHAPE], axis=1)
+    _, owner = np.unique(shapes, axis=0, return_inverse=True)
+    order = {name: rank for rank, name in enumerate(DISTRIBUTIONS[routing])}
+    rank = np.array([order.get(str(name), len(order)) for name in rows["distribution"]])
+    best = np.full(owner.max(initial=0) + 1, len(order))
+    np.minimum.at(best, owner, rank)
+    keep = rank == best[owner]
+    return {name: column[keep] for name, column in rows.items()}
+
+
+def wanted_shape(op: Operator, request: CostRequest) -> MoeShape:
+    """The operator's shape in the table's terms."""
+    ep = max(1, op.experts_total // max(op.experts_local, 1))
+    tp = max(1, request.layout.expert_ranks // ep)
+    matrices = GATED if request.model.mlp_gated else PLAIN
+    return MoeShape(op.hidden, op.moe_inter * tp, op.topk, op.experts_total, tp, ep, matrices)
+
+
+def _measured(hidden: int, inter: int, topk: int, experts: int, tp: int, ep: int) -> MoeShape:
+    plain = (inter, topk, experts) in MEASURED_PLAIN
+    return MoeShape(hidden, inter, topk, experts, tp, ep, PLAIN if plain else GATED)
+
+
+def _from_rows(
+    rows: Columns, wanted: MoeShape, op: Operator, light: Light, element_bytes: float, last: int, label: str
+) -> Curve:
+    table = np.stack([rows[name].astype(np.int64) for name in SHAPE], axis=1)
+    shapes = [_measured(*(int(value) for value in row)) for row in np.unique(table, axis=0)]
+    shape = min(shapes, key=lambda candidate: (_distance(candidate, wanted), str(candidate)))
+    keep = np.all(table == np.array([shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep]), axis=1)
+    distribution = str(rows["distribution"][keep][0])
+    keep &= rows["distribution"] == distribution
+    points, owner = np.unique(rows["num_tokens"][keep].astype(np.float64), return_inverse=True)
+    measured = np.full(len(points), np.inf)
+    np.minimum.at(measured, owner, rows["latency"][keep].astype(np.float64) * 1e3)
+    counts = np.arange(last + 1, dtype=np.float64)
+    times = np.interp(counts, points, measured)
+    if len(points) > 1:
+        slope = max(0.0, (measured[-1] - measured[-2]) / (points[-1] - points[-2]))
+        times = times + slope * np.maximum(counts - points[-1], 0.0)
+    marks = np.where(np.isin(counts, points), Provenance.MEASURED, Provenance.INTERPOLATED)
+    marks = np.where(counts > points[-1], Provenance.EXTRAPOLATED, marks)
+    label += f", {distribution} routing"
+    if shape != wanted:
+        peak, bandwidth = light.peak(op.weight_dtype), light.memory_bandwidth_bytes_per_s
+        own = wanted.work(counts, element_bytes, peak, bandwidth)
+        other = shape.work(counts, element_bytes, peak, bandwidth)
+        times = times * np.divide(own, other, out=np.ones_like(own), where=other > 0)
+        marks = np.full_like(marks, Provenance.SCALED)
+        label += f", scaled from {shape}"
+    ps = to_ps(times)
+    ps[0] = 0
+    return Curve(ps, marks.astype(np.uint8), label)
+
+
+def _distance(shape: MoeShape, wanted: MoeShape) -> float:
+    """Doublings between two shapes, per-rank sizes; the expert count and the split weigh as much as the widths."""
+    pairs = (
+        (shape.hidden, wanted.hidden),
+        (shape.inter / shape.tp, wanted.inter / wanted.tp),
+        (shape.topk, wanted.topk),
+        (shape.experts, wanted.experts),
+        (shape.ep, wanted.ep),
+    )
+    away = sum(abs(float(np.log2(a / b))) for a, b in pairs)
+    return away + (0.01 if shape.tp != wanted.tp else 0.0)

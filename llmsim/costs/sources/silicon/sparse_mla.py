@@ -1,0 +1,149 @@
+"""Sparse latent attention from the silicon database: vLLM's whole modules of DeepSeek-V3.2 and GLM-5.
+
+A row is the time from hidden state to hidden state: projections, indexer, top-k, and the attention to what it chose.
+The operator "indexer" takes all of it, since it sees every token; the others of the module, attention among them, take
+nothing. Other shapes and weights, and cards without these tables, take the data sheet for indexer and attention and
+GEMMs for the projections.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmsim.core import Provenance
+from llmsim.costs.hardware_limits import Light
+from llmsim.costs.interpolation_grid import geometric_axis
+from llmsim.costs.source import AttentionCost, OpCost, SplitGrid, to_ps
+from llmsim.costs.sources.silicon.attention import AttentionRows
+from llmsim.costs.sources.silicon.attention_grid import PrefillGrid, decode_grid, prompt_times
+from llmsim.costs.sources.silicon.mla import GEMM_TYPES, INSIDE, rows_of_heads
+from llmsim.model import Indexer, LatentAttention, short_dtype
+
+if TYPE_CHECKING:
+    from llmsim.costs.source import CostRequest
+    from llmsim.costs.sources.silicon.database import Database
+    from llmsim.model import Operator
+
+Floats = NDArray[np.float64]
+
+MODELS = {
+    "deepseek-ai/DeepSeek-V3.2": (
+        7168,
+        LatentAttention(q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, v_dim=128),
+        Indexer(heads=64, dim=128, topk=2048),
+    ),
+    "zai-org/GLM-5": (
+        6144,
+        LatentAttention(q_rank=2048, kv_rank=512, nope_dim=192, rope_dim=64, v_dim=256),
+        Indexer(heads=32, dim=128, topk=2048),
+    ),
+}
+"""Hidden size and attention of the models that were measured, by their names in the tables."""
+INSIDE_SPARSE = (*INSIDE, "rotary_emb", "indexer_q_proj", "indexer_k_proj", "indexer_norm")
+"""Operators that the rows contain, besides the two kinds of attention."""
+Modules = tuple[AttentionRows, AttentionRows]
+"""Of prompts and of decodes."""
+
+
+def find_sparse(database: Database, request: CostRequest) -> Modules | None:
+    """Rows of the model's own module; None where nobody measured it, or where layers share what one of them chose."""
+    model = request.model
+    gemm = GEMM_TYPES.get(short_dtype(request.dtypes.of(model, "attention")))
+    shape = (model.hidden_size, model.latent, model.indexer)
+    name = next((name for name, measured in MODELS.items() if measured == shape), None)
+    if name is None or gemm is None or model.num_indexer_layers < model.num_layers:
+        return None
+    op = next(op for op in request.operators if op.name == "attention_sparse")
+    context = rows_of_heads(database.tables("sparse_context"), op, request, gemm, name)
+    generation = rows_of_heads(database.tables("sparse_generation"), op, request, gemm, name)
+    if context is None or generation is None:
+        return None
+    uncached = context.numbers("step") == 0
+    whole = {name: column[uncached] for name, column in context.columns.items()}
+    return replace(context, columns=whole), generation
+
+
+def sparse_attention(op: Operator, modules: Modules, request: CostRequest, light: Light) -> AttentionCost:
+    """The whole module as the indexer's time; nothing for the attention to what it chose."""
+    if op.name != "indexer":
+        inside = "inside the indexer's rows"
+        return AttentionCost(op.repeat, None, _nothing(request), 0, inside, inside)
+    context, generation = modules
+    decode = decode_grid(generation, request, op, light)
+    prefill = _prefill(context, request)
+    split = SplitGrid(
+        prefill.q_axis, prefill.k_axis, prefill.ps, prefill.provenance,
+        decode.n_axis, decode.kv_axis, decode.ps, decode.provenance, 0,
+    )  # fmt: skip
+    label = f"{context.label}; {generation.label} (whole modules of sparse attention)"
+    return AttentionCost(op.repeat, None, split, 0, label, "the rows are of equal lengths")
+
+
+def _prefill(rows: AttentionRows, request: CostRequest) -> PrefillGrid:
+    """q new tokens on k cached, from the time T that the device needs for one whole prompt: at least T(q), and at least
+    what the tokens behind the first k take in a prompt of k + q, T(k + q) - T(k). Beyond the longest prompt a token
+    takes as much more than one before as over the last two octaves: only the indexer's part grows.
+    """
+    lengths, times_us = _on_device(rows)
+    q_axis = geometric_axis(1, request.table_tokens, 8)
+    k_axis = np.insert(geometric_axis(1, max(request.max_model_len, 2), 4), 0, 0)
+    q, k = np.meshgrid(q_axis.astype(np.float64), k_axis.astype(np.float64), indexing="ij")
+    alone = _whole(lengths, times_us, q)
+    us = np.maximum(alone, _whole(lengths, times_us, k + q) - _whole(lengths, times_us, k))
+    marks = np.full(us.shape, Provenance.INTERPOLATED if rows.exact else Provenance.SCALED, dtype=np.uint8)
+    if rows.exact:
+        marks[np.isin(q_axis, lengths), 0] = Provenance.MEASURED
+    marks[k + q > lengths[-1]] = Provenance.EXTRAPOLATED
+    us = np.maximum.accumulate(us, axis=1)
+    return PrefillGrid(q_axis, k_axis, to_ps(us), marks)
+
+
+def _whole(lengths: Floats, times_us: Floats, at: Floats) -> Floats:
+    """Time of a prompt: linear between the measured lengths, beyond them quadratic with the last slopes."""
+    inside = np.interp(at, lengths, times_us)
+    slopes = np.diff(times_us[-3:]) / np.diff(lengths[-3:])
+    middles = (lengths[-2:] + lengths[-3:-1]) / 2
+    grows = max(0.0, float((slopes[1] - slopes[0]) / (middles[1] - middles[0])))
+    beyond = np.maximum(at - lengths[-1], 0.0)
+    last_slope = slopes[1] + grows * (lengths[-1] - middles[1])
+    return np.asarray(inside + beyond * last_slope + grows * beyond**2 / 2)
+
+
+def _nothing(request: CostRequest) -> SplitGrid:
+    q, k, n = (np.array([1, max(2, last)]) for last in _last(request))
+    none, marks = np.zeros((2, 2), dtype=np.int64), np.zeros((2, 2), dtype=np.uint8)
+    return SplitGrid(q, k - 1, none, marks, n, k, none, marks, 0)
+
+
+def _last(request: CostRequest) -> tuple[int, int, int]:
+    return request.table_tokens, request.max_model_len + 1, request.table_sequences
+
+
+def least_prompt_us(modules: Modules) -> float:
+    """The shortest measured prompt."""
+    return float(prompt_times(modules[0])[1][0])
+
+
+def _on_device(rows: AttentionRows) -> tuple[Floats, Floats]:
+    """(lengths, microseconds) of one whole prompt among many, whose kernels the host launches once for all of them: the
+    least share of a prompt in the batches that were measured."""
+    lengths, owner = np.unique(rows.numbers("isl"), return_inverse=True)
+    times_us = np.full(len(lengths), np.inf)
+    np.minimum.at(times_us, owner, rows.numbers("latency") * 1e3 / rows.numbers("batch_size"))
+    return lengths, np.maximum.accumulate(times_us * rows.scale_compute)
+
+
+def sparse_prefills(modules: Modules, request: CostRequest) -> OpCost:
+    """What a step with prompts waits for the host in each layer: the shortest prompt's time, less what the device needs
+    for as many tokens at least."""
+    lengths, times_us = _on_device(modules[0])
+    tokens = np.arange(request.counts("prefills") + 1)
+    ps = to_ps(np.maximum(least_prompt_us(modules) - tokens * float((times_us / lengths).min()), 0.0))
+    ps[0] = 0
+    marks = np.full(len(ps), Provenance.MEASURED if modules[0].exact else Provenance.SCALED, dtype=np.uint8)
+    repeat = request.model.num_indexer_layers
+    return OpCost("sparse_prefills", "layer", repeat, "prefills", ps, marks, f"{modules[0].label}, the shortest prompt")

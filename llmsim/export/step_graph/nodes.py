@@ -1,0 +1,81 @@
+"""A node of an iteration's graph, and which ranks do what together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmsim.export.step_graph.rows import Row
+from llmsim.model import Layout
+
+PS_PER_US = 1_000_000
+
+
+@dataclass(frozen=True)
+class GraphNode:
+    """One execution of one operator on one rank; times in ps, bytes per rank."""
+
+    node: int
+    """Unique among all ranks."""
+    rank: int
+    name: str
+    kind: str
+    """"compute", "attention", "collective", "send", "receive" or "copy"."""
+    layer: int
+    """From 0 within its part; 0 in the prologue and the head."""
+    part: int
+    start_ps: int
+    """After the start of the iteration."""
+    duration_ps: int
+    flops: int
+    bytes_moved: int
+    """Read and written, weights included; of a collective the tensor's size, of a message its own."""
+    power_class: str
+    collective: str
+    on_links: bool
+    """A collective or message that the links price: its duration here is that of the engine's default rules."""
+    provenance: str
+    source: str
+    depends_on: tuple[int, ...]
+    group: tuple[int, ...] = ()
+    """Ranks of a collective; sender and receiver of a message."""
+    device: str = "npu"
+    """The class of device that is busy: "npu", "cpu", "pim", or "link" for copies."""
+    route: str = ""
+    """Of a copy: from where to where, as "cxl:0 -> npu"."""
+    half: int = 0
+    """0: of the whole batch; 1 or 2: of one of two halves that alternate."""
+
+    @property
+    def end_ps(self) -> int:
+        """After the start of the iteration."""
+        return self.start_ps + self.duration_ps
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The devices of a domain: t + R (s + S m) is rank t of R in stage s of S of member m, as in the core."""
+
+    layout: Layout
+    members: int
+
+    @property
+    def count(self) -> int:
+        """All of them."""
+        return self.layout.stage_ranks * self.layout.pp * self.members
+
+    def number(self, member: int, stage: int, device: int) -> int:
+        """Of one device."""
+        return device + self.layout.stage_ranks * (stage + self.layout.pp * member)
+
+    def together(self, rank: int, row: Row) -> tuple[int, ...]:
+        """The ranks that do a collective together."""
+        if row.kind != "collective":
+            return ()
+        each = self.layout.stage_ranks
+        member, stage, device = rank // (each * self.layout.pp), rank // each % self.layout.pp, rank % each
+        if row.among in ("members", "everyone"):
+            devices = range(each) if row.among == "everyone" else (device,)
+            return tuple(self.number(m, stage, d) for m in range(self.members) for d in devices)
+        size, stride = self.layout.ranks(row.among), self.layout.stride(row.among)
+        first = device // (size * stride) * size * stride + device % stride
+        return tuple(self.number(member, stage, first + i * stride) for i in range(size))

@@ -1,0 +1,130 @@
+"""The operators of one member's program at one batch: how long each takes, what it computes and moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from llmsim import _native
+from llmsim.core import FEATURES, Provenance
+from llmsim.costs import AttentionCost
+from llmsim.lowering import LoweredGroup
+from llmsim.lowering.network.mesh import runs_as_messages
+from llmsim.lowering.program import PARTS, Placed
+from llmsim.model import Operator
+from llmsim.model.operator import Among
+
+Item = tuple[int, int]
+"""(tokens, computed before) of one sequence of a batch."""
+OPTIONAL = ("sequences", "decodes", "prefills")
+"""Features that a batch may have none of; what works on them is then left out."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """An operator of the program at this batch, on one rank."""
+
+    name: str
+    kind: str
+    stage: int
+    part: int
+    repeat: int
+    times_ps: tuple[int, ...]
+    """One for all layers, or one for each."""
+    flops: int
+    bytes_moved: int
+    power_class: str
+    collective: str
+    among: Among
+    together: bool
+    """On the tokens of all members, who wait for each other."""
+    on_links: bool
+    absent: bool
+    provenance: str
+    source: str
+
+    def duration_ps(self, layer: int) -> int:
+        """Of one execution."""
+        return self.times_ps[layer if len(self.times_ps) > 1 else 0]
+
+    def received(self) -> Row:
+        """The other end of a message: there when it is there."""
+        return replace(self, name="stage_receive", kind="receive", times_ps=(0,), flops=0)
+
+
+def in_order(rows: Sequence[Row]) -> list[tuple[Row, int]]:
+    """Operators of one part repeat together, layer by layer; a row stops after its own number of layers."""
+    ordered = []
+    for part in sorted({row.part for row in rows}):
+        mine = [row for row in rows if row.part == part]
+        ordered += [(row, layer) for layer in range(max(r.repeat for r in mine)) for row in mine if layer < row.repeat]
+    return ordered
+
+
+def rows_of(lowered: LoweredGroup, items: Sequence[Item], padded: int, gathered: int, step: int) -> list[Row]:
+    """The rows of a batch, in the program's order."""
+    batch, program = list(items), lowered.program
+    counts = dict(zip(FEATURES, program.place(batch, padded, gathered), strict=True))
+    times = program.node_times(batch, padded, gathered, step)
+    linked = lowered.costs.link_collectives
+    return [
+        _row(
+            placed, tuple(ps), counts, items, placed.operator is not None and runs_as_messages(placed.operator, linked)
+        )
+        for placed, ps in zip(lowered.placed, times, strict=True)
+    ]
+
+
+def padded_tokens(lowered: LoweredGroup, batches: Sequence[Sequence[Item]]) -> list[int]:
+    """What each member computes: alone the next captured graph's size; together all that of the largest, if all have
+    one, else nobody pads (as the core combines them)."""
+    graphs = [lowered.program.rank_graph(list(items)) for items in batches]
+    if len(graphs) == 1:
+        return [graphs[0][2]]
+    mode = min((graph[0] for graph in graphs), key=lambda one: one.value)
+    most = max(graph[1] for graph in graphs)
+    if mode == _native.GraphMode.NONE:
+        return [tokens for _, tokens, _ in graphs]
+    return [lowered.program.padded(most, mode)] * len(graphs)
+
+
+def _row(
+    placed: Placed, times_ps: tuple[int, ...], counts: dict[str, int], items: Sequence[Item], on_links: bool
+) -> Row:
+    cost, op = placed.cost, placed.operator
+    row = Row(
+        cost.name, "compute", placed.stage, PARTS[placed.part], placed.repeat, times_ps, 0, 0, "compute", "", "tp",
+        False, on_links, False, "", cost.source,
+    )  # fmt: skip
+    if isinstance(cost, AttentionCost):
+        assert op is not None, "attention is an operator of the model"
+        flops, moved = attended(op, items)
+        return replace(row, kind="attention", flops=flops, bytes_moved=moved, power_class=op.power_class)
+    count = counts[cost.feature]
+    row = replace(row, provenance=Provenance(int(cost.provenance[count])).name.lower())
+    row = replace(row, together=cost.feature == "gathered", absent=cost.feature in OPTIONAL and count == 0)
+    if op is None:  # a cost of the source as a whole, such as a gap between kernels
+        return row
+    row = replace(row, power_class=op.power_class)
+    units = op.units_of(count)
+    if op.kind != "collective":
+        return replace(row, flops=op.flops_per_token * units, bytes_moved=_moved(op, units))
+    kind = "send" if op.collective == "send" else "collective"
+    moved = op.collective_bytes_per_token * units
+    return replace(row, kind=kind, bytes_moved=moved, collective=op.collective, among=op.among)
+
+
+def attended(op: Operator, items: Sequence[Item]) -> tuple[int, int]:
+    """Flops and bytes of one layer; a new token sees what was before it and itself."""
+    flops = 0
+    for new, before in items:
+        decode = op.decode_flops_per_context_token if new == 1 else 0
+        flops += (decode or op.flops_per_context_token) * (new * before + new * (new + 1) // 2)
+    moved = op.kv_bytes_per_context_token * sum(new + before for new, before in items)
+    return flops, moved + op.write_bytes_per_token * sum(new for new, _ in items)
+
+
+def _moved(op: Operator, units: int) -> int:
+    """Bytes of one execution; weights once, but of a table only the rows that are looked up."""
+    weights = 0 if op.kind == "embedding" else op.weight_bytes
+    return weights + units * (op.read_bytes_per_token + op.write_bytes_per_token)

@@ -1,0 +1,1 @@
+"""Writes the timeline of a run for Perfetto."""

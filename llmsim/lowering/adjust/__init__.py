@@ -1,0 +1,1 @@
+"""Applies calibration constants, ablation terms and power caps to compiled costs."""

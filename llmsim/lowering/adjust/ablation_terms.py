@@ -1,0 +1,150 @@
+"""The fidelity terms that can be switched off one by one, to see what each is worth."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from llmsim.config import EngineArgs
+from llmsim.config.engine.args import COMMAND_LINE
+from llmsim.config.errors import InputError, nearest
+from llmsim.costs import CompiledCosts
+from llmsim.costs.source import AttentionCost
+
+
+@dataclass(frozen=True)
+class Term:
+    """One physical effect: what it is, what its absence means, and where its constant comes from."""
+
+    meaning: str
+    without: str
+    constant: str
+
+
+TERMS: Mapping[str, Term] = MappingProxyType(
+    {
+        "async_lag": Term(
+            "two batches in flight: an arrival during step j runs in step j + 2",
+            "the scheduler waits for every step's result before it forms the next batch",
+            "the engine profile's async_scheduling",
+        ),
+        "decode_skew": Term(
+            "decode rows of unequal length cost kappa x (longest - mean) more per layer",
+            "a batch costs as much as one of equal lengths with the same mean",
+            "kappa from the bundle's skew.csv, or the card's streaming rate of one thread block (data sheet)",
+        ),
+        "mixed_step": Term(
+            "decode rows beside a prefill run in the mixed kernel and lose the packing of query heads",
+            "a mixed step costs its prefill alone plus its decodes alone",
+            "the bundle's mixed-batch grid, or the card's measured L2 bandwidth (data sheet)",
+        ),
+        "graph_padding": Term(
+            "steps are padded to the next captured CUDA-graph size",
+            "every step computes exactly its tokens",
+            "the engine profile's capture sizes",
+        ),
+        "pim_power": Term(
+            "memory that computes draws its part's idle power in place of DIMMs, and its peak power while it computes",
+            "it draws what DIMMs of that size draw",
+            "the part file's idle_power and peak_power",
+        ),
+        "prefix_cache": Term(
+            "equal prefixes share KV blocks",
+            "every prompt is computed in full",
+            "the engine profile's enable_prefix_caching and block size",
+        ),
+        "api_latency": Term(
+            "time between a request's arrival and the engine's queue",
+            "the engine sees a request the moment it arrives",
+            "the engine profile's api_latency_ns, from the stamps of recorded runs",
+        ),
+        "host_gap": Term(
+            "idle time of the device between two steps",
+            "a step starts when the one before ends",
+            "the engine profile's host_gap_ns; 0 unless given or calibrated",
+        ),
+        "kv_write": Term(
+            "the kernel that writes new keys and values to the cache, where a cost source has none in its attention",
+            "attention writes the cache for nothing",
+            "the silicon database's streaming kernel at equal bytes; a bundle's attention contains it",
+        ),
+        "expert_choice": Term(
+            "softmax and top-k of the router's logits, where a cost source has none in its experts",
+            "every token knows its experts",
+            "the silicon database's streaming kernel at equal bytes; a bundle's experts contain it",
+        ),
+        "cold_kv": Term(
+            "decodes read KV that is not in the last-level cache, where a cost source was measured with warm KV",
+            "a decode costs what the database's repeated call did, which the cache had served",
+            "the database's own rows beyond the cache, and the card's decode_cold_ns (data sheet)",
+        ),
+        "kernel_gap": Term(
+            "idle time between two kernels, where a cost source states one",
+            "kernels follow each other without a gap",
+            "the cost source; 0 in this version",
+        ),
+    }
+)
+"""Name for `--disable-term` -> the term. How several prefills of one step add up is not among them: it is part of the
+shape of the attention price itself, and has no variant without."""
+
+OPERATORS = ("kernel_gap", "kv_write", "expert_choice")
+"""Terms that are an operator of that name."""
+COLD_KV = "cold_kv"
+
+
+def check_terms(names: Sequence[str]) -> None:
+    """Raises InputError for a name that is no term."""
+    for name in names:
+        if name not in TERMS:
+            raise InputError(f'--disable-term "{name}" is no term{nearest(name, TERMS)}; it may be {", ".join(TERMS)}')
+
+
+def engine_without(engine: EngineArgs, disabled: Sequence[str]) -> EngineArgs:
+    """The engine's arguments with its terms switched off, as if the command line had said so."""
+    changes: dict[str, object] = {}
+    off: dict[str, tuple[str, object]] = {
+        "async_lag": ("async_scheduling", False),
+        "graph_padding": ("cuda_graph_sizes", ()),
+        "prefix_cache": ("enable_prefix_caching", False),
+        "api_latency": ("api_latency_ps", 0),
+        "host_gap": ("host_gap_ps", 0),
+    }
+    origin = dict(engine.origin)
+    for name in disabled:
+        if name in off:
+            field, value = off[name]
+            changes[field], origin[field] = value, COMMAND_LINE
+    return replace(engine, **changes, origin=MappingProxyType(origin)) if changes else engine  # type: ignore[arg-type]
+
+
+def costs_without(costs: CompiledCosts, disabled: Sequence[str]) -> CompiledCosts:
+    """The tables without the terms that live in them."""
+    first, *more = (_attention_without(attention, disabled) for attention in costs.attentions)
+    ops = tuple(op for op in costs.ops if op.name not in OPERATORS or op.name not in disabled)
+    return replace(costs, attention=first, more_attention=tuple(more), ops=ops)
+
+
+def _attention_without(attention: AttentionCost, disabled: Sequence[str]) -> AttentionCost:
+    if "decode_skew" in disabled:
+        attention = replace(attention, skew_ps_per_token_q20=0, skew_source="none: --disable-term decode_skew")
+    return _without_mixed_step(attention) if "mixed_step" in disabled else attention
+
+
+def _without_mixed_step(attention: AttentionCost) -> AttentionCost:
+    """Prefill alone plus decodes alone: plane n = 0 plus plane chunk = 0 of a mixed grid, or no minimum of a split one.
+
+    The planes are zero where they meet, so that pure steps keep their cost.
+    """
+    if attention.mixed is not None:
+        grid, ps, marks = attention.mixed, attention.mixed.ps, attention.mixed.provenance
+        worst = np.maximum(marks[:, :, :1, :1], marks[:1, :1, :, :])
+        return replace(attention, mixed=replace(grid, ps=ps[:, :, :1, :1] + ps[:1, :1, :, :], provenance=worst))
+    assert attention.split is not None, "attention has one of two shapes"
+    return replace(attention, split=replace(attention.split, mixed_decode_ps_per_kv_token_q20=0))
+
+
+def term_notes(disabled: Sequence[str]) -> tuple[str, ...]:
+    """One sentence for each term that is off."""
+    return tuple(f"the fidelity term {name} is switched off: {TERMS[name].without}" for name in disabled)

@@ -1,0 +1,111 @@
+"""Operator times under a power cap: the clock that the cap leaves, and what of an operator the clock limits.
+
+The energy of switching is C V^2 per cycle and voltage falls with frequency, so that power above idle goes with the
+cube of the clock: phi = ((cap - idle) / (active - idle))^(1/3). An operator that the units limit takes 1 / phi as long,
+one that memory limits (which has a clock of its own) as long as before, and in between whichever is longer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmsim.config.cluster_file.power import AcceleratorPower
+from llmsim.costs import CompiledCosts, OpCost
+from llmsim.costs.hardware_limits import Light
+from llmsim.costs.source import AttentionCost
+from llmsim.model import Dtypes, Operator
+from llmsim.model.operator import COLLECTIVES
+from llmsim.power.traffic import weight_bytes
+
+Floats = NDArray[np.float64]
+MILLION = 1_000_000
+
+
+def clock_ppm(power: AcceleratorPower | None) -> int:
+    """The clock that a device's power cap leaves, in millionths of the full one."""
+    if power is None or power.active_uw >= power.uncapped_uw:
+        return MILLION
+    ratio = (power.active_uw - power.idle_uw) / (power.uncapped_uw - power.idle_uw)
+    return int(MILLION * ratio ** (1 / 3) + 0.5)
+
+
+def costs_at_clock(
+    costs: CompiledCosts, operators: Sequence[Operator], dtypes: Dtypes, light: Light | None, ppm: int
+) -> CompiledCosts:
+    """The tables at a lower clock; without a data sheet every operator is taken for limited by it."""
+    if ppm >= MILLION:
+        return costs
+    phi = ppm / MILLION
+    by_name = {op.name: op for op in operators}
+    label = f", clock x{phi:.4g} (power cap)"
+
+    def slowed(cost: OpCost) -> OpCost:
+        op = by_name.get(cost.name)
+        if cost.name in COLLECTIVES or op is None:
+            return cost
+        counts = op.units_of(np.arange(len(cost.ps)))
+        moved = counts * (op.read_bytes_per_token + op.write_bytes_per_token) + weight_bytes(op, counts)
+        flops = counts.astype(np.float64) * op.flops_per_token
+        factor = _stretch(flops, moved, op.weight_dtype or dtypes.activation, light, phi)
+        return replace(cost, ps=_times(cost.ps, factor), source=cost.source + label)
+
+    kinds = [op for op in operators if op.kind == "attention"]
+    first, *more = (
+        _slowed_attention(cost, op, dtypes.activation, light, phi, label)
+        for cost, op in zip(costs.attentions, kinds, strict=True)
+    )
+    return replace(
+        costs,
+        ops=tuple(slowed(cost) for cost in costs.ops),
+        attention=first,
+        more_attention=tuple(more),
+    )
+
+
+def _stretch(flops: Floats, moved: Floats, dtype: str, light: Light | None, phi: float) -> Floats:
+    """How many times as long an operator takes at clock phi."""
+    peak = light.peak(dtype) if light is not None else 0
+    if light is None or not peak:
+        return np.full(len(flops.ravel()), 1 / phi).reshape(flops.shape)
+    compute, memory = flops / peak, moved / light.memory_bandwidth_bytes_per_s
+    before = np.maximum(compute, memory)
+    after = np.maximum(compute / phi, memory)
+    return np.asarray(np.divide(after, before, out=np.ones_like(before), where=before > 0))
+
+
+def _slowed_attention(
+    cost: AttentionCost, op: Operator, dtype: str, light: Light | None, phi: float, label: str
+) -> AttentionCost:
+    def factor(kv_tokens: Floats, pairs: Floats) -> Floats:
+        return _stretch(
+            pairs * op.flops_per_context_token, kv_tokens * op.kv_bytes_per_context_token, dtype, light, phi
+        )
+
+    source = cost.source + label
+    if cost.mixed is not None:
+        grid = cost.mixed
+        q, k, n, kv = np.meshgrid(
+            *(axis.astype(float) for axis in (grid.chunk_axis, grid.kv_prefill_axis, grid.n_axis, grid.kv_axis)),
+            indexing="ij",
+        )
+        scale = factor(q + k + n * (kv + 1), q * k + q * (q + 1) / 2 + n * (kv + 1))
+        return replace(cost, mixed=replace(grid, ps=_times(grid.ps, scale)), source=source)
+    assert cost.split is not None, "attention has one of two shapes"
+    split = cost.split
+    q, k = np.meshgrid(split.q_axis.astype(float), split.k_axis.astype(float), indexing="ij")
+    n, kv = np.meshgrid(split.n_axis.astype(float), split.kv_axis.astype(float), indexing="ij")
+    return replace(
+        cost,
+        split=replace(
+            split,
+            prefill_ps=_times(split.prefill_ps, factor(q + k, q * k + q * (q + 1) / 2)),
+            decode_ps=_times(split.decode_ps, factor(n * (kv + 1), n * (kv + 1))),
+        ),
+        source=source,
+    )
+
+
+def _times(ps: NDArray[np.int64], factor: Floats) -> NDArray[np.int64]:
+    return np.floor(ps * factor + 0.5).astype(np.int64)

@@ -1,0 +1,183 @@
+"""Which groups' steps meet other transfers, and what of their memories is on the cluster's network.
+
+A group whose copies nobody can meet is folded: its ranks copy at once, each with an even share of the memory. All
+others move their bytes over the fabric, where only those that are active share (docs/memory.md).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llmsim import _native
+from llmsim.config import Deployment, Group
+from llmsim.config.deployment import PoolSpec
+from llmsim.config.errors import InfeasibleError
+from llmsim.lowering.network.cluster_network import BETWEEN_NODES, EVERY_NODE, ClusterNetwork, add_link, port_links
+from llmsim.lowering.offload.placement import HOST, memory_at, port_of
+from llmsim.lowering.offload.plan import OffloadPlan, on_fabric
+from llmsim.lowering.parallel_layout import members_of
+
+if TYPE_CHECKING:
+    from llmsim.lowering.types import LoweredGroup
+
+Memory = tuple[int, str]
+"""(node, "cpu") or (-1, "cxl:<id>")."""
+
+
+def memory_key(group: Group, place: str) -> Memory:
+    """Which memory a group means by a place."""
+    return (group.node if place == HOST else EVERY_NODE, place)
+
+
+def weights_in(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> dict[Memory, int]:
+    """Bytes of weights that all groups together keep in each memory beside the devices."""
+    total: dict[Memory, int] = {}
+    for group, lowered in zip(deployment.groups, groups, strict=True):
+        if lowered.offload is None:
+            continue
+        for stage in range(group.pp):
+            for place, size in lowered.offload.where.bytes_elsewhere(stage).items():
+                key = memory_key(group, place)
+                total[key] = total.get(key, 0) + size * group.tp
+    return total
+
+
+def check_capacities(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> None:
+    """InfeasibleError where a memory cannot hold what all groups put there: weights, and KV that is attended there."""
+    weights = weights_in(deployment, groups)
+    total = dict(weights)
+    for group, lowered in zip(deployment.groups, groups, strict=True):
+        if lowered.offload is not None and lowered.offload.kv_bytes is not None:
+            key = memory_key(group, HOST)
+            total[key] = total.get(key, 0) + lowered.offload.kv_bytes * group.num_devices
+    for (node, place), size in total.items():
+        capacity = memory_at(deployment, node, place).capacity_bytes
+        if size > capacity:
+            where = f" of node {node}" if place == HOST else ""
+            held = weights.get((node, place), 0)
+            more = f" beside {(size - held) / (1 << 30):.2f} GiB of KV" if size > held else ""
+            raise InfeasibleError(
+                f"{deployment.cluster_path}: weights at {place}{where}: {held / (1 << 30):.2f} GiB{more} do not fit "
+                f"its {capacity / (1 << 30):.2f} GiB"
+            )
+
+
+def meeting_groups(
+    deployment: Deployment, groups: Sequence["LoweredGroup"], *, fifo: bool, tiers: bool
+) -> frozenset[int]:
+    """Groups whose steps cannot be folded: others may use the same links while they copy.
+
+    Alone are those of one stage, outside of a lock-step domain, with one kind of traffic on their ports and memories of
+    their own. First come, first served (`fifo`), ranks do not get even shares; KV tiers (`tiers`) and handed-over
+    KV use all ports.
+    """
+    users: dict[Memory, int] = {}
+    for group, lowered in zip(deployment.groups, groups, strict=True):
+        for place in lowered.offload.memories if lowered.offload is not None else ():
+            key = memory_key(group, place)
+            users[key] = users.get(key, 0) + 1
+    found = set()
+    for group, lowered in zip(deployment.groups, groups, strict=True):
+        plan = lowered.offload
+        if plan is None:
+            continue
+        moves = bool(plan.memories)
+        halves = plan.host is not None and plan.native.interleaving != _native.Interleaving.NEVER
+        several = group.pp > 1 or members_of(group, lowered.model) > 1
+        if (
+            plan.num_movers > 1
+            or halves
+            or tiers
+            or deployment.disaggregation is not None
+            or (moves and (several or (fifo and group.tp > 1)))
+            or any(users[memory_key(group, place)] > 1 for place in plan.memories)
+        ):
+            found.add(group.index)
+    return frozenset(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Memories:
+    """Places on the fabric of what is beside the devices."""
+
+    pools: dict[str, int]
+    channels: dict[int, tuple[int, ...]]
+    """By group: each rank's memory that computes."""
+
+
+def place_memories(deployment: Deployment, groups: Sequence["LoweredGroup"], network: ClusterNetwork) -> Memories:
+    """Adds the pool's devices where weights are on some of them (one device is the pool itself, with all KV that is
+    there), and the channels of each rank that attends in memory."""
+    plans = {group.index: plan for group, one in zip(deployment.groups, groups, strict=True) if (plan := one.offload)}
+    pools: dict[str, int] = {}
+    if deployment.pool is not None and any(place != HOST for plan in plans.values() for place in plan.copies.places):
+        pools = _pool_devices(deployment, deployment.pool, network)
+    channels = {
+        index: tuple(_channels(deployment, group, plan, network) for _ in range(group.num_devices))
+        for index, plan in plans.items()
+        if plan.pim is not None and (group := deployment.groups[index])
+    }
+    return Memories(pools, channels)
+
+
+def _pool_devices(deployment: Deployment, pool: PoolSpec, network: ClusterNetwork) -> dict[str, int]:
+    """Their places, by name."""
+    if pool.devices == 1:
+        assert network.pool is not None, "the file declares it"
+        return {"cxl:0": network.pool}
+    found = {}
+    for number in range(pool.devices):
+        rate, latency_ps = pool.device.bandwidth_bytes_per_s, pool.device.latency_ps
+        link = add_link(deployment, network.config, "cxl_mem.mem_bw", rate, latency_ps)
+        found[f"cxl:{number}"] = network.config.add_place(
+            EVERY_NODE, (link, link), (-1, -1), near_latency_ps=port_of(deployment).latency_ps
+        )
+    return found
+
+
+def _channels(deployment: Deployment, group: Group, plan: OffloadPlan, network: ClusterNetwork) -> int:
+    """One rank's channels, as fast as their buses together; a link's latency is charged on the way out."""
+    pim = plan.pim
+    assert pim is not None, "the caller looked"
+    rate = pim.channels * pim.part.bus_bytes_per_s
+    config, channels = network.config, f"the bandwidth of {pim.channels} channels of {pim.part.name}"
+    out = add_link(deployment, config, channels, rate, pim.access_ps + port_of(deployment).latency_ps)
+    near = (out, add_link(deployment, config, channels, rate, pim.access_ps))
+    far = port_links(deployment, config, BETWEEN_NODES)
+    place: int = network.config.add_place(group.node, near, far)
+    return place
+
+
+def met_by_others(
+    deployment: Deployment,
+    groups: Sequence["LoweredGroup"],
+    meeting: frozenset[int],
+    network: ClusterNetwork,
+    memories: Memories,
+) -> None:
+    """Tells the core of the groups whose steps meet others."""
+    for index in meeting:
+        group, lowered = deployment.groups[index], groups[index]
+        plan = lowered.offload
+        assert plan is not None, "only groups with a plan meet others"
+        host = network.hosts[group.node]
+        places = memories.pools | ({} if host is None else {HOST: host})
+        lowered.native.offload = on_fabric(
+            plan, deployment, group, group.tp, network.devices[index], places, memories.channels.get(index, ())
+        )
+
+
+def kv_places(
+    deployment: Deployment, groups: Sequence["LoweredGroup"], network: ClusterNetwork, memories: Memories
+) -> list[list[int]]:
+    """Where each rank of each group has its KV: its device, its channels, or the node's memory."""
+    places = []
+    for group, lowered in zip(deployment.groups, groups, strict=True):
+        plan, devices = lowered.offload, list(network.devices[group.index])
+        host = network.hosts[group.node]
+        if group.index in memories.channels:
+            devices = list(memories.channels[group.index])
+        elif plan is not None and plan.host is not None and plan.host.kv_bytes is not None and host is not None:
+            devices = [host] * len(devices)
+        places.append(devices)
+    return places

@@ -1,0 +1,1 @@
+"""Lowers power descriptions to energy accounts of groups and nodes."""

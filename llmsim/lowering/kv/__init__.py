@@ -1,0 +1,1 @@
+"""Lowers KV transfers between groups, KV tiers and hybrid KV caches."""

@@ -1,0 +1,60 @@
+"""Models whose layers keep different parts of a sequence: who runs vLLM's hybrid KV cache, and with which options."""
+
+from dataclasses import replace
+from types import MappingProxyType
+
+from llmsim.config import Group
+from llmsim.config.deployment import Offloading
+from llmsim.config.engine.schedulers import INSTALLED, VLLM
+from llmsim.config.errors import NotYetError
+from llmsim.lowering.parallel_layout import layout_of
+from llmsim.model import ModelConfig, resolve_dtypes
+from llmsim.model.memory.hybrid_groups import kv_tables
+
+
+def shares_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> bool:
+    """Whether the group's layers of several kinds share one pool of blocks, table by table, as in vLLM.
+
+    Not where KV leaves the pool (roles, tiers, other memories), where drafters keep some, by other schedulers, nor
+    (since that is vLLM's mode "align", which caches states) with linear attention and a prefix cache: there blocks hold
+    whole sequences, and the ledger sets windows and states aside.
+    """
+    engine = group.engine
+    return (
+        (model.layers_of("sliding") > 0 or (model.linear is not None and model.layers_of("full") > 0))
+        and engine.scheduler in (VLLM, INSTALLED)
+        and engine.speculation is None
+        and not engine.skip_prefill
+        and group.pd_type is None
+        and not tiers
+        and group.offloading == Offloading()
+        and group.pcp * engine.decode_context_parallel_size == 1
+        and not (model.linear is not None and engine.enable_prefix_caching)
+    )
+
+
+def with_state_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> Group:
+    """The group with the options that linear attention changes in vLLM.
+
+    The prefix cache is off unless asked for (0.24: `ModelConfig.is_prefix_caching_supported`), and a block of attention
+    is as large as a state (`kv_tables`). NotYetError for KV tiers, which hold no states.
+    """
+    if model.linear is None:
+        return group
+    if tiers:
+        raise NotYetError(
+            f"KV tiers hold no states, which the linear attention of {model.name} keeps; leave --prefix-storage out"
+        )
+    engine = group.engine
+    origin = dict(engine.origin)
+    if engine.enable_prefix_caching and engine.is_default("enable_prefix_caching"):
+        engine = replace(engine, enable_prefix_caching=False)
+        origin["enable_prefix_caching"] = f"off: {model.name} keeps states"
+    group = replace(group, engine=engine)
+    if shares_blocks(group, model, tiers=tiers):
+        dtypes = resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
+        size = kv_tables(model, layout_of(group, model), dtypes, engine.block_size).block_size
+        if size != engine.block_size:
+            origin["block_size"] = f"{engine.block_size}, grown to hold a state"
+            engine = replace(engine, block_size=size)
+    return replace(group, engine=replace(engine, origin=MappingProxyType(origin)))

@@ -1,0 +1,116 @@
+"""Who hands KV over to whom in a deployment, and what, as the core's hand-over wants it."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from llmsim import _native
+from llmsim.config import Deployment, Group
+from llmsim.config.errors import InputError, NotYetError
+from llmsim.lowering.kv.resharding import (
+    Share,
+    all_but_last,
+    draft_shares,
+    even_layers,
+    kept_tokens,
+    kv_shares,
+    of_several_kinds,
+)
+
+if TYPE_CHECKING:
+    from llmsim.lowering.types import LoweredGroup
+
+ROLES = {None: _native.Role.BOTH, "prefill": _native.Role.PREFILL, "decode": _native.Role.DECODE}
+
+
+def handover_config(
+    deployment: Deployment, lowered: Sequence["LoweredGroup"], kv_places: list[list[int]]
+) -> "_native.HandoverConfig":
+    """Routes between all prefill and decode groups of a model; `kv_places` by group and rank, on the fabric.
+
+    Raises InputError where the KV of the two sides differs in its element type, or, of a model whose layers do not all
+    keep every token, in its blocks.
+    """
+    assert deployment.disaggregation is not None
+    how = deployment.disaggregation
+    config = _native.HandoverConfig(how.push, how.layerwise, kv_places)
+    tables: dict[tuple[object, ...], int] = {}
+    for source in deployment.groups:
+        for target in deployment.groups:
+            if (source.pd_type, target.pd_type) != ("prefill", "decode") or source.model_name != target.model_name:
+                continue
+            a, b = lowered[source.index], lowered[target.index]
+            _check(deployment, source, target, a, b)
+            block_size = b.engine.block_size
+            drafts = tuple(None if one.draft is None else (one.draft.model, one.draft.layout) for one in (a, b))
+            kind = (source.model_name, a.dtypes.kv, a.layout, b.layout, block_size, drafts)
+            if kind not in tables:
+                tables[kind] = config.add_table(
+                    list(_shares(a, b)), block_size, all_but_last(a.model), even_layers(a.model)
+                )
+            config.add_route(source.index, target.index, tables[kind])
+    return config
+
+
+def _shares(source: "LoweredGroup", target: "LoweredGroup") -> tuple[Share, ...]:
+    """Of the model, and of the drafter's own layers, which come behind it."""
+    shares = kv_shares(source.model, source.dtypes, source.layout, target.layout, target.engine.block_size)
+    if source.draft is None or target.draft is None:
+        return shares
+    return (*shares, *draft_shares(source, target))
+
+
+def _check(deployment: Deployment, source: Group, target: Group, a: "LoweredGroup", b: "LoweredGroup") -> None:
+    where = f"{deployment.cluster_path}: {source.field_path} and {target.field_path}"
+    if a.dtypes.kv != b.dtypes.kv:
+        raise InputError(
+            f"{where} hand over KV, but kv_cache_dtype is {a.dtypes.kv} in the first and {b.dtypes.kv} in the second; "
+            "give both the same"
+        )
+    drafters = tuple(None if one.draft is None else one.draft.model.name for one in (a, b))
+    if drafters[0] != drafters[1]:
+        raise InputError(
+            f"{where} hand over KV, but drafts come from {drafters[0] or 'no model'} in the first and from "
+            f"{drafters[1] or 'no model'} in the second, whose layers keep KV, too; give both the same "
+            "speculative_config, as vLLM's connector needs it"
+        )
+    if all_but_last(a.model) and a.engine.scheduler != "vllm_v1":
+        raise NotYetError(
+            f"{where} hand over KV of {source.model_name}, whose linear attention keeps states, with the scheduler "
+            f"{a.engine.scheduler}: that does not run in this version; say vllm_v1"
+        )
+    if of_several_kinds(a.model) and a.engine.block_size != b.engine.block_size:
+        raise InputError(
+            f"{where} hand over KV of {source.model_name}, whose layers do not all keep every token, but block_size is "
+            f"{a.engine.block_size} in the first and {b.engine.block_size} in the second; give both the same, which "
+            "vLLM's connector needs for such models"
+        )
+
+
+def transfer_notes(deployment: Deployment, lowered: Sequence["LoweredGroup"]) -> tuple[str, ...]:
+    """How the KV travels, once per run, for the notes of the summary."""
+    if deployment.disaggregation is None:
+        return ()
+    how = deployment.disaggregation
+    sizes = {
+        group.model_name: _amount(low)
+        for group, low in zip(deployment.groups, lowered, strict=True)
+        if group.pd_type == "decode"
+    }
+    listed = "; ".join(f"{name}: {size}" for name, size in sizes.items())
+    what = "layer by layer" if how.layerwise else "whole prompts"
+    return (f"disaggregated: KV is {'pushed' if how.push else 'pulled'}, {what} ({listed})",)
+
+
+def _amount(group: "LoweredGroup") -> str:
+    """What a decode group takes of a prompt, on all its ranks."""
+    model, block_size = group.model, group.engine.block_size
+    per_token, state = [0, 0], 0
+    for _, _, parts in _shares(group, group):
+        for layers, size, once, tail in parts:
+            per_token[tail > 0] += size * len(layers)
+            state += once * len(layers)
+    kept = kept_tokens(model, block_size)
+    texts = [f"{per_token[0]} B per token" if per_token[0] else ""]
+    texts.append(f"{per_token[1]} B per token in the last {kept}" if per_token[1] else "")
+    texts.append(f"{state} B of state" if state else "")
+    return ", ".join(text for text in texts if text)

@@ -1,0 +1,232 @@
+"""Pools of KV below the devices: which there are, who shares them, and where they are on the cluster's network."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from llmsim import _native
+from llmsim.config import Deployment, EngineArgs, Group
+from llmsim.config.errors import InfeasibleError, InputError, NotYetError
+from llmsim.lowering.contention import Memory, weights_in
+from llmsim.lowering.network.cluster_network import EVERY_NODE, ClusterNetwork
+from llmsim.lowering.offload.placement import HOST
+from llmsim.lowering.parallel_layout import stages_of
+from llmsim.model.memory.sizes import kv_bytes_per_token
+
+if TYPE_CHECKING:
+    from llmsim.lowering.types import LoweredGroup
+
+Medium = Literal["CPU", "CXL", "SSD", "NVMEOF"]
+MEDIA: tuple[Medium, ...] = ("CPU", "CXL", "SSD", "NVMEOF")
+"""Memory of the node, the cluster's CXL pool, storage of the node, storage of the cluster."""
+OF_NODE = ("CPU", "SSD")
+WRITE = {
+    "write-through": _native.TierWrite.THROUGH,
+    "write-through-selective": _native.TierWrite.SELECTIVE,
+    "write-back": _native.TierWrite.BACK,
+}
+EVICTION = {"lru": _native.TierEviction.LRU, "lfu": _native.TierEviction.LFU, "cost": _native.TierEviction.COST}
+
+
+RECALL = {"sync": False, "async": True}
+
+
+@dataclass(frozen=True)
+class KvTierOptions:
+    """`media` in order of lookup, the nearest first; see docs/kv_tiers.md."""
+
+    media: tuple[Medium, ...]
+    evictions: tuple[str, ...]
+    """One for each medium."""
+    shared: bool = False
+    write: str = "write-through"
+    recall: str = "sync"
+    chunk_tokens: int = 256
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredTiers:
+    """What a run needs; immutable."""
+
+    network: ClusterNetwork
+    config: "_native.KvTiersConfig"
+
+    def install(self, simulation: "_native.Simulation") -> None:
+        """After the groups have been added, on the fabric of `network`."""
+        simulation.set_kv_tiers(self.config)
+
+
+def parse_tiers(
+    storage: str | None,
+    *,
+    shared: bool,
+    write: str | None,
+    eviction: str | None,
+    chunk_tokens: int | None,
+    recall: str | None,
+) -> KvTierOptions | None:
+    """The options of the command line; None without a storage. Raises InputError for what cannot be."""
+    media = [] if storage is None or storage.lower() == "none" else storage.upper().split("+")
+    if any(medium not in MEDIA for medium in media) or len(set(media)) != len(media):
+        raise InputError(
+            f'--prefix-storage is "{storage}"; it may be None, {", ".join(MEDIA)}, or several of them joined by +, '
+            "such as CPU+SSD"
+        )
+    given = {
+        "--kv-tier-write": write,
+        "--kv-tier-eviction": eviction,
+        "--kv-tier-recall": recall,
+        "--kv-chunk-size": chunk_tokens,
+    }
+    if not media:
+        option = next((name for name, value in given.items() if value is not None), None)
+        if shared or option:
+            raise InputError(
+                f"{'--enable-prefix-sharing' if shared else option} has an effect only with a second tier of the "
+                f"prefix cache: add --prefix-storage {' or '.join(MEDIA)}"
+            )
+        return None
+    for option, value, known in (("--kv-tier-write", write, WRITE), ("--kv-tier-recall", recall, RECALL)):
+        if value is not None and value not in known:
+            raise InputError(f'{option} is "{value}"; it may be {", ".join(known)}')
+    if chunk_tokens is not None and not 1 <= chunk_tokens <= 1 << 20:
+        raise InputError(f"--kv-chunk-size is {chunk_tokens}; it must be from 1 to {1 << 20} tokens")
+    return KvTierOptions(
+        media=tuple(media),  # type: ignore[arg-type]  # checked above
+        evictions=_evictions(eviction or "lru", len(media)),
+        shared=shared,
+        write=write or "write-through",
+        recall=recall or "sync",
+        chunk_tokens=chunk_tokens or 256,
+    )
+
+
+def _evictions(text: str, count: int) -> tuple[str, ...]:
+    names = text.split("+")
+    if any(name not in EVICTION for name in names):
+        raise InputError(
+            f'--kv-tier-eviction is "{text}"; it may be {", ".join(EVICTION)}, or one for each medium joined by +'
+        )
+    if len(names) not in (1, count):
+        raise InputError(
+            f'--kv-tier-eviction is "{text}", {len(names)} names; give one, or one for each of the {count} media'
+        )
+    return tuple(names) if len(names) == count else tuple(names) * count
+
+
+def lower_tiers(
+    deployment: Deployment, groups: Sequence["LoweredGroup"], options: KvTierOptions, network: ClusterNetwork
+) -> LoweredTiers:
+    """The pools of a deployment. What is a node's is cut into equal parts for its groups, or shared by them; what is
+    the cluster's is cut into equal parts for all groups, or shared by them. Weights in the same memory come first.
+
+    Raises InputError where the file declares no such memory, where a chunk is not whole blocks of a group, or where a
+    group has no prefix cache; InfeasibleError where weights leave no room; NotYetError for schedulers that cannot park
+    requests.
+    """
+    weights = weights_in(deployment, groups)
+    for group in deployment.groups:
+        _check(deployment, group, groups[group.index].engine, options)
+        plan = groups[group.index].offload
+        if plan is not None and plan.kv_bytes is not None:
+            raise InputError(
+                f"{deployment.cluster_path}: {group.field_path}: its KV cache is in the node's memory, where it "
+                "attends; there is no tier below that, so leave --prefix-storage out"
+            )
+    config = _native.KvTiersConfig(WRITE[options.write], RECALL[options.recall])
+    if network.stripes:
+        config.stripe(_placed(network.pool), list(network.stripes))
+    pools: dict[tuple[Medium, int], int] = {}
+    models = tuple(dict.fromkeys(group.model_name for group in deployment.groups))
+    for group in deployment.groups:
+        mine = []
+        for medium, eviction in zip(options.media, options.evictions, strict=True):
+            memory = _memory(deployment, group, network, medium)
+            room = memory.capacity_bytes - _weights(weights, group, medium)
+            if room <= 0:
+                raise InfeasibleError(
+                    f"{deployment.cluster_path}: {group.field_path}: the weights in that memory leave no room for "
+                    f"--prefix-storage {medium} ({room} B)"
+                )
+            of_node = medium in OF_NODE
+            owner = (group.node if of_node else 0) if options.shared else group.index
+            if (medium, owner) not in pools:
+                whose = (f"node {group.node}" if of_node else "the cluster") if options.shared else f"group {owner}"
+                sharers = len(deployment.nodes[group.node].groups) if of_node else len(deployment.groups)
+                size = room // (1 if options.shared else sharers)
+                how = EVICTION[eviction], memory.place, *memory.operations
+                pools[medium, owner] = config.add_pool(f"{medium} of {whose}", size, *how)
+            mine.append(pools[medium, owner])
+        ranks, per_token = list(network.devices[group.index]), bytes_per_token(groups[group.index])
+        config.add_group(mine, ranks, options.chunk_tokens, per_token, models.index(group.model_name))
+    return LoweredTiers(network, config)
+
+
+def _weights(weights: Mapping[Memory, int], group: Group, medium: Medium) -> int:
+    """Bytes of weights in the memory that holds the pool; the cluster's pool is spread over all of its devices."""
+    if medium == "CPU":
+        return weights.get((group.node, HOST), 0)
+    if medium == "CXL":
+        return sum(size for (node, _), size in weights.items() if node == EVERY_NODE)
+    return 0
+
+
+def bytes_per_token(group: "LoweredGroup") -> list[int]:
+    """Of every rank, stage by stage; ranks that share sequences by tokens hold as many of a block each."""
+    layout, engine = group.layout, group.engine
+    if layout.pp == 1:
+        sizes = [-(-group.ledger.block_bytes // engine.block_size)]
+    else:
+        sizes = [kv_bytes_per_token(group.model, stage, group.dtypes) for stage in stages_of(layout)]
+    return [-(-size // layout.context_ranks) for size in sizes for _ in range(layout.stage_ranks)]
+
+
+@dataclass(frozen=True)
+class _Memory:
+    place: int
+    capacity_bytes: int
+    operations: tuple[int, int, int] = (0, 0, 0)
+    """Queue depth, latency of reads and of writes; a memory has none."""
+
+
+def _memory(deployment: Deployment, group: Group, network: ClusterNetwork, medium: Medium) -> _Memory:
+    node = deployment.nodes[group.node]
+    if medium == "CPU" and node.host_memory is not None:
+        return _Memory(_placed(network.hosts[group.node]), node.host_memory.capacity_bytes)
+    if medium == "CXL" and deployment.pool is not None:
+        return _Memory(_placed(network.pool), deployment.pool.whole.capacity_bytes)
+    storage = node.storage if medium == "SSD" else deployment.storage if medium == "NVMEOF" else None
+    if storage is None:
+        what, where = {
+            "CPU": ("cpu_mem", f"nodes[{group.node}]"),
+            "CXL": ("cxl_mem", "it"),
+            "SSD": ("storage", f"nodes[{group.node}]"),
+            "NVMEOF": ("storage of the cluster", "it"),
+        }[medium]
+        raise InputError(
+            f"{deployment.cluster_path}: {where} has no {what}, which --prefix-storage {medium} keeps KV in"
+        )
+    operations = storage.queue_depth, storage.read_latency_ps, storage.write_latency_ps
+    place = network.drives[group.node] if medium == "SSD" else network.storage
+    return _Memory(_placed(place), storage.capacity_bytes, operations)
+
+
+def _placed(place: int | None) -> int:
+    assert place is not None  # what the file declares has one
+    return place
+
+
+def _check(deployment: Deployment, group: Group, engine: EngineArgs, options: KvTierOptions) -> None:
+    where = f"{deployment.cluster_path}: {group.field_path}"
+    if RECALL[options.recall] and engine.scheduler != "vllm_v1":
+        raise NotYetError(
+            f"{where}: with --kv-tier-recall async requests are parked, which scheduler {engine.scheduler} does not do "
+            "in this version; say sync, or scheduler vllm_v1"
+        )
+    block_size = engine.block_size * group.pcp * engine.decode_context_parallel_size
+    if options.chunk_tokens % block_size:
+        raise InputError(
+            f"{where}: --kv-chunk-size is {options.chunk_tokens} tokens, which is not whole blocks of {block_size}"
+        )
+    if not engine.enable_prefix_caching:
+        raise InputError(f"{where}: KV tiers need the prefix cache, which enable_prefix_caching turns off")

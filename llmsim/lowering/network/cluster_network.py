@@ -1,0 +1,147 @@
+"""The cluster's shared network, as the loop's fabric knows it: which place is whose, and the links between places.
+
+Every device has two ports, full duplex: one to its node's switch, one (the network card) to a switch between nodes; no
+switch blocks. The cluster file's `link_bw` and `link_latency` list dimensions, innermost first: 0 inside an instance
+(its collectives, not in the fabric), 1 between the instances of a node, 2 between nodes; the last entry stands for all
+that are not given. A link's latency is charged on the way out; what leaves a memory pays that of the link it crosses on
+top of the memory's own. A host memory is one link of `mem_bw`, shared by
+reads and writes, on its node's switch. Where the file names a topology, devices reach each other by its routes instead.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from llmsim import _native
+from llmsim.config import Deployment, StorageSpec
+from llmsim.config.errors import InputError
+from llmsim.config.topology.file import TopologySpec
+from llmsim.lowering.network.topology import Routes
+
+FASTEST_BYTES_PER_S = (1 << 47) - 1
+"""Of a shared link: what the fair-share solver of the native network holds (fabric.cpp)."""
+EVERY_NODE = -1
+"""The island of what is near to all."""
+BETWEEN_GROUPS, BETWEEN_NODES = 1, 2
+"""Dimensions of the cluster file's link list."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterNetwork:
+    """The fabric's description and the numbers of its places; immutable, any number of runs may use it."""
+
+    config: "_native.FabricConfig"
+    devices: tuple[tuple[int, ...], ...]
+    """`devices[group][rank]`: the place of that device's memory."""
+    hosts: tuple[int | None, ...]
+    """By node; None where the file declares no host memory."""
+    pool: int | None = None
+    """The CXL pool, near to every node; None where the file declares none."""
+    drives: tuple[int | None, ...] = ()
+    """By node, its storage."""
+    storage: int | None = None
+    """The cluster's storage, behind the network cards."""
+    stripes: tuple[int, ...] = ()
+    """The pool's devices, where something is on single ones of them: then KV in the pool is spread over these."""
+
+
+def cluster_network(deployment: Deployment, contention: str = "fair", routes: Routes | None = None) -> ClusterNetwork:
+    """The network of a deployment; `contention` is "fair" (max-min fair shares) or "fifo" (one after the other)."""
+    config = _native.FabricConfig(_native.Sharing.FIFO if contention == "fifo" else _native.Sharing.FAIR)
+    if routes is not None:
+        assert deployment.topology is not None, "routes are of a topology"
+        _refuse_fast_links(deployment, deployment.topology.spec)
+        config.add_topology(routes.native)
+    devices = tuple(
+        tuple(
+            _device(deployment, config, group.node, number)
+            for number in ([-1] * group.num_devices if routes is None else routes.placed.devices[group.index])
+        )
+        for group in deployment.groups
+    )
+    near_latency_ps = deployment.link.latency_of(BETWEEN_GROUPS)
+    far_latency_ps = deployment.link.latency_of(BETWEEN_NODES)
+    hosts: list[int | None] = []
+    for node in deployment.nodes:
+        memory = node.host_memory
+        if memory is None:
+            hosts.append(None)
+            continue
+        field = f"nodes[{node.index}].cpu_mem.mem_bw"
+        link = add_link(deployment, config, field, memory.bandwidth_bytes_per_s, memory.latency_ps)
+        far = port_links(deployment, config, BETWEEN_NODES)
+        hosts.append(config.add_place(node.index, (link, link), far, near_latency_ps=near_latency_ps))
+    pool = None
+    if deployment.pool is not None:
+        whole = deployment.pool.whole
+        field = "cxl_mem.mem_bw of all devices together"
+        link = add_link(deployment, config, field, whole.bandwidth_bytes_per_s, whole.latency_ps)
+        pool = config.add_place(EVERY_NODE, (link, link), (-1, -1), near_latency_ps=near_latency_ps)
+    drives = tuple(
+        None
+        if node.storage is None
+        else config.add_place(
+            node.index, _drive(deployment, config, node.storage), (-1, -1), near_latency_ps=near_latency_ps
+        )
+        for node in deployment.nodes
+    )
+    storage = None
+    if deployment.storage is not None:
+        drive = _drive(deployment, config, deployment.storage)
+        storage = config.add_place(len(deployment.nodes), (-1, -1), drive, far_latency_ps=far_latency_ps)
+    return ClusterNetwork(config, devices, tuple(hosts), pool, drives, storage)
+
+
+def idle_pool_notes(deployment: Deployment, media: Collection[str]) -> tuple[str, ...]:
+    """Says that nothing is in the pool: no weights by placement, no tier of the prefix cache (which are on `media`)."""
+    placements = [group.offloading.placement for group in deployment.groups]
+    placed = {entry.weights or "" for one in placements if one is not None for entry in one.entries}
+    if deployment.pool is None or "CXL" in media or any(place.startswith("cxl") for place in placed):
+        return ()
+    return ("cxl_mem holds nothing: no placement puts weights there, and --prefix-storage CXL is not given",)
+
+
+def _refuse_fast_links(deployment: Deployment, spec: TopologySpec) -> None:
+    """Raises InputError for a link of a topology that is too fast to be shared."""
+    rates = [rate for _, _, rate, _ in spec.network.links] if spec.network else [row[2] for row in spec.dimensions]
+    for rate in rates:
+        _check_rate(deployment, f"a link of the topology {spec.name}", rate)
+
+
+def _check_rate(deployment: Deployment, field: str, bytes_per_s: int) -> None:
+    if bytes_per_s > FASTEST_BYTES_PER_S:
+        most = FASTEST_BYTES_PER_S // 10**9
+        raise InputError(
+            f"{deployment.cluster_path}: {field} is {bytes_per_s / 1e9:g} GB/s; what several transfers may share can "
+            f"have at most {most} GB/s"
+        )
+
+
+def add_link(
+    deployment: Deployment, config: "_native.FabricConfig", field: str, bytes_per_s: int, latency_ps: int
+) -> int:
+    """A link of the shared network; InputError, naming the `field` of the cluster file, where it is too fast."""
+    _check_rate(deployment, field, bytes_per_s)
+    link: int = config.add_link(bytes_per_s, latency_ps)
+    return link
+
+
+def _drive(deployment: Deployment, config: "_native.FabricConfig", storage: StorageSpec) -> tuple[int, int]:
+    """Links of reads and writes; what an operation waits for before its first byte is the drive's business."""
+    reads = add_link(deployment, config, "read_bw of a storage", storage.read_bytes_per_s, 0)
+    return reads, add_link(deployment, config, "write_bw of a storage", storage.write_bytes_per_s, 0)
+
+
+def _device(deployment: Deployment, config: "_native.FabricConfig", node: int, number: int) -> int:
+    """A place; `number` is its own in the topology, -1 without one."""
+    near, far = port_links(deployment, config, BETWEEN_GROUPS), port_links(deployment, config, BETWEEN_NODES)
+    place: int = config.add_place(node, near, far, number)
+    return place
+
+
+def port_links(deployment: Deployment, config: "_native.FabricConfig", dimension: int) -> tuple[int, int]:
+    """Links out and in of one dimension."""
+    link = deployment.link
+    at = min(dimension, len(link.bandwidth_bytes_per_s) - 1)
+    bandwidth = link.bandwidth_bytes_per_s[at]
+    out = add_link(deployment, config, "link_bw", bandwidth, link.latency_of(dimension))
+    return out, add_link(deployment, config, "link_bw", bandwidth, 0)

@@ -1,0 +1,146 @@
+"""Prices exchanges of rows and broadcasts on the routes of a topology: by the link that has the most to carry.
+
+As on nominal links (exchange.py), where a rank's ports are the only links: there the two agree. Every sender has an
+even share of the tokens; a link carries the rows of all senders and receivers whose route crosses it, and the exchange
+lasts as long as the link that needs longest for its rows, and the longest route's latency for each round.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from llmsim.core import Int64
+from llmsim.lowering.network.all_to_all import PS_PER_S, Busiest, Floats, Ports
+from llmsim.model.operator import Rows
+
+if TYPE_CHECKING:
+    from llmsim.lowering.network.topology import Routes
+
+Pair = tuple[int, int]
+"""Places of a sender and a receiver among the ranks."""
+
+
+@dataclass(frozen=True, eq=False)
+class RoutedPorts(Ports):
+    """Ranks that exchange rows over a topology; `inside` and `between` have the slowest link and longest latency."""
+
+    routes: Routes
+    runs: tuple[tuple[int, ...], ...]
+    """Devices by rank of each exchange that runs at the same time."""
+
+    @property
+    def where(self) -> str:
+        """Over what, for the source of the numbers."""
+        slowest = min(self.inside[0], self.between[0])
+        return f"over routes of {self.routes.placed.spec.name}, slowest link {slowest / 1e9:g} GB/s"
+
+    def key(self, rows: Rows) -> tuple[object, ...]:
+        """What `loads` depends on besides the rows."""
+        return (self.runs, self.nodes, rows.back, rows.row_bytes)
+
+    def even(self, rows: Rows, each: Busiest) -> Busiest:
+        """Seconds that the busiest link needs, where all ranks and all nodes get as many rows."""
+        by_rank, by_node, speeds = self._by_link(rows)
+        carried = np.multiply.outer(each.rank, by_rank.sum(axis=1)) + np.multiply.outer(each.node, by_node.sum(axis=1))
+        return Busiest((carried * rows.row_bytes / speeds).max(axis=-1), each.node)
+
+    def loads(self, rows: Rows, to_rank: Floats, to_node: Floats) -> Busiest:
+        """Seconds that the busiest link needs, from the rows of each rank and node."""
+        by_rank, by_node, speeds = self._by_link(rows)
+        carried = to_rank @ by_rank.T + to_node @ by_node.T
+        return Busiest((carried * rows.row_bytes / speeds).max(axis=-1), to_node.max(axis=-1))
+
+    def ps(self, rows: Rows, tokens: Floats, busiest: Busiest) -> Int64:
+        """ps of an exchange at so many tokens of all ranks."""
+        latency = self.between[1] if self.nodes > 1 else self.inside[1]
+        if self._two_stages(rows):
+            latency += self.inside[1]
+        return np.asarray(np.ceil(busiest.rank * PS_PER_S) + self.rounds(rows, tokens) * latency, np.int64)
+
+    def _by_link(self, rows: Rows) -> tuple[Floats, Floats, Floats]:
+        """How often a row of each rank, and of each node, crosses a link; shapes (links, ...); and its bytes/s."""
+        return self._staged[rows.back] if self._two_stages(rows) else self._straight[rows.back]
+
+    @cached_property
+    def _straight(self) -> tuple[tuple[Floats, Floats, Floats], ...]:
+        """Every sender sends its share of a rank's rows there; to the experts, and back."""
+        pairs = [(i, j) for i in range(self.ranks) for j in range(self.ranks) if i != j]
+        return tuple(self._table(pairs, self.ranks, [], back=back) for back in (False, True))
+
+    @cached_property
+    def _staged(self) -> tuple[tuple[Floats, Floats, Floats], ...]:
+        """Rows cross to the rank with the sender's number on the other node, and are handed on inside it."""
+        each, ranks, nodes = self.per_node, range(self.ranks), range(self.nodes)
+        near = [(i, j) for i in ranks for j in ranks if i != j and i // each == j // each]
+        far = [(i, node * each + i % each) for i in ranks for node in nodes if node != i // each]
+        return tuple(self._table(near, each, far, back=back) for back in (False, True))
+
+    def _table(
+        self, pairs: Sequence[Pair], senders: int, far: Sequence[Pair], *, back: bool
+    ) -> tuple[Floats, Floats, Floats]:
+        """Of `pairs` each sender has one of `senders` shares of the receiver's rows; of `far` a share of its node's."""
+        counts: Counter[tuple[int, int]] = Counter()
+        for devices in self.runs:
+            for columns, some in ((0, pairs), (self.ranks, far)):
+                for i, j in some:
+                    column = j if columns == 0 else columns + j // self.per_node
+                    a, b = (devices[j], devices[i]) if back else (devices[i], devices[j])
+                    counts.update((link, column) for link in self.routes.native.route(a, b))
+        links = {link: at for at, link in enumerate(sorted({link for link, _ in counts}))}
+        table = np.zeros((len(links), self.ranks + self.nodes + 1))
+        for (link, column), crossing in counts.items():
+            table[links[link], column] = crossing / (senders if column < self.ranks else self.ranks)
+        for link, at in links.items():
+            table[at, -1] = self.routes.speeds[link][0]
+        table = np.unique(table, axis=0)  # many links carry the same
+        return table[:, : self.ranks], table[:, self.ranks : -1], table[:, -1]
+
+
+def routed_ports(routes: Routes, runs: Sequence[Sequence[int]], nodes: int) -> RoutedPorts:
+    """The exchanges between the devices of each run, which are on so many nodes, in order and evenly."""
+    each = len(runs[0]) // nodes
+
+    def slowest(*, near: bool) -> tuple[int, int]:
+        pairs = [
+            (a, b)
+            for devices in runs
+            for i, a in enumerate(devices)
+            for j, b in enumerate(devices)
+            if i != j and (i // each == j // each) == near
+        ]
+        hops = [[routes.speeds[link] for link in routes.native.route(*pair)] for pair in pairs]
+        if not hops:
+            return 0, 0
+        return min(rate for route in hops for rate, _ in route), max(sum(ps for _, ps in route) for route in hops)
+
+    inside, between = slowest(near=True), slowest(near=False)
+    rate = min(one for one in (inside[0], between[0]) if one)
+    inside, between = ((one[0] or rate, one[1]) for one in (inside, between))
+    return RoutedPorts(len(runs[0]), nodes, inside, between, routes, tuple(tuple(devices) for devices in runs))
+
+
+def routed_broadcasts_ps(routes: Routes, runs: Sequence[Sequence[int]], sizes: Int64) -> Int64:
+    """Each rank's share in turn, along a chain that passes pieces on as they come, in all runs at once."""
+    ranks = len(runs[0])
+    share = -(-sizes // ranks)
+    total = np.zeros(len(sizes), np.int64)
+    for first in range(ranks):
+        crossing: Counter[int] = Counter()
+        latency = 0
+        for devices in runs:
+            chain = [devices[(first + step) % ranks] for step in range(ranks)]
+            links = [link for pair in pairwise(chain) for link in routes.native.route(*pair)]
+            crossing.update(links)
+            latency = max(latency, sum(routes.speeds[link][1] for link in links))
+        rate, times = min(
+            ((routes.speeds[link][0], n) for link, n in crossing.items()), key=lambda one: one[0] / one[1]
+        )
+        total += np.ceil(share * times / rate * PS_PER_S).astype(np.int64) + latency
+    return total

@@ -1,0 +1,1 @@
+"""Lowers weights, operators and attention that are kept outside of the device."""

@@ -1,0 +1,148 @@
+"""Where the weights of a group are, and the memories beside its devices: what they hold, and who uses them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from llmsim.config import Deployment, Group
+from llmsim.config.deployment import MemorySpec
+from llmsim.config.errors import InputError, NotYetError, nearest
+from llmsim.lowering.network.cluster_network import BETWEEN_GROUPS
+from llmsim.model import Layout, ModelConfig, Operator
+
+DEVICE, HOST = "npu", "cpu"
+EXPERTS, DENSE = ("moe", "shared_expert"), ("gate_up_proj", "up_proj", "act_fn", "down_proj")
+PROJECTIONS = ("q", "kv_", "o_proj", "latent_norm", "rotary_emb", "attention_gate")
+"""How the names of operators begin that only some layers of a mixed model have."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """A device's link to the other memories of its node."""
+
+    bandwidth_bytes_per_s: int
+    latency_ps: int
+
+
+def port_of(deployment: Deployment) -> Port:
+    """The link between instances of a node: dimension 1, or the last one that is given."""
+    link = deployment.link
+    at = min(BETWEEN_GROUPS, len(link.bandwidth_bytes_per_s) - 1)
+    return Port(link.bandwidth_bytes_per_s[at], link.latency_ps[at])
+
+
+def memory_at(deployment: Deployment, node: int, place: str) -> MemorySpec:
+    """The memory that "cpu" means on a node, or the device of the pool. InputError where the file declares none."""
+    if place == HOST:
+        memory = deployment.nodes[node].host_memory
+        if memory is None:
+            raise InputError('weights are placed at "cpu", but the node has no cpu_mem; declare it')
+        return memory
+    assert deployment.pool is not None, "the file's reader checks it"
+    return deployment.pool.device
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One execution of one operator of a stage; `layer` counts all layers of the model."""
+
+    stage: int
+    position: int
+    op: Operator
+    number: int
+    layer: int
+
+
+class Where:
+    """Where each execution of each operator has its weights: layers before blocks before default.
+
+    `hosted` are the operators that the node's processors run: their weights are in its memory, and stay there.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        model: ModelConfig,
+        layout: Layout,
+        stages: Sequence[Sequence[Operator]],
+        hosted: frozenset[str] = frozenset(),
+    ) -> None:
+        self.group, self.model, self.stages, self.hosted = group, model, stages, hosted
+        self.placement = group.offloading.placement
+        ends = list(accumulate(layout.stage_layers or (model.num_layers,)))
+        self.layers = [range(first, last) for first, last in zip([0, *ends], ends, strict=False)]
+        names = [op.name for operators in stages for op in operators]
+        for name in self.placement.layers if self.placement is not None else ():
+            if name not in names:
+                known = ", ".join(dict.fromkeys(names))
+                raise InputError(f'placement.layers has "{name}", which is no operator{nearest(name, names)}: {known}')
+        for index, block in enumerate(self.placement.blocks if self.placement is not None else ()):
+            if (last := max(block.numbers)) >= model.num_layers:
+                raise InputError(
+                    f"placement.blocks[{index}] names block {last}, but the model has blocks 0 to "
+                    f"{model.num_layers - 1}"
+                )
+
+    def of(self, execution: Execution) -> str:
+        """The memory of one execution's weights."""
+        if execution.op.name in self.hosted:
+            return HOST
+        if self.placement is None:
+            return DEVICE
+        layer = self.placement.layers.get(execution.op.name)
+        if layer is not None and layer.weights is not None:
+            return layer.weights
+        if execution.op.part == "layer":
+            for block in self.placement.blocks:
+                if execution.layer in block.numbers and block.weights is not None:
+                    return block.weights
+        return self.placement.default.weights or DEVICE
+
+    def executions(self) -> Iterator[Execution]:
+        """Every operator with weights, once per execution in a step."""
+        for stage, operators in enumerate(self.stages):
+            for position, op in enumerate(operators):
+                if op.weight_bytes:
+                    for number, layer in enumerate(self._layers_of(op, stage)):
+                        yield Execution(stage, position, op, number, layer)
+
+    def _layers_of(self, op: Operator, stage: int) -> Sequence[int]:
+        """Which layers of the model the executions of a stage's operator belong to. NotYetError: nobody knows."""
+        layers, model = self.layers[stage], self.model
+        if op.part != "layer" or op.repeat == len(layers):
+            return range(layers.start, layers.start + op.repeat)
+        kinds = model.layer_kinds or ("full",) * model.num_layers
+        ffn = model.layers_with_ffn or (True,) * model.num_layers
+        if op.name.startswith("indexer"):
+            found = [at for at in layers if not model.indexer_layers or model.indexer_layers[at]]
+        elif op.kind == "attention":
+            found = [at for at in layers if kinds[at] in (op.name.partition("_")[2] or "full", "both")]
+        elif op.name.startswith((*EXPERTS, *DENSE)):
+            found = [at for at in layers if ffn[at] and model.moe_layers[at] == op.name.startswith(EXPERTS)]
+        elif op.name == "layernorm":  # each in front of a mixer, or each in front of an FFN
+            found = [at for at in layers if kinds[at] != "none"]
+            found = found if len(found) == op.repeat else [at for at in layers if ffn[at]]
+        elif op.name.startswith(PROJECTIONS):
+            found = [at for at in layers if kinds[at] not in ("linear", "none")]
+        else:
+            found = [at for at in layers if kinds[at] in ("linear", "both")]
+        if len(found) != op.repeat:
+            raise NotYetError(
+                f"{op.name} is in {op.repeat} of {len(layers)} layers, which placement.blocks cannot place"
+            )
+        return found
+
+    def bytes_elsewhere(self, stage: int) -> dict[str, int]:
+        """Bytes of one rank of a stage by memory, without the device."""
+        found: dict[str, int] = {}
+        for execution in self.executions():
+            place = self.of(execution)
+            if execution.stage == stage and place != DEVICE:
+                found[place] = found.get(place, 0) + self.bytes_there(execution.op)
+        return {place: size for place, size in found.items() if size}
+
+    def bytes_there(self, op: Operator) -> int:
+        """Of one execution: experts in the cache stay on the device."""
+        if op.kind != "moe" or op.name in self.hosted:
+            return op.weight_bytes
+        return op.weight_bytes - int(op.weight_bytes * self.group.offloading.expert_cache)

@@ -1,0 +1,130 @@
+"""What lowering is asked for, and what it makes: groups and deployments, ready for the native core."""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llmsim import _native
+from llmsim.config import EngineArgs
+from llmsim.core import GroupInfo
+from llmsim.costs import AttentionCost, CompiledCosts, OpCost
+from llmsim.costs.experts.routing import ExpertRouting
+from llmsim.costs.source import CollectiveSource, SourceName
+from llmsim.lowering.adjust.calibration import Calibration
+from llmsim.lowering.drafter import DraftPlan
+from llmsim.lowering.energy.accounting import Accounting
+from llmsim.lowering.network.cluster_network import ClusterNetwork
+from llmsim.lowering.network.contended_collectives import SharedLinks
+from llmsim.lowering.network.mesh import DomainLinks, Network
+from llmsim.lowering.network.topology import RoutedLinks
+from llmsim.lowering.offload.plan import OffloadPlan
+from llmsim.lowering.parallel_layout import (
+    LoweredWave,
+)
+from llmsim.lowering.program import Placed
+from llmsim.model import (
+    Dtypes,
+    Hardware,
+    Layout,
+    MemoryLedger,
+    ModelConfig,
+    Operator,
+)
+
+
+@dataclass(frozen=True)
+class LoweringOptions:
+    """Where operator times come from; see the `--cost-source`, `--collective-costs` and `--profile-dir` options."""
+
+    cost_source: SourceName = "auto"
+    collectives: CollectiveSource = "auto"
+    expert_routing: ExpertRouting = field(default_factory=ExpertRouting)
+    cost_tables: tuple[Path, ...] = ()
+    cost_plugin: str = ""
+    predict_attention: bool = False
+    profile_dirs: tuple[Path, ...] = ()
+    profile_dirs_given: bool = False
+    """Whether the user named any of them: then one has to be of use."""
+    network: Network = "analytical"
+    exact: bool = False
+    """Evaluate every rank's nodes in the engine instead of the folded program."""
+    tiers: bool = False
+    """Whether there are pools of KV below the devices, so that groups share a network."""
+    disabled_terms: tuple[str, ...] = ()
+    """Fidelity terms that are switched off, names of `llmsim.lowering.adjust.ablation_terms.TERMS`."""
+    calibration: Calibration | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredGroup:
+    """One group, ready for the native core; `program` may be shared with groups of the same deployment."""
+
+    info: GroupInfo
+    model: ModelConfig
+    layout: Layout
+    dtypes: Dtypes
+    operators: tuple[Operator, ...]
+    ledger: MemoryLedger
+    costs: CompiledCosts
+    program: "_native.Program"
+    placed: tuple[Placed, ...]
+    """The operators of the program, in its order."""
+    busy_names: tuple[tuple[str, str], ...]
+    """(name, source) of everything that the group's devices are busy with, as the core numbers it."""
+    links: DomainLinks | RoutedLinks
+    expanded: "_native.ExpandedConfig | None"
+    """How to run every rank's nodes in the engine; None: the folded program."""
+    scheduler: "_native.VllmV1Config | _native.BatchingConfig"
+    native: "_native.GroupConfig"
+    engine: EngineArgs
+    hardware: Hardware | None
+    """The devices' data sheet; None: nobody has one."""
+    memory_bytes_per_s: int
+    """Of each device's memory, as the cluster file has it."""
+    offload: OffloadPlan | None = None
+    """What is kept outside of the devices; None: nothing."""
+    network_notes: tuple[str, ...] = ()
+    draft: DraftPlan | None = None
+    """Who proposes drafts on its devices; None: nobody."""
+
+    @property
+    def hosted(self) -> frozenset[str]:
+        """Names of the operators that the node's processors run."""
+        return self.offload.where.hosted if self.offload is not None else frozenset()
+
+    @property
+    def program_costs(self) -> tuple[OpCost | AttentionCost, ...]:
+        """The cost of each operator of the program."""
+        return tuple(one.cost for one in self.placed)
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredDeployment:
+    """All groups; `models` are the names that traces may ask for, in order of first appearance."""
+
+    groups: tuple[LoweredGroup, ...]
+    models: tuple[str, ...]
+    accounting: Accounting
+    network: ClusterNetwork | None = None
+    """What groups share; None where nothing moves between them."""
+    handovers: "_native.HandoverConfig | None" = None
+    notes: tuple[str, ...] = field(default=())
+    waves: tuple[LoweredWave, ...] = ()
+    shared: tuple[SharedLinks, ...] = ()
+    """Domains whose collectives or hand-overs are flows on the network."""
+    output_processing_ps: int = 0
+    """What each token of an answer takes beside the engine, before its client has it."""
+
+    def operator(self, group: int, index: int) -> tuple[str, str]:
+        """(name, source) of an operator of a group's program."""
+        return self.groups[group].busy_names[index]
+
+    @property
+    def enforces_light(self) -> tuple[bool, ...]:
+        """Per group, whether a step faster than light is our defect (its costs are not a user's own profile)."""
+        return tuple(group.costs.floor.enforce for group in self.groups)
+
+    @property
+    def granularity(self) -> int:
+        """Tokens per content key that every group's block size is a multiple of."""
+        return math.gcd(*(group.info.block_size for group in self.groups))

@@ -1,0 +1,273 @@
+"""Reads a Hugging Face config.json, unchanged, into a ModelConfig, by the description of its family."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llmsim.config.errors import InputError, NotYetError
+from llmsim.model.dtypes import short_dtype
+from llmsim.model.families.family import Family, find_family
+from llmsim.model.families.family_rules import Rules
+from llmsim.model.families.fields import MAX_EXPERTS, MAX_LAYERS, Fields, Reader, shown
+from llmsim.model.families.hf_layers import (
+    latent,
+    layer_kinds,
+    layers_with_ffn,
+    linear,
+    listed_layers,
+    moe_fields,
+    sparse,
+)
+from llmsim.model.families.quantization import read_quantization
+from llmsim.model.families.quantized_modules import layers_of_parts
+from llmsim.model.types import ModelConfig
+
+UNSUPPORTED_FIELDS: Mapping[str, str] = {
+    "attn_layer_period": "state-space layers of the first generation (Mamba-1)",
+    "linear_attn_config": "linear attention other than gated delta nets",
+    "audio_config": "audio input",
+    "num_global_key_value_heads": "other head shapes in some layers",
+    "is_encoder_decoder": "an encoder",
+    "block_configs": "layers of different shapes",
+    "use_cla": "keys and values that layers share",
+    "num_kv_shared_layers": "keys and values that layers share",
+}
+"""What no family description can say yet."""
+FEATURES: tuple[tuple[str, str, str], ...] = (
+    ("kv_lora_rank", "latent", "multi-head latent attention (MLA)"),
+    ("q_lora_rank", "latent", "multi-head latent attention (MLA)"),
+    ("linear_num_key_heads", "linear", "linear attention"),
+    ("linear_num_value_heads", "linear", "linear attention"),
+    ("full_attention_interval", "linear", "linear attention"),
+    ("index_topk", "indexer", "sparse attention"),
+    ("ssm_state_size", "linear", "state-space layers"),
+    ("mamba_d_state", "linear", "state-space layers"),
+    ("hybrid_override_pattern", "linear", "state-space layers"),
+    ("num_local_experts", "experts", "a mixture of experts"),
+    ("num_experts", "experts", "a mixture of experts"),
+    ("n_routed_experts", "experts", "a mixture of experts"),
+    ("n_shared_experts", "experts", "shared experts"),
+    ("attention_chunk_size", "layers", "chunked local attention"),
+)
+"""(config field, part of a description, what it asks for): a field of weight that a family does not speak of."""
+TEXT_PARTS = ("text_config", "llm_config", "language_config")
+"""What wrappers call the config of their text part."""
+SHARED_FIELDS = ("torch_dtype", "dtype", "quantization_config", "tie_word_embeddings")
+"""Fields of a wrapper's own config that hold for its text part."""
+SCALED_KINDS = ("default", "llama3", "longrope", "su", "mrope", "proportional")
+"""RoPE scalings whose max_position_embeddings is already the extended one."""
+
+
+def parse_config(fields: Fields, *, name: str, source: str, folder: Path | None = None) -> ModelConfig:
+    """A ModelConfig from the object of a config.json.
+
+    `source` is the file that errors name, `folder` where a `family.json` may lie. Of a vision-language wrapper
+    (`text_config`) the text part is read. Raises InputError (missing, wrong type, impossible) or NotYetError (a family
+    or feature that is not described), one sentence with the field.
+    """
+    notes: list[str] = []
+    read = _text_part(Reader(fields, source), notes)
+    for key, feature in UNSUPPORTED_FIELDS.items():
+        if read.fields.get(key):
+            raise NotYetError(f'{read.source}: field "{key}" asks for {feature}, which this version does not run')
+    family = find_family(read, folder)
+    read = _completed(read, family, notes)
+    _check_features(read, family)
+    names = fields.get("architectures")
+    architectures = tuple(str(one) for one in names) if isinstance(names, list) else ()
+    return replace(_model(read, family, name, source, [*notes, *family.notes]), architectures=architectures)
+
+
+def _text_part(read: Reader, notes: list[str]) -> Reader:
+    """The language model inside a wrapper; the fields that hold for all of it come from outside."""
+    part = next((part for part in TEXT_PARTS if read.present(part)), TEXT_PARTS[0])
+    inner = read.table(part)
+    if inner is None:
+        return read
+    outer = {key: read.fields[key] for key in SHARED_FIELDS if read.present(key)}
+    if read.fields.get("vision_config") or read.fields.get("audio_config"):
+        notes.append(_text_alone(read))
+    model_type = inner.fields.get("model_type", read.fields.get("model_type"))
+    return Reader({**outer, **inner.fields, "model_type": model_type}, f"{read.source}: {part}")
+
+
+def _text_alone(read: Reader) -> str:
+    return (
+        f"{read.source} is a multimodal model: its text part is simulated; the weights and the work of its encoders are"
+        " not counted"
+    )
+
+
+def _completed(read: Reader, family: Family, notes: list[str]) -> Reader:
+    """The config with the names that other families have for its fields, and with the family's defaults.
+
+    NotYetError where it has encoders that the description does not speak of.
+    """
+    if read.fields.get("vision_config"):
+        if not family.multimodal:
+            raise NotYetError(
+                f'{read.source}: field "vision_config" asks for multimodal input in a form without "text_config", which'
+                " this version does not run"
+            )
+        notes.append(_text_alone(read))
+    given = {key: value for key, value in read.fields.items() if value is not None}
+    named = {name: given[other] for name, other in family.renamed.items() if other in given}
+    read = Reader({**family.defaults, **named, **given}, read.source)
+    for field, rule in family.expects.items():
+        Rules(read).expects(field, rule, family.path)
+    return read
+
+
+def _check_features(read: Reader, family: Family) -> None:
+    """A field that changes the model, in a family whose description does not speak of it, is never ignored."""
+    for key, part, feature in FEATURES:
+        if read.fields.get(key) and getattr(family, part) is None:
+            raise NotYetError(
+                f'{read.source}: field "{key}" asks for {feature}, which the family "{read.text("model_type")}" does'
+                f" not have in {family.path}; describe it there or in a family.json"
+            )
+    if read.fields.get("moe_latent_size") and (family.experts is None or family.experts.latent == 0):
+        raise NotYetError(
+            f'{read.source}: field "moe_latent_size" asks for experts in a latent space, which {family.path} does not'
+            " have; describe them there or in a family.json"
+        )
+    shared = read.fields.get("shared_expert_intermediate_size")
+    if shared and family.experts is not None and family.experts.shared_width == 0:
+        raise NotYetError(
+            f'{read.source}: field "shared_expert_intermediate_size" asks for shared experts, which {family.path} does'
+            " not have; describe them there or in a family.json"
+        )
+
+
+def _model(read: Reader, family: Family, name: str, source: str, notes: list[str]) -> ModelConfig:
+    rules = Rules(read)
+    compressed = latent(rules, family)
+    heads = read.count("num_attention_heads")
+    hidden = read.count("hidden_size")
+    kv_heads = heads if compressed else rules.count(family.kv_heads)
+    head_dim = compressed.nope_dim + compressed.rope_dim if compressed else _head_dim(rules, family, hidden, heads)
+    if heads % kv_heads:
+        raise InputError(
+            f"{read.source}: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads};"
+            " every KV head must serve the same number of heads"
+        )
+    layers = read.count("num_hidden_layers", default=listed_layers(read, family), most=MAX_LAYERS)
+    dtype = _dtype(read, notes)
+    positions = _context_tokens(read, family)
+    kinds, window = layer_kinds(rules, family, layers, positions)
+    model = ModelConfig(
+        name=name,
+        model_type=read.text("model_type"),
+        hidden_size=hidden,
+        num_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate_size=rules.count(family.intermediate),
+        vocab_size=read.count("vocab_size"),
+        max_position_embeddings=positions,
+        dtype=dtype,
+        weight_dtype=dtype,
+        tie_word_embeddings=read.flag("tie_word_embeddings", family.tie_word_embeddings),
+        layer_kinds=kinds,
+        window=window,
+        latent=compressed,
+        **sparse(rules, family, layers),
+        layers_with_ffn=layers_with_ffn(family, kinds),
+        linear=linear(rules, family) if {"linear", "both"} & {*kinds} else None,
+        family=family.path,
+        source=source,
+        notes=tuple(notes),
+        **_details(rules, family),
+        **moe_fields(rules, family, layers),
+    )
+    return _quantised(read, model)
+
+
+def _quantised(read: Reader, model: ModelConfig) -> ModelConfig:
+    """The model with its weights as the checkpoint stores them."""
+    found = read_quantization(read, model.dtype, layers_of_parts(model))
+    return replace(
+        model,
+        weight_dtype=found.weight_dtype,
+        weight_block=found.block,
+        scale_bits=found.scale_bits,
+        plain_parts=found.plain_parts,
+        part_formats=found.part_formats,
+        kv_cache_dtype=found.kv_cache_dtype,
+        notes=(*model.notes, *found.notes),
+    )
+
+
+def _details(rules: Rules, family: Family) -> dict[str, Any]:
+    """Which projections and norms carry a bias, and the smaller things that change a layer's shape."""
+    normed = family.qk_norm != "none" and rules.flag(family.qk_norm_if)
+    return {
+        "attention_bias": rules.flag(family.qkv_bias),
+        "o_proj_bias": rules.flag(family.o_bias),
+        "mlp_bias": rules.flag(family.mlp_bias),
+        "lm_head_bias": rules.flag(family.lm_head_bias),
+        "mlp_gated": family.gated_mlp,
+        "layer_norm": family.layer_norm,
+        "norm_bias": family.layer_norm and rules.flag(family.norm_bias),
+        "norms_per_layer": _norms(rules, family),
+        "parallel": rules.flag(family.parallel),
+        "one_sum": family.one_sum and rules.flag(family.parallel),
+        "rotary": rules.flag(family.rotary),
+        "position_rows": rows + family.position_offset if (rows := rules.optional(family.position_rows)) else 0,
+        "qk_norm": normed,
+        "qk_norm_whole": normed and family.qk_norm == "whole",
+        "qk_norm_weightless": normed and family.qk_norm == "weightless",
+        "attention_gate": rules.flag(family.attention_gate),
+        "attention_sinks": family.attention_sinks,
+    }
+
+
+def _norms(rules: Rules, family: Family) -> int:
+    norms = rules.count(family.norms_per_layer)
+    if norms not in (1, 2, 4):
+        raise InputError(f"{family.path}: norms_per_layer gives {norms} for {rules.read.source}; it may be 1, 2 or 4")
+    return norms
+
+
+def _head_dim(rules: Rules, family: Family, hidden: int, heads: int) -> int:
+    given = rules.optional(family.head_dim)
+    if given:
+        return given
+    if hidden % heads:
+        raise InputError(
+            f'{rules.read.source}: field "head_dim" is missing and hidden_size {hidden} is not a multiple of'
+            f" num_attention_heads {heads}; give head_dim"
+        )
+    return hidden // heads
+
+
+def _dtype(read: Reader, notes: list[str]) -> str:
+    """transformers writes `torch_dtype` up to version 4 and `dtype` from version 5."""
+    key = next((key for key in ("torch_dtype", "dtype") if read.present(key)), None)
+    if key is None:
+        notes.append(f"{read.source} gives no torch_dtype: bfloat16 is assumed")
+        return "bf16"
+    try:
+        dtype = short_dtype(read.text(key))
+    except InputError as error:
+        raise InputError(f'{read.source}: field "{key}": {error}') from error
+    if dtype not in ("bf16", "fp16", "fp32"):
+        raise InputError(f'{read.source}: field "{key}" is "{dtype}"; it must be bfloat16, float16 or float32')
+    return dtype
+
+
+def _context_tokens(read: Reader, family: Family) -> int:
+    """The longest context, as vLLM derives it: RoPE scaling extends it except where the field already counts it."""
+    positions = read.count("max_position_embeddings")
+    rope = read.table("rope_scaling") or read.table("rope_parameters")
+    if rope is None or "factor" not in rope.fields or family.context_scaled:
+        return positions
+    kind = rope.text("rope_type", rope.text("type", "default"))
+    if kind in SCALED_KINDS:
+        return positions
+    factor = rope.fields["factor"]
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= MAX_EXPERTS:
+        raise InputError(f'{rope.source}: field "factor" is {shown(factor)}; it must be a number >= 1')
+    return int(rope.count("original_max_position_embeddings", default=positions) * factor)

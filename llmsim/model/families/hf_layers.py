@@ -1,0 +1,202 @@
+"""Reads what the layers of a config.json are: what each attends to, latent and linear attention, experts."""
+
+from typing import Any
+
+from llmsim.config.errors import InputError, NotYetError
+from llmsim.model.dtypes import short_dtype
+from llmsim.model.families.family import AttentionLayers, Family
+from llmsim.model.families.family_rules import Rules
+from llmsim.model.families.fields import MAX_EXPERTS, Reader, shown
+from llmsim.model.operators.attention_variants import Indexer, LatentAttention, LinearAttention
+from llmsim.model.types import LayerKind
+
+STATE_DTYPES = ("mamba_ssm_cache_dtype", "mamba_ssm_dtype")
+"""Fields that name the type of the states; without them, or where they say "auto", it is the activations'."""
+
+
+def layer_kinds(rules: Rules, family: Family, layers: int, positions: int) -> tuple[tuple[LayerKind, ...], int]:
+    """What each layer attends to, and the window; a window no narrower than the longest context changes nothing."""
+    read, how = rules.read, family.layers
+    window = rules.optional(how.window) if how is not None and rules.flag(how.enabled) else 0
+    if how is None:
+        _refuse_windows(read, family, positions)
+        return (), 0
+    kinds = _listed_kinds(read, family, layers)
+    if not kinds:
+        every, first_full = rules.optional(how.every), rules.optional(how.first_full)
+        kinds = [how.kind if every and (i + 1) % every == 0 else how.rest for i in range(layers)]
+        if how.numbers:
+            numbers = read.counts(how.numbers)
+            kinds = [how.kind if i in numbers else how.rest for i in range(layers)]
+        flags = read.fields.get(how.flags) if how.flags else None
+        if isinstance(flags, list) and len(flags) == layers:
+            kinds = [how.rest if flag else how.kind for flag in flags]
+        kinds = ["full" if i < first_full else kind for i, kind in enumerate(kinds)]
+    local = window if 0 < window < positions else 0
+    seen = tuple(kind if local or kind not in ("sliding", "chunked") else "full" for kind in kinds)
+    if local == 1 and "sliding" in seen:
+        raise InputError(f"{read.source}: layers see a window of 1 token (their own); it must be at least 2")
+    used = local if any(kind in ("sliding", "chunked") for kind in seen) else 0
+    return (() if all(kind == "full" for kind in seen) else seen), used
+
+
+def _listed_kinds(read: Reader, family: Family, layers: int) -> list[LayerKind]:
+    how = family.layers
+    assert how is not None
+    listed = entries(read, family, layers)
+    for kind in listed:
+        if str(kind) not in how.names:
+            raise NotYetError(f"{read.source}: a layer is {shown(kind)}; {family.path} knows {', '.join(how.names)}")
+    return [how.names[str(kind)] for kind in listed]
+
+
+def entries(read: Reader, family: Family, layers: int) -> list[str]:
+    """What the config says of every layer, letters of a string or entries of a list; empty where it says nothing."""
+    assert family.layers is not None, "the caller looked"
+    field = _field(read, family.layers)
+    listed = read.fields.get(field) or []
+    if not listed and family.layers.alone:
+        raise InputError(f'{read.source}: field "{field}" is missing; it must say what each of {layers} layers is')
+    if not isinstance(listed, list | str) or (listed and len(listed) != layers):
+        raise InputError(
+            f'{read.source}: field "{field}" must be a list (or text) with one entry for each of {layers} layers'
+        )
+    return [str(one) for one in listed]
+
+
+def listed_layers(read: Reader, family: Family) -> int | None:
+    """Layers that have an entry, where a config need not say their number."""
+    listed = read.fields.get(_field(read, family.layers)) if family.layers and family.layers.alone else None
+    return len(listed) if isinstance(listed, list | str) else None
+
+
+def _field(read: Reader, how: AttentionLayers) -> str:
+    fields = [how.field] if isinstance(how.field, str) else how.field
+    return next((one for one in fields if read.present(one)), fields[0])
+
+
+def layers_with_ffn(family: Family, kinds: tuple[LayerKind, ...]) -> tuple[bool, ...]:
+    """Which layers have an MLP or experts; empty: all."""
+    alone = family.layers is not None and family.layers.alone
+    return tuple(kind == "none" for kind in kinds) if alone else ()
+
+
+def _refuse_windows(read: Reader, family: Family, positions: int) -> None:
+    kinds = read.fields.get("layer_types") or []
+    other = next((kind for kind in kinds if kind != "full_attention"), None) if isinstance(kinds, list) else kinds
+    if other is not None:
+        raise NotYetError(
+            f'{read.source}: field "layer_types" holds {shown(other)}; layers of the family'
+            f' "{read.text("model_type")}" see everything ({family.path})'
+        )
+    if not read.fields.get("sliding_window") or not read.flag("use_sliding_window", True):
+        return
+    window = read.count("sliding_window")
+    if window < positions:
+        raise NotYetError(
+            f'{read.source}: field "sliding_window" is {window}, shorter than max_position_embeddings {positions}, and'
+            f" {family.path} does not say which layers it holds for; set it to null to simulate full attention"
+        )
+
+
+def latent(rules: Rules, family: Family) -> LatentAttention | None:
+    """Shape of multi-head latent attention, where the family has it."""
+    how = family.latent
+    if how is None:
+        return None
+    return LatentAttention(
+        q_rank=rules.optional(how.q_rank),
+        kv_rank=rules.count(how.kv_rank),
+        nope_dim=rules.count(how.nope_dim),
+        rope_dim=rules.count(how.rope_dim),
+        v_dim=rules.count(how.v_dim),
+    )
+
+
+def sparse(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
+    """The indexer of sparse attention, and the layers that have one."""
+    how, read = family.indexer, rules.read
+    if how is None:
+        return {}
+    if not rules.optional(family.latent.q_rank if family.latent is not None else 0):
+        raise NotYetError(f"{read.source}: the indexer of sparse attention reads the queries' latent, which it has not")
+    listed = read.fields.get(how.field) or []
+    if not isinstance(listed, list) or (listed and (len(listed) != layers or listed[0] == how.shared)):
+        raise InputError(
+            f'{read.source}: field "{how.field}" must be a list with one entry for each of {layers} layers, and the'
+            f' first must not be "{how.shared}"'
+        )
+    own = tuple(one != how.shared for one in listed)
+    indexer = Indexer(rules.count(how.heads), rules.count(how.dim), rules.count(how.topk))
+    return {"indexer": indexer, "indexer_layers": () if all(own) else own}
+
+
+def _state_dtype(read: Reader) -> str:
+    named = next((read.text(field) for field in STATE_DTYPES if read.present(field)), "auto")
+    return "" if named == "auto" else short_dtype(named)
+
+
+def linear(rules: Rules, family: Family) -> LinearAttention:
+    """Shape of the layers that keep a state."""
+    how = family.linear
+    if how is None:
+        raise InputError(f'{family.path}: layers may be "linear", but "linear" does not say their shape')
+    shape = LinearAttention(
+        key_heads=rules.count(how.key_heads),
+        key_dim=rules.count(how.key_dim),
+        value_heads=rules.count(how.value_heads),
+        value_dim=rules.count(how.value_dim),
+        conv_kernel=rules.optional(how.conv_kernel),
+        kind=how.kind,
+        norm=how.norm if rules.flag(how.norm_if) else "none",
+        conv_bias=rules.flag(how.conv_bias),
+        bias=rules.flag(how.bias),
+        state_dtype=_state_dtype(rules.read),
+    )
+    if shape.value_heads % shape.key_heads:
+        raise InputError(
+            f"{rules.read.source}: {shape.value_heads} value heads of the linear layers are not a multiple of their"
+            f" {shape.key_heads} key heads"
+        )
+    return shape
+
+
+def moe_fields(rules: Rules, family: Family, layers: int) -> dict[str, Any]:
+    """The experts, and which layers have them."""
+    how, read = family.experts, rules.read
+    if how is None or rules.zero(how.experts):
+        return {"moe_layers": (False,) * layers}
+    experts = rules.count(how.experts, most=MAX_EXPERTS)
+    topk = rules.count(how.topk)
+    if topk > experts:
+        raise InputError(f'{read.source}: field "num_experts_per_tok" is {topk}, more than the {experts} experts')
+    groups, chosen = rules.optional(how.groups) or 1, rules.optional(how.topk_groups) or 1
+    if experts % groups or chosen > groups or topk > experts // groups * chosen:
+        raise InputError(
+            f"{read.source}: a token's {topk} experts come from {chosen} of {groups} groups of {experts} experts; the"
+            " groups must be equal, and those chosen must have as many experts"
+        )
+    first, step = rules.optional(how.first), rules.optional(how.step) or 1
+    dense = set(read.counts(how.dense)) if how.dense else set()
+    last = read.index(how.last, layers) if how.last and read.present(how.last) else layers - 1
+    sparse = tuple(first <= i <= last and i not in dense and (i + how.phase) % step == 0 for i in range(layers))
+    if how.listed and read.present(how.listed):
+        listed = set(read.counts(how.listed))
+        sparse = tuple(i in listed for i in range(layers))
+    if how.entries:
+        sparse = tuple(one in how.entries for one in entries(read, family, layers))
+    shared = rules.optional(how.shared_width) if how.shared_width else 0
+    count = rules.optional(how.shared_count) if shared else 0
+    return {
+        "moe_layers": sparse,
+        "num_experts": experts if any(sparse) else 0,
+        "num_experts_per_tok": topk if any(sparse) else 0,
+        "expert_groups": groups if any(sparse) else 1,
+        "groups_per_token": chosen if any(sparse) else 1,
+        "moe_intermediate_size": rules.count(how.width),
+        "expert_latent_size": rules.optional(how.latent) if any(sparse) else 0,
+        "shared_expert_intermediate_size": shared * count if any(sparse) else 0,
+        "shared_expert_gate": how.shared_gate and shared * count > 0 and any(sparse),
+        "router_bias": rules.flag(how.router_bias),
+        "expert_bias": how.expert_bias,
+    }

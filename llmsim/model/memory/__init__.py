@@ -1,0 +1,1 @@
+"""Computes the device memory of a model: weights, activations, KV cache and states."""

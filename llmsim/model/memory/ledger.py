@@ -1,0 +1,97 @@
+"""How a device's memory is spent, and how many KV blocks are left: the ledger that decides what fits."""
+
+from dataclasses import dataclass
+
+from llmsim.config.engine.profile import DEFAULT_PROFILE, MemoryRules, load_profile
+from llmsim.config.errors import InfeasibleError
+from llmsim.model.memory.hybrid_groups import KvTables
+from llmsim.model.memory.profile_run import DEFAULT_NUM_SMS
+from llmsim.model.memory.requirements import MIN_BLOCKS, Demand, DraftShare, Elsewhere
+from llmsim.model.operator import Layout
+from llmsim.model.types import Dtypes, ModelConfig
+
+
+@dataclass(frozen=True)
+class MemoryLedger:
+    """Where one device's memory goes. `lines` are (label, bytes), capacity positive, uses negative: they add up to 0.
+
+    `num_blocks` counts the null block that vLLM reserves; requests can use `usable_blocks`.
+    """
+
+    lines: tuple[tuple[str, int], ...]
+    block_bytes: int
+    num_blocks: int
+    tables: KvTables | None = None
+    """How layers of several kinds share the blocks; None: a block holds all layers."""
+    notes: tuple[str, ...] = ()
+    """Where the ledger counts more than the engine would hold; one sentence each."""
+
+    @property
+    def usable_blocks(self) -> int:
+        """Blocks that can hold a request's KV."""
+        return self.num_blocks - 1
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of all blocks, the null block included."""
+        return self.num_blocks * self.block_bytes
+
+
+def memory_ledger(  # as many arguments as vLLM's own profile run depends on
+    model: ModelConfig,
+    layout: Layout,
+    dtypes: Dtypes,
+    *,
+    device_bytes: int,
+    utilization: float,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    block_size: int,
+    num_gpu_blocks_override: int | None = None,
+    rules: MemoryRules | None = None,
+    cuda_graph_sizes: tuple[int, ...] = (),
+    cudagraph_mode: str = "FULL_AND_PIECEWISE",
+    num_sms: int = DEFAULT_NUM_SMS,
+    elsewhere: Elsewhere | None = None,
+    draft: DraftShare | None = None,
+    hybrid: bool = False,
+) -> MemoryLedger:
+    """The ledger of one device of a group.
+
+    blocks = floor((utilization x device_bytes - reserves) / block_bytes); the reserves and their reasons are in
+    `Demand.reserves` and `ProfileRun`; `rules` are the engine version's (None: the default profile's). With `hybrid`,
+    layers of several kinds share the blocks as in vLLM (`Demand.with_tables`, `kv_tables`); else those that see a
+    window are counted by the better of two bounds (`Demand.windows_apart`).
+    With `num_gpu_blocks_override` the number is taken as given, as long as the device can hold it.
+    Raises InfeasibleError with the arithmetic and what would fit; InputError if the layout does not split the model.
+    """
+    rules = rules or load_profile(DEFAULT_PROFILE).memory
+    there = elsewhere or Elsewhere()
+    demand = Demand(
+        model, layout, dtypes, device_bytes, utilization, max_num_seqs, max_num_batched_tokens, block_size, rules,
+        cuda_graph_sizes, num_sms, there, draft=draft, cudagraph_mode=cudagraph_mode,
+    )  # fmt: skip
+    if hybrid:
+        demand = demand.with_tables
+    elif demand.window_bytes and demand.windows_apart.fitting_blocks >= demand.fitting_blocks:
+        demand = demand.windows_apart
+    blocks, origin = demand.fitting_blocks, ""
+    if num_gpu_blocks_override is not None:
+        origin = f", num_gpu_blocks_override; {blocks} would fit"
+        blocks = num_gpu_blocks_override
+        demand.check_override(blocks)
+    if blocks < MIN_BLOCKS or demand.left < 0:
+        raise InfeasibleError(demand.does_not_fit())
+    kv_bytes = blocks * demand.block_bytes
+    if there.kv_bytes is not None:
+        origin += f" in another memory of {there.kv_bytes} B"
+        kv_bytes = 0
+    rest = demand.left - kv_bytes
+    lines = [
+        ("device memory", device_bytes),
+        (f"outside gpu_memory_utilization {utilization:g}", demand.budget - device_bytes),
+        *((label, -size) for label, size in demand.reserves),
+        (f"KV cache ({blocks} blocks of {demand.block_bytes} B{origin})", -kv_bytes),
+        ("unused" if rest >= 0 else "taken beyond gpu_memory_utilization", -rest),
+    ]
+    return MemoryLedger(tuple(lines), demand.block_bytes, blocks, demand.tables, demand.notes)

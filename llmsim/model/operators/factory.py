@@ -1,0 +1,259 @@
+"""Makes the operators of one rank: their shapes, what they read and write, what they compute (see operators.py)."""
+
+from llmsim.model.dtypes import dtype_bytes, short_dtype
+from llmsim.model.operator import Layout, Operator
+from llmsim.model.parallel.sharding import RankShape, padded_vocab_size, rank_shape
+from llmsim.model.types import Dtypes, LayerKind, ModelConfig
+
+TOKEN_ID_BYTES = 4
+
+
+class Builder:
+    """Makes the operators of one (model, layout, dtypes); holds what they share. Read only after construction."""
+
+    def __init__(self, model: ModelConfig, layout: Layout, dtypes: Dtypes) -> None:
+        self.model = model
+        self.layout = layout
+        self.dtypes = dtypes
+        self.shape: RankShape = rank_shape(model, layout)
+        self.wide_dtype = short_dtype(dtypes.activation)
+        self.wide_size = int(dtype_bytes(dtypes.activation))
+        self.kv_size = int(dtype_bytes(dtypes.kv))
+
+    def weight_dtype(self, part: str) -> str:
+        """Of the linear layers of one part of a block."""
+        return short_dtype(self.dtypes.of(self.model, part))
+
+    def linear_bytes(self, n: int, k: int, part: str) -> int:
+        """Weights of an n x k linear layer, with its block scales where the checkpoint has them."""
+        dtype = self.weight_dtype(part)
+        size = -int(-n * k * dtype_bytes(dtype) // 1)
+        stored = self.model.format_of(part)
+        block = stored.block
+        if block is None or dtype != stored.dtype:
+            return size
+        return size + -(-(-(-n // block[0]) * -(-k // block[1]) * stored.scale_bits) // 8)
+
+    def norms(self, repeat: int) -> list[Operator]:
+        """The norm in front of a block of so many layers; nothing without any."""
+        return [self.norm("layernorm", "layer", repeat)] if repeat else []
+
+    def norm(self, name: str, part: str, repeat: int) -> Operator:
+        """RMSNorm or LayerNorm of the hidden state, with the residual added."""
+        hidden, size = self.model.hidden_size, self.wide_size
+        bias = self.model.norm_bias
+        return Operator(
+            name=name,
+            kind="elementwise",
+            feature="tokens",
+            part="head" if part == "head" else "layer",
+            repeat=repeat,
+            power_class="memory",
+            hidden=hidden,
+            weight_dtype=self.wide_dtype,
+            weight_bytes=hidden * size * (2 if bias else 1),
+            read_bytes_per_token=2 * hidden * size,
+            write_bytes_per_token=2 * hidden * size,
+            flops_per_token=(8 if self.model.layer_norm else 5) * hidden,
+        )
+
+    def gemm(self, name: str, n: int, k: int, *, part: str, repeat: int, bias: int = 0) -> Operator:
+        """A linear layer of a block; `bias` is the number of its bias elements, part "wide" is never quantised."""
+        wide = part == "wide"
+        weights = n * k * self.wide_size if wide else self.linear_bytes(n, k, part)
+        return Operator(
+            name=name,
+            kind="gemm",
+            feature="tokens",
+            part="layer",
+            repeat=repeat,
+            power_class="compute",
+            gemm_n=n,
+            gemm_k=k,
+            hidden=self.model.hidden_size,
+            weight_dtype=self.wide_dtype if wide else self.weight_dtype(part),
+            weight_bytes=weights + bias * self.wide_size,
+            read_bytes_per_token=k * self.wide_size,
+            write_bytes_per_token=n * self.wide_size,
+            flops_per_token=2 * n * k,
+        )
+
+    def elementwise(self, name: str, repeat: int, *, reads: int, writes: int, flops: int, weights: int = 0) -> Operator:
+        """An operator of a block that streams; `reads`, `writes` and `weights` in elements."""
+        return Operator(
+            name=name,
+            kind="elementwise",
+            feature="tokens",
+            part="layer",
+            repeat=repeat,
+            power_class="memory",
+            hidden=self.model.hidden_size,
+            weight_dtype=self.wide_dtype if weights else "",
+            weight_bytes=weights * self.wide_size,
+            read_bytes_per_token=reads * self.wide_size,
+            write_bytes_per_token=writes * self.wide_size,
+            flops_per_token=flops,
+        )
+
+    def all_reduce(self, repeat: int, *, prologue: bool = False) -> list[Operator]:
+        """The sum of the ranks' partial hidden states; nothing on a single rank."""
+        if self.layout.tp == 1 or repeat == 0:
+            return []
+        return [
+            Operator(
+                name="all_reduce",
+                kind="collective",
+                feature="tokens",
+                part="prologue" if prologue else "layer",
+                repeat=repeat,
+                power_class="link",
+                hidden=self.model.hidden_size,
+                collective="all_reduce",
+                collective_bytes_per_token=self.model.hidden_size * self.wide_size,
+            )
+        ]
+
+    def embedding(self) -> Operator:
+        """One row of the table per token, and one of the table of positions."""
+        hidden, size, rows = self.model.hidden_size, self.wide_size, self.model.position_rows
+        return Operator(
+            name="embedding",
+            kind="embedding",
+            feature="tokens",
+            part="prologue",
+            repeat=1,
+            power_class="memory",
+            hidden=hidden,
+            weight_dtype=self.wide_dtype,
+            weight_bytes=(self.shape.vocab + rows) * hidden * size,
+            read_bytes_per_token=TOKEN_ID_BYTES + hidden * size * (2 if rows else 1),
+            write_bytes_per_token=hidden * size,
+            flops_per_token=hidden if rows else 0,
+        )
+
+    def attention(self, kind: LayerKind) -> list[Operator]:
+        """Softmax attention of the layers of one kind, or nothing where there are none."""
+        model, shape = self.model, self.shape
+        repeat = model.layers_of(kind)
+        if not repeat:
+            return []
+        dim, latent, dealt = model.head_dim, model.latent, self.layout.context_ranks
+        parts = self.layout.prefill_context  # of a prompt's tokens, and of a decode's context: of the pairs, then
+        sinks = shape.heads * model.attention_sinks
+        chosen = model.indexer.topk if model.indexer is not None else 0  # as many pairs as through such a window
+        if latent is None:
+            new, cached = 2 * shape.kv_heads * dim, 2 * shape.kv_heads * dim * self.kv_size
+            reads, prefill = shape.heads * dim + new, 4 * shape.heads * dim
+            decode = prefill
+        else:
+            cached = model.latent_row_bytes(self.dtypes.kv)
+            reads = shape.heads * dim + latent.cached_width
+            decode = 2 * shape.heads * (latent.cached_width + latent.kv_rank)
+            # Sparse attention runs prompts on the compressed cache as well.
+            prefill = decode if model.indexer is not None else 2 * shape.heads * (dim + latent.v_dim)
+        return [
+            Operator(
+                name="attention_sparse" if chosen else "attention" if kind == "full" else f"attention_{kind}",
+                kind="attention",
+                feature="attention",
+                part="layer",
+                repeat=repeat,
+                power_class="compute",
+                hidden=model.hidden_size,
+                heads=shape.heads,
+                kv_heads=shape.kv_heads,
+                head_dim=dim,
+                window=chosen if kind == "full" else model.window,
+                chunked=kind == "chunked",
+                weight_dtype=self.wide_dtype if sinks else "",
+                weight_bytes=sinks * self.wide_size,
+                read_bytes_per_token=reads * self.wide_size,
+                write_bytes_per_token=shape.attention_width * self.wide_size + -(-cached // dealt),
+                kv_bytes_per_context_token=-(-cached // dealt),
+                flops_per_context_token=-(-prefill // parts),
+                decode_flops_per_context_token=-(-decode // parts),
+                context_ranks=dealt,
+                query_ranks=self.layout.decode_context,
+            )
+        ]
+
+    def experts(self) -> Operator:
+        """Expected values: a token's topk choices fall on a rank's experts in proportion to their number."""
+        model, shape = self.model, self.shape
+        hidden, width, ep = model.expert_hidden, shape.moe_intermediate, self.layout.ep
+        topk = model.num_experts_per_tok
+        ways = 2 if model.mlp_gated else 1
+        per_expert = self.linear_bytes(ways * width, hidden, "experts") + self.linear_bytes(hidden, width, "experts")
+        per_expert += (ways * width + hidden) * self.wide_size * model.expert_bias
+        between = (ways + 1) * width  # what moves between the two GEMMs
+        return Operator(
+            name="moe",
+            kind="moe",
+            feature="tokens",
+            part="layer",
+            repeat=model.num_moe_layers,
+            power_class="compute",
+            hidden=hidden,
+            experts_total=model.num_experts,
+            experts_local=shape.experts,
+            topk=topk,
+            expert_groups=(model.expert_groups, model.groups_per_token),
+            moe_inter=width,
+            weight_dtype=self.weight_dtype("experts"),
+            weight_bytes=shape.experts * per_expert,
+            read_bytes_per_token=-(-topk * (2 * hidden + between) * self.wide_size // ep),
+            write_bytes_per_token=-(-topk * (hidden + between) * self.wide_size // ep) + hidden * self.wide_size,
+            flops_per_token=-(-topk * 2 * (ways + 1) * hidden * width // ep),
+        )
+
+    def lm_head(self) -> Operator:
+        """Logits of the sequences that sample."""
+        vocab, hidden, size = self.shape.vocab, self.model.hidden_size, self.wide_size
+        return Operator(
+            name="lm_head",
+            kind="gemm",
+            feature="sequences",
+            part="head",
+            repeat=1,
+            power_class="compute",
+            gemm_n=vocab,
+            gemm_k=hidden,
+            hidden=hidden,
+            weight_dtype=self.wide_dtype,
+            weight_bytes=vocab * (hidden + self.model.lm_head_bias) * size,
+            read_bytes_per_token=hidden * size,
+            write_bytes_per_token=vocab * size,
+            flops_per_token=2 * vocab * hidden,
+        )
+
+    def logits_gather(self) -> list[Operator]:
+        """Every rank collects the whole vocabulary."""
+        if self.layout.tp == 1:
+            return []
+        return [
+            Operator(
+                name="logits_gather",
+                kind="collective",
+                feature="sequences",
+                part="head",
+                repeat=1,
+                power_class="link",
+                collective="all_gather",
+                collective_bytes_per_token=padded_vocab_size(self.model) * self.wide_size,
+            )
+        ]
+
+    def sampler(self) -> Operator:
+        """Greedy: V1 converts the logits to fp32 and takes the argmax; every rank samples the whole vocabulary."""
+        vocab = self.model.vocab_size
+        return Operator(
+            name="sampler",
+            kind="sampler",
+            feature="sequences",
+            part="head",
+            repeat=1,
+            power_class="memory",
+            read_bytes_per_token=(self.wide_size + 4) * vocab,
+            write_bytes_per_token=4 * vocab,
+            flops_per_token=2 * vocab,
+        )

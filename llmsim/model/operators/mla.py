@@ -1,0 +1,80 @@
+"""The projections of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) on one rank.
+
+Hidden -> (q_rank, kv_rank + rope_dim), the same on every rank; norms; q_rank -> the rank's query heads; kv_rank -> the
+rank's keys and values. vLLM computes decodes on the compressed cache: W_UK is applied to the queries and W_UV to the
+outputs, which for one token is as many flops, and the same weights, as kv_b_proj on it: one operator stands for both.
+"""
+
+from llmsim.model.operator import Operator
+from llmsim.model.operators.factory import Builder
+
+INDEX_BYTES = 4
+"""Of a chosen token."""
+
+
+def latent_projections(make: Builder) -> list[Operator]:
+    """Everything before the attention kernel."""
+    model, shape, repeat = make.model, make.shape, make.model.softmax_layers
+    latent = model.latent
+    assert latent is not None, "the caller checks"
+    hidden, query = model.hidden_size, shape.heads * model.head_dim
+    down = latent.q_rank + latent.cached_width
+    bias = down if model.attention_bias else 0
+    first = "qkv_a_proj" if latent.q_rank else "kv_a_proj"
+    program = [make.gemm(first, down, hidden, part="attention", repeat=repeat, bias=bias)]
+    normed = latent.q_rank + latent.kv_rank
+    program.append(
+        make.elementwise("latent_norm", repeat, reads=normed, writes=normed, flops=4 * normed, weights=normed)
+    )
+    if latent.q_rank:
+        program.append(make.gemm("q_b_proj", query, latent.q_rank, part="attention", repeat=repeat))
+    else:
+        program.append(make.gemm("q_proj", query, hidden, part="attention", repeat=repeat))
+    wide = shape.heads * (latent.nope_dim + latent.v_dim)
+    program.append(make.gemm("kv_b_proj", wide, latent.kv_rank, part="attention", repeat=repeat))
+    rotated = (shape.heads + 1) * latent.rope_dim
+    reads = rotated + latent.rope_dim
+    program.append(make.elementwise("rotary_emb", repeat, reads=reads, writes=rotated, flops=3 * rotated))
+    return program + _indexer(make) if make.model.indexer is not None else program
+
+
+def _indexer(make: Builder) -> list[Operator]:
+    """Sparse attention's choice of tokens, whole on every rank (DeepSeek-V3.2, arXiv 2512.02556, equation 1; shapes:
+    vLLM's Indexer, deepseek_v2.py): queries from the queries' latent, one key and the heads' weights from the hidden
+    state in one GEMM that is never quantised; a LayerNorm of the key, rotation, both in fp8. Then every head scores
+    every token before: 2 heads dim flops in fp8 for a pair, which reads the token's key.
+    """
+    model = make.model
+    indexer, latent, repeat = model.indexer, model.latent, model.num_indexer_layers
+    assert indexer is not None and latent is not None, "the caller checks"
+    if not repeat:
+        return []
+    width, cached = indexer.heads * indexer.dim, indexer.cached_bytes
+    both = width + indexer.dim
+    scores = Operator(
+        name="indexer",
+        kind="attention",
+        feature="attention",
+        part="layer",
+        repeat=repeat,
+        power_class="compute",
+        hidden=model.hidden_size,
+        heads=indexer.heads,
+        kv_heads=1,
+        head_dim=indexer.dim,
+        weight_dtype="fp8",
+        read_bytes_per_token=both,
+        write_bytes_per_token=cached + indexer.topk * INDEX_BYTES,
+        kv_bytes_per_context_token=cached,
+        flops_per_context_token=2 * width,
+        decode_flops_per_context_token=2 * width,
+    )
+    return [
+        make.gemm("indexer_q_proj", width, latent.q_rank, part="attention", repeat=repeat),
+        make.gemm("indexer_k_proj", indexer.dim + indexer.heads, model.hidden_size, part="wide", repeat=repeat),
+        make.elementwise(
+            "indexer_norm", repeat, reads=both, writes=-(-both // make.wide_size), flops=8 * both,
+            weights=2 * indexer.dim,
+        ),
+        scores,
+    ]  # fmt: skip

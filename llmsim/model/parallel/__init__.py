@@ -1,0 +1,1 @@
+"""Transforms operators for parallel layouts: tensor, sequence, context and expert parallelism."""

@@ -1,0 +1,220 @@
+// Configuration of schedulers, groups and expanded collectives for Python.
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/bindings.h"
+#include "offload/offload.h"
+#include "program/drafter.h"
+#include "scheduler/impl/vllm_v1.h"
+#include "scheduler/registry.h"
+#include "step/expanded.h"
+
+using namespace nanobind::literals;
+
+namespace llmsim {
+namespace {
+
+template <typename Config>
+Config with_policies(const Config& config, const Policies& policies) {
+  Config changed = config;
+  if (policies.queue_key) {
+    changed.queue.order = QueueOrder::kKeyed;
+    changed.queue.key = policies.queue_key;
+    changed.queue.preempted_first = policies.preempted_first;
+  }
+  if (policies.eviction) changed.kv.eviction = policies.eviction;
+  if constexpr (requires { changed.scheduler; }) {
+    if (policies.queue_key && changed.scheduler == "mlfq")
+      throw std::invalid_argument("the scheduler mlfq orders by its levels, not by a queue order");
+  }
+  if constexpr (requires { changed.victim; }) {
+    changed.victim = policies.victim;
+  } else if (policies.victim) {
+    throw std::invalid_argument("a preemption victim is chosen for the scheduler vllm_v1 only, not for " +
+                                changed.scheduler);
+  }
+  return changed;
+}
+
+void bind_kv_configs(nb::module_& m) {
+  nb::enum_<QueueOrder>(m, "QueueOrder")
+      .value("FCFS", QueueOrder::kFcfs)
+      .value("PRIORITY", QueueOrder::kPriority)
+      .value("SHORTEST", QueueOrder::kShortest)
+      .value("SLACK", QueueOrder::kSlack);
+  nb::class_<QueueConfig>(m, "QueueConfig", "Order of a waiting queue; the times (ps) are for SLACK.")
+      .def(nb::init<>())
+      .def_rw("order", &QueueConfig::order)
+      .def_rw("ttft_target_ps", &QueueConfig::ttft_target)
+      .def_rw("prefill_ps_per_token", &QueueConfig::prefill_ps_per_token);
+  nb::enum_<FreeOrder>(m, "FreeOrder")
+      .value("APPEND", FreeOrder::kAppend)
+      .value("UNKEYED_FIRST", FreeOrder::kUnkeyedFirst);
+  nb::class_<KvTablesConfig>(m, "KvTables", "Tables of blocks of layers that keep different parts of a sequence.")
+      .def(nb::init<>())
+      .def_rw("windows", &KvTablesConfig::windows)
+      .def_rw("step_tokens", &KvTablesConfig::step_tokens);
+  nb::class_<KvCacheConfig>(m, "KvCacheConfig")
+      .def(nb::init<>())
+      .def_rw("num_blocks", &KvCacheConfig::num_blocks)
+      .def_rw("block_size", &KvCacheConfig::block_size)
+      .def_rw("max_model_len", &KvCacheConfig::max_model_len)
+      .def_rw("prefix_caching", &KvCacheConfig::prefix_caching)
+      .def_rw("tables", &KvCacheConfig::tables)
+      .def_rw("drops_last_hit", &KvCacheConfig::drops_last_hit)
+      .def_rw("free_order", &KvCacheConfig::free_order);
+  nb::class_<StepLimitsConfig>(m, "StepLimits", "Limits of a step beyond its token budget.")
+      .def(nb::init<>())
+      .def_rw("long_prefill_token_threshold", &StepLimitsConfig::long_prefill_token_threshold)
+      .def_rw("adaptive_threshold", &StepLimitsConfig::adaptive_threshold)
+      .def_rw("lone_prompt_uncapped", &StepLimitsConfig::lone_prompt_uncapped)
+      .def_rw("input_budget", &StepLimitsConfig::input_budget)
+      .def_rw("draft_slots", &StepLimitsConfig::draft_slots)
+      .def_rw("pads_new_decodes", &StepLimitsConfig::pads_new_decodes)
+      .def_rw("max_num_active_seqs", &StepLimitsConfig::max_num_active_seqs)
+      .def_rw("prefill_schedule_interval", &StepLimitsConfig::prefill_schedule_interval);
+}
+
+void bind_speculation(nb::module_& m) {
+  nb::class_<Acceptance>(m, "Acceptance", "Chance of each draft, in 2^-53, given that those before it hold.")
+      .def(nb::init<>())
+      .def_rw("chance", &Acceptance::chance)
+      .def_rw("seed", &Acceptance::seed)
+      .def("accepted", &Acceptance::accepted, "request"_a, "emitted"_a, "drafts"_a,
+           "How many of the drafts hold that follow the request's `emitted` tokens.");
+  nb::class_<SpeculationConfig>(m, "SpeculationConfig", "vLLM's speculative_config, resolved.")
+      .def(nb::init<>())
+      .def_rw("tokens", &SpeculationConfig::tokens)
+      .def_rw("lookahead", &SpeculationConfig::lookahead)
+      .def_rw("tokens_by_sequences", &SpeculationConfig::tokens_by_sequences)
+      .def_rw("proposal_chance", &SpeculationConfig::proposal_chance)
+      .def_rw("acceptance", &SpeculationConfig::acceptance)
+      .def("drafts_after", &SpeculationConfig::drafts_after, "sequences"_a)
+      .def("proposes", &SpeculationConfig::proposes, "request"_a, "emitted"_a);
+  nb::class_<Drafter>(m, "Drafter", "The model that proposes drafts: its first pass, and the pass of each further one.")
+      .def(
+          "__init__",
+          [](Drafter* drafter, std::shared_ptr<Program> first, std::shared_ptr<Program> next, std::int32_t slots,
+             bool parallel) { new (drafter) Drafter(std::move(first), std::move(next), slots, parallel); },
+          "first"_a, "next"_a, "slots"_a, "parallel"_a)
+      .def(
+          "expand",
+          [](Drafter& drafter, std::shared_ptr<ExpandedConfig> first, std::shared_ptr<ExpandedConfig> next) {
+            drafter.expand(std::move(first), std::move(next));
+          },
+          "first"_a, "next"_a, "Every rank's nodes of its passes run in the engine.");
+}
+
+void bind_scheduler_configs(nb::module_& m) {
+  nb::class_<VllmV1Config>(m, "VllmV1Config")
+      .def(nb::init<>())
+      .def_rw("max_num_seqs", &VllmV1Config::max_num_seqs)
+      .def_rw("max_num_scheduled_tokens", &VllmV1Config::max_num_scheduled_tokens)
+      .def_prop_rw(
+          "long_prefill_token_threshold", [](const VllmV1Config& c) { return c.limits.long_prefill_token_threshold; },
+          [](VllmV1Config& c, std::int32_t tokens) { c.limits.long_prefill_token_threshold = tokens; })
+      .def_rw("limits", &VllmV1Config::limits)
+      .def_rw("chunked_prefill", &VllmV1Config::chunked_prefill)
+      .def_rw("reserve_full_isl", &VllmV1Config::reserve_full_isl)
+      .def_rw("async_scheduling", &VllmV1Config::async_scheduling)
+      .def_rw("ends_foreseen", &VllmV1Config::ends_foreseen)
+      .def_rw("watermark_blocks", &VllmV1Config::watermark_blocks)
+      .def_prop_rw(
+          "order", [](const VllmV1Config& c) { return c.queue.order; },
+          [](VllmV1Config& c, QueueOrder order) { c.queue.order = order; })
+      .def_rw("queue", &VllmV1Config::queue)
+      .def_rw("prefill_first", &VllmV1Config::prefill_first)
+      .def_rw("decode_only", &VllmV1Config::decode_only)
+      .def_rw("hands_over", &VllmV1Config::hands_over)
+      .def_rw("takes_over", &VllmV1Config::takes_over)
+      .def_rw("all_but_last", &VllmV1Config::all_but_last)
+      .def_rw("decode_interval", &VllmV1Config::decode_interval)
+      .def_rw("frees_late", &VllmV1Config::frees_late)
+      .def_rw("every_step_in_full", &VllmV1Config::every_step_in_full)
+      .def_rw("speculation", &VllmV1Config::speculation)
+      .def_rw("kv", &VllmV1Config::kv)
+      .def("with_policies", &with_policies<VllmV1Config>, "policies"_a, "The same, but for these decisions.");
+  nb::class_<BatchingConfig>(m, "BatchingConfig", "Options of a scheduler other than vLLM's, by its name.")
+      .def(nb::init<>())
+      .def_rw("scheduler", &BatchingConfig::scheduler)
+      .def_rw("max_num_seqs", &BatchingConfig::max_num_seqs)
+      .def_rw("max_num_scheduled_tokens", &BatchingConfig::max_num_scheduled_tokens)
+      .def_rw("watermark_blocks", &BatchingConfig::watermark_blocks)
+      .def_rw("decode_only", &BatchingConfig::decode_only)
+      .def_rw("hands_over", &BatchingConfig::hands_over)
+      .def_rw("takes_over", &BatchingConfig::takes_over)
+      .def_rw("queue", &BatchingConfig::queue)
+      .def_rw("kv", &BatchingConfig::kv)
+      .def("with_policies", &with_policies<BatchingConfig>, "policies"_a, "The same, but for these decisions.")
+      .def_rw("sglang_new_tokens", &BatchingConfig::sglang_new_tokens)
+      .def_rw("ends_foreseen", &BatchingConfig::ends_foreseen)
+      .def_rw("mlfq_levels", &BatchingConfig::mlfq_levels)
+      .def_rw("mlfq_tokens_per_iteration", &BatchingConfig::mlfq_tokens_per_iteration)
+      .def_rw("mlfq_starvation_ps", &BatchingConfig::mlfq_starvation);
+  m.def("scheduler_names", &scheduler_names, "Names that BatchingConfig.scheduler may have, sorted.");
+}
+
+}  // namespace
+
+void bind_configs(nb::module_& m) {
+  bind_kv_configs(m);
+  bind_speculation(m);
+  bind_scheduler_configs(m);
+  nb::enum_<Role>(m, "Role", "What a group does with a request.")
+      .value("BOTH", Role::kBoth)
+      .value("PREFILL", Role::kPrefill)
+      .value("DECODE", Role::kDecode);
+  nb::class_<GroupConfig>(m, "GroupConfig")
+      .def(nb::init<>())
+      .def_rw("index", &GroupConfig::index)
+      .def_rw("model", &GroupConfig::model)
+      .def_rw("depth", &GroupConfig::depth)
+      .def_rw("stages_wait", &GroupConfig::stages_wait)
+      .def_rw("role", &GroupConfig::role)
+      .def_rw("offload", &GroupConfig::offload, nb::arg().none())
+      .def_rw("drafter", &GroupConfig::drafter, nb::arg().none())
+      .def_rw("max_queued_requests", &GroupConfig::max_queued_requests)
+      .def_rw("max_queued_tokens", &GroupConfig::max_queued_tokens)
+      .def_rw("api_latency_ps", &GroupConfig::api_latency)
+      .def_rw("api_latency_per_token_ps", &GroupConfig::api_latency_per_token);
+}
+
+void bind_expanded(nb::module_& m) {
+  m.def(
+      "mesh",
+      [](const std::vector<std::tuple<std::uint32_t, std::int64_t, Ps>>& dimensions) {
+        std::vector<astra_sim::model::Dimension> all;
+        for (const auto& [devices, bytes_per_s, latency] : dimensions)
+          all.push_back({astra_sim::model::TopologyKind::fully_connected, devices, bytes_per_s, latency});
+        return astra_sim::model::Topology::grid(all);
+      },
+      "dimensions"_a, "Fully connected dimensions of (devices, bytes/s, latency in ps), the first varying fastest.");
+  nb::class_<CollectiveSpec>(m, "CollectiveSpec", "How one collective operator runs; 0 bytes: by its own table.")
+      .def(
+          "__init__",
+          [](CollectiveSpec* spec, std::int32_t op, astra_sim::model::CollectiveKind kind, std::int64_t bytes_per_unit,
+             astra_sim::model::Algorithm algorithm, std::int32_t ranks, std::int32_t stride, bool everyone,
+             std::int32_t per_node, std::int64_t far_bytes_per_unit) {
+            if (ranks < 0 || stride < 1 || per_node < 0 || far_bytes_per_unit < 0)
+              throw std::invalid_argument("a collective is among a number of ranks");
+            new (spec) CollectiveSpec{op,     kind,     bytes_per_unit, algorithm,         ranks,
+                                      stride, everyone, per_node,       far_bytes_per_unit};
+          },
+          "op"_a, "kind"_a, "bytes_per_unit"_a, "algorithm"_a = astra_sim::model::Algorithm::ring, "ranks"_a = 0,
+          "stride"_a = 1, "everyone"_a = false, "per_node"_a = 0, "far_bytes_per_unit"_a = 0);
+  nb::class_<ExpandedConfig>(m, "ExpandedConfig", "A group's own links and the collectives that run on them.")
+      .def(
+          "__init__",
+          [](ExpandedConfig* config, std::shared_ptr<astra_sim::model::Topology> topology,
+             astra_sim::engine::NetworkKind network, std::vector<CollectiveSpec> collectives, std::int32_t members,
+             std::vector<astra_sim::model::DeviceId> devices) {
+            new (config) ExpandedConfig{std::move(topology), network,       std::move(collectives), members,
+                                        std::move(devices),  signal_check()};
+          },
+          "topology"_a, "network"_a, "collectives"_a, "members"_a = 1,
+          "devices"_a = std::vector<astra_sim::model::DeviceId>{});
+}
+
+}  // namespace llmsim

@@ -1,0 +1,99 @@
+// Pools of KV below the groups' own, for Python.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/bindings.h"
+#include "kv/kv_tiers.h"
+
+using namespace nanobind::literals;
+
+namespace llmsim {
+
+void bind_kv_tiers(nb::module_& m) {
+  nb::enum_<TierEviction>(m, "TierEviction")
+      .value("LRU", TierEviction::kLru)
+      .value("LFU", TierEviction::kLfu)
+      .value("COST", TierEviction::kCost);
+  nb::enum_<TierWrite>(m, "TierWrite")
+      .value("THROUGH", TierWrite::kThrough)
+      .value("SELECTIVE", TierWrite::kSelective)
+      .value("BACK", TierWrite::kBack);
+  nb::class_<KvTiersConfig>(m, "KvTiersConfig", "Pools of KV, and which groups use which.")
+      .def(
+          "__init__",
+          [](KvTiersConfig* config, TierWrite write, bool parks) {
+            new (config) KvTiersConfig{};
+            config->write = write;
+            config->parks = parks;
+          },
+          "write"_a, "parks"_a = false, "parks: who recalls is parked alone; else its batch waits.")
+      .def(
+          "add_pool",
+          [](KvTiersConfig& config, const std::string& name, std::int64_t capacity_bytes, TierEviction eviction,
+             PlaceId place, std::int32_t queue_depth, Ps read_latency_ps, Ps write_latency_ps) {
+            config.pools.push_back(
+                {name, capacity_bytes, eviction, place, queue_depth, read_latency_ps, write_latency_ps});
+            return config.pools.size() - 1;
+          },
+          "name"_a, "capacity_bytes"_a, "eviction"_a, "place"_a, "queue_depth"_a = 0, "read_latency_ps"_a = 0,
+          "write_latency_ps"_a = 0, "Returns the pool's number. queue_depth 0: a memory.")
+      .def(
+          "stripe",
+          [](KvTiersConfig& config, PlaceId place, std::vector<PlaceId> stripes) {
+            config.striped = place;
+            config.stripes = std::move(stripes);
+          },
+          "place"_a, "stripes"_a, "A place of pools that is several memories, over which KV is spread: their places.")
+      .def(
+          "add_group",
+          [](KvTiersConfig& config, const std::vector<std::int32_t>& pools, const std::vector<PlaceId>& ranks,
+             std::int32_t chunk_tokens, const std::vector<std::int64_t>& bytes_per_token,
+             std::int32_t model) { config.groups.push_back({pools, ranks, chunk_tokens, bytes_per_token, model}); },
+          "pools"_a, "ranks"_a, "chunk_tokens"_a, "bytes_per_token"_a, "model"_a,
+          "The next group: its pools in order of lookup (none: it has no tiers), the places of its ranks, the bytes "
+          "of each.");
+}
+
+nb::list kv_tier_rows(const Simulation& simulation) {
+  nb::list rows;
+  if (simulation.kv_tiers() == nullptr) return rows;
+  for (const TierPool& pool : simulation.kv_tiers()->pools()) {
+    const TierCounters& c = pool.counters();
+    nb::dict row;
+    row["name"] = pool.config().name;
+    row["capacity_bytes"] = pool.config().capacity_bytes;
+    row["used_bytes"] = pool.used_bytes();
+    row["peak_bytes"] = c.peak_bytes;
+    row["chunks"] = pool.num_chunks();
+    row["hit_chunks"] = c.hit_chunks;
+    row["hit_tokens"] = c.hit_tokens;
+    row["missed_chunks"] = c.missed_chunks;
+    row["written_chunks"] = c.written_chunks;
+    row["unwritten_chunks"] = c.unwritten_chunks;
+    row["evicted_chunks"] = c.evicted_chunks;
+    row["thrashed_chunks"] = c.thrashed_chunks;
+    row["recalled_bytes"] = c.recalled_bytes;
+    row["written_bytes"] = c.written_bytes;
+    row["operations"] = c.operations;
+    row["queued_operations"] = c.queued_operations;
+    row["consistent"] = pool.consistent();
+    rows.append(row);
+  }
+  return rows;
+}
+
+nb::dict take_kv_tier_series(Simulation& simulation) {
+  TierSeries s = simulation.take_kv_tier_series();
+  nb::dict d;
+  d["time_ps"] = to_array(std::move(s.time_ps));
+  d["pool"] = to_array(std::move(s.pool));
+  d["used_bytes"] = to_array(std::move(s.used_bytes));
+  d["hit_tokens"] = to_array(std::move(s.hit_tokens));
+  d["recalled_bytes"] = to_array(std::move(s.recalled_bytes));
+  d["written_bytes"] = to_array(std::move(s.written_bytes));
+  d["evicted_chunks"] = to_array(std::move(s.evicted_chunks));
+  d["thrashed_chunks"] = to_array(std::move(s.thrashed_chunks));
+  return d;
+}
+
+}  // namespace llmsim

@@ -1,0 +1,53 @@
+// A scheduler written in Python behind the builder's contract.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <tuple>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+
+namespace llmsim {
+
+// Calls an object with the methods of llmsim.scheduling.base.Scheduler, once per step and per arrival, holding the
+// interpreter's lock only during the calls. Exceptions of the object end the run and reach the caller of run().
+class PythonBuilder final : public Builder {
+ public:
+  PythonBuilder(nanobind::object scheduler, Limits limits, SpeculationConfig speculation, SequenceTable& sequences,
+                RequestLog& log);
+  ~PythonBuilder() override;
+
+  void add(RequestId request) override;
+  bool has_requests() const override { return num_running_ + num_waiting_ > 0; }
+  void build(Ps now, Batch& batch) override;
+  bool asks_again() const override;
+  void abort(RequestId request) override;
+  void complete(const Batch& batch, std::vector<RequestId>& finished) override;
+
+  std::int32_t num_running() const override { return num_running_; }
+  std::int32_t num_waiting() const override { return num_waiting_; }
+  PoolState pool() const override { return {limits_.usable_blocks + 1, free_blocks_, 0}; }
+  Limits limits() const override { return limits_; }
+  const BuilderCounters& counters() const override { return counters_; }
+
+ private:
+  using Gauges = std::tuple<std::int32_t, std::int32_t, std::int32_t>;  // running, waiting, free blocks
+  Gauges ask_gauges() const;
+  void keep(const Gauges& gauges);
+  void finish(RequestId request, std::vector<RequestId>& finished);
+  void note_scheduled(Ps now, const Item& item);
+  void count_drafts(const Batch& batch);
+
+  nanobind::object scheduler_;
+  Limits limits_;
+  SpeculationConfig speculation_;
+  SequenceTable& sequences_;
+  RequestLog& log_;
+  BuilderCounters counters_;
+  bool may_ask_again_;               // the scheduler has a method `asks_again`
+  std::vector<RequestId> verified_;  // by the batch that completes, sorted
+  std::int32_t num_running_ = 0, num_waiting_ = 0, free_blocks_ = 0;
+};
+
+}  // namespace llmsim

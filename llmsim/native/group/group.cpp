@@ -1,0 +1,297 @@
+#include "group/group.h"
+
+#include <algorithm>
+
+#include "group/kv_transfer_observer.h"
+#include "group/lockstep_group.h"
+#include "kv/kv_tiers.h"
+#include "step/contended.h"
+
+namespace llmsim {
+
+namespace {
+
+// The last of `steps` entries of a column that is empty while all of them are zero.
+void note(std::vector<Ps>& column, std::size_t steps, Ps value) {
+  if (value == 0 && column.empty()) return;
+  column.resize(steps, 0);
+  column.back() = value;
+}
+
+}  // namespace
+
+Group::Group(GroupConfig config, std::unique_ptr<Builder> builder, std::unique_ptr<Evaluator> evaluator,
+             SequenceTable& sequences, RequestLog& log)
+    : config_(config),
+      builder_(std::move(builder)),
+      evaluator_(std::move(evaluator)),
+      sequences_(sequences),
+      log_(log),
+      slots_(static_cast<std::size_t>(config.depth)),
+      most_futile_preemptions_(kCircles * builder_->limits().max_model_len + kMoreCircles) {}
+
+Group::~Group() = default;
+
+bool Group::may_queue(RequestId request) const {
+  if (config_.max_queued_requests > 0 && num_waiting() >= config_.max_queued_requests) return false;
+  const std::int64_t queued = received_tokens_ - builder_->counters().prompt_tokens;
+  return config_.max_queued_tokens == 0 || queued + sequences_[request].prompt_tokens <= config_.max_queued_tokens;
+}
+
+bool Group::can_ever_run(RequestId request) const {
+  const Sequence& sequence = sequences_[request];
+  const std::int32_t max_tokens = sequences_.max_tokens(request);
+  const Limits limits = builder_->limits();
+  if (sequence.prompt_tokens >= limits.max_model_len) return false;
+  // The last token that is sampled needs no slot of its own.
+  const std::int64_t most =
+      std::min<std::int64_t>(std::int64_t{sequence.prompt_tokens} + max_tokens, limits.max_model_len);
+  const std::int64_t slots = std::min<std::int64_t>(most - 1 + limits.slots_ahead, limits.max_model_len);
+  return builder_->most_blocks(slots) <= limits.usable_blocks;
+}
+
+void Group::receive(RequestId request, Ps now) {
+  log_.group[request] = static_cast<std::int16_t>(config_.index);
+  const Ps seen = now + latency_of(request);
+  log_.queued[request] = seen;
+  if (!can_ever_run(request)) {
+    sequences_[request].status = static_cast<std::uint8_t>(Status::kRejected);
+    rejected_.push_back(request);
+    return;
+  }
+  sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
+  insert_by_time(inbox_, {seen, request});  // a long prompt is overtaken
+  received_tokens_ += sequences_[request].prompt_tokens;
+  ++outstanding_;
+}
+
+void Group::insert_by_time(std::deque<Arrival>& queue, const Arrival& arrival) {
+  auto place = queue.end();
+  while (place != queue.begin() && std::prev(place)->seen > arrival.seen) --place;
+  queue.insert(place, arrival);
+}
+
+void Group::drain_inbox(Ps now) {
+  while (!inbox_.empty() && inbox_.front().seen <= now) {
+    const RequestId request = inbox_.front().request;
+    inbox_.pop_front();
+    futile_preemptions_ = 0;
+    builder_->add(request);
+  }
+  if (!aborts_.empty()) drop_aborted(now);
+}
+
+Ps Group::latency_of(RequestId request) const {
+  return config_.api_latency + config_.api_latency_per_token * sequences_[request].prompt_tokens;
+}
+
+// A short message may overtake a long prompt, but is nothing to an engine that has not seen the request.
+void Group::abort(RequestId request, Ps now) {
+  insert_by_time(aborts_, {std::max(now + config_.api_latency, log_.queued[request]), request});
+}
+
+// One that the engine has not seen yet waits for the next batch, before which it is added and dropped.
+void Group::drop_aborted(Ps now) {
+  std::size_t kept = 0;
+  for (; !aborts_.empty() && aborts_.size() > kept && aborts_[kept].seen <= now;) {
+    const RequestId request = aborts_[kept].request;
+    const auto same = [request](const Arrival& arrival) { return arrival.request == request; };
+    if (std::any_of(inbox_.begin(), inbox_.end(), same)) {
+      ++kept;
+      continue;
+    }
+    aborts_.erase(aborts_.begin() + static_cast<std::ptrdiff_t>(kept));
+    const auto status = static_cast<Status>(sequences_[request].status);
+    if (status != Status::kWaiting && status != Status::kRunning && status != Status::kParked)
+      continue;  // it has finished meanwhile
+    builder_->abort(request);
+    log_.cancelled[request] = now;
+    if (log_.scheduled[request] == kNever) received_tokens_ -= sequences_[request].prompt_tokens;
+    --outstanding_;
+    if (kv_transfers_ != nullptr) kv_transfers_->dropped(request, config_.index, now);
+  }
+}
+
+void Group::pump(Ps now) {
+  if (wave_ != nullptr) {
+    wave_->pump(now);
+    return;
+  }
+  drain_inbox(now);
+  if (open_gate(now)) run_next(now);
+  while (!gated_ && build_next(now)) {
+    if (!gate(now)) run_next(now);
+  }
+  if (idle() && !gated_ && builder_->has_requests() && builder_->num_bound() == 0) ++idle_with_work_;
+}
+
+// With asynchronous scheduling and pipeline stages, a decode's last token may still be on its way through them, in the
+// oldest of as many batches. The workers of vLLM's Model Runner V1 wait for all tokens of a batch before they start the
+// next one, whoever is in it, unless the batch had nothing but unfinished prompts.
+Ps Group::tokens_known(const Batch& batch, Ps now) const {
+  const auto stages = static_cast<std::size_t>(evaluator_->program().num_stages());
+  if (config_.stages_wait && num_in_flight_ > 0) {
+    const Slot& before = slots_[(oldest_ + num_in_flight_ - 1) % slots_.size()];
+    const bool samples = std::ranges::any_of(before.batch.items, &Item::emits);
+    return samples ? std::max(now, before.times.end) : now;
+  }
+  if (config_.stages_wait || stages == 1 || num_in_flight_ < stages || num_timed_ == 0) return now;
+  const auto waits = [this](const Item& item) { return sequences_[item.request].num_in_flight > 1 + item.drafts; };
+  return std::ranges::any_of(batch.items, waits) ? std::max(now, slots_[oldest_].times.end) : now;
+}
+
+void Group::run_next(Ps now) {
+  const Batch& batch = next_slot().batch;
+  const Ps known = tokens_known(batch, now);
+  launch(now);
+  if (shared_ == nullptr) {
+    const StepTimes times = evaluator_->run(batch, known);
+    if (times.end != kNever) timed(times, now);
+    return;
+  }
+  const Batch* one = &batch;
+  shared_->begin({&one, 1}, now);
+}
+
+void Group::share_links(std::unique_ptr<SharedJoint> shared) { shared_ = std::move(shared); }
+
+// Whether the batch just built has to wait for what it moves between tiers.
+bool Group::gate(Ps now) {
+  next_slot().opened = now;
+  return gated_ = tiers_ != nullptr && !tiers_->open();
+}
+
+bool Group::open_gate(Ps now) {
+  if (!gated_ || !tiers_->open()) return false;
+  gated_ = false;
+  next_slot().opened = now;
+  return true;
+}
+
+void Group::hear_of_moved(Ps launched) {
+  for (; !moved_.empty() && moved_.front().seen <= launched; moved_.pop_front())
+    builder_->transferred(moved_.front().request);
+}
+
+void Group::report_reserved(Ps now) {
+  reserved_.clear();
+  builder_->take_reserved(reserved_);
+  for (const Reserved& reserved : reserved_) kv_transfers_->reserved(reserved.request, reserved.cached, now);
+}
+
+// Builds the batch of the next free slot; false when there is no slot or nothing to run.
+bool Group::build_next(Ps now) {
+  while (!build_batch(now)) {
+    if (!idle() || moved_.empty()) return false;
+    hear_of_moved(now);
+  }
+  return true;
+}
+
+// A token, an end, a cancellation, or a victim that was further than ever when it lost its blocks.
+void Group::note_preempting_step() {
+  const BuilderCounters& c = builder_->counters();
+  const std::int64_t progress = c.generation_tokens + c.finished + c.cancelled + c.furthered;
+  futile_preemptions_ = progress == progress_ ? futile_preemptions_ + 1 : 0;
+  progress_ = progress;
+}
+
+bool Group::build_batch(Ps now) {
+  std::int64_t empty_builds = 0;
+  while (num_in_flight_ < slots_.size() && !nothing_to_build_ && builder_->has_requests()) {
+    Slot& slot = next_slot();
+    log_.begin_build(static_cast<std::int32_t>(output_times_.size() + num_in_flight_));
+    building_ = true;
+    builder_->build(now, slot.batch);
+    building_ = false;
+    if (!slot.batch.preempted.empty()) note_preempting_step();
+    if (tiers_ != nullptr) tiers_->start(now);
+    if (schedule) schedule->built(now, *builder_, slot.batch);
+    slot.scheduled = now;
+    if (kv_transfers_ != nullptr) report_reserved(now);
+    if (!slot.batch.empty()) return true;
+    // Its own victim, to be admitted again, or a turn that nobody takes; vLLM hears of transfers in such a step, too.
+    if (num_in_flight_ == 0 && (!slot.batch.preempted.empty() || builder_->asks_again())) {
+      if (++empty_builds > kMostEmptyBuilds)
+        throw Stalled("the scheduler of group " + std::to_string(config_.index) + " was asked " +
+                      std::to_string(empty_builds) + " times at " + std::to_string(now) + " ps");
+      hear_of_moved(now);
+      continue;
+    }
+    nothing_to_build_ = num_in_flight_ > 0;
+    break;
+  }
+  return false;
+}
+
+void Group::launch(Ps now) {
+  Slot& slot = next_slot();
+  slot.launched = now;
+  scheduled_tokens_ += slot.batch.scheduled_tokens();
+  ++num_in_flight_;
+  has_offer_ = false;
+  if (steps) slot.row = steps->record(config_.index, slot.scheduled, slot.batch, *builder_);
+}
+
+void Group::timed(const StepTimes& times, Ps now) {
+  Slot& slot = slots_[(oldest_ + num_timed_++) % slots_.size()];
+  slot.times = times;
+  busy_ += times.end - std::max(times.start, last_end_);
+  last_end_ = times.end;
+  if (kv_transfers_ != nullptr && config_.role == Role::kPrefill)
+    kv_transfers_->launched(*this, slot.batch, times, now);
+  if (steps) steps->timed(slot.row, times);
+}
+
+void Group::offer(Ps now, std::int64_t round) {
+  drain_inbox(now);
+  builder_->set_step(round);
+  open_gate(now);
+  if (!has_offer_ && build_next(now)) {
+    has_offer_ = true;
+    gate(now);
+  }
+  if (idle() && !has_offer_ && builder_->has_requests() && builder_->num_bound() == 0) ++idle_with_work_;
+}
+
+const Batch& Group::offered_or_dummy(Ps now) {
+  Slot& slot = next_slot();
+  if (!has_offer_) {
+    slot.batch.make_dummy();
+    slot.scheduled = slot.opened = now;
+  }
+  return slot.batch;
+}
+
+void Group::outputs(Ps now, std::vector<RequestId>& finished) {
+  Slot& slot = slots_[oldest_];
+  log_.begin_output(static_cast<std::int32_t>(output_times_.size()), now);
+  output_gaps_.push_back(slot.times.start - (output_times_.empty() ? 0 : output_times_.back()));
+  output_times_.push_back(now);
+  note(output_communication_, output_times_.size(), slot.times.communication);
+  note(output_waiting_, output_times_.size(), slot.times.waiting);
+  if (slot.launched > slot.scheduled || !output_held_.empty()) {
+    output_held_.resize(output_times_.size());
+    output_held_.back() = {slot.scheduled, slot.opened, slot.launched};
+  }
+  if (shares) shares->record(slot.batch, now - slot.times.start, log_.share_place);
+  if (!aborts_.empty()) drop_aborted(now);  // first, as in vLLM: their tokens are dropped
+  const std::size_t before = finished.size();
+  if (!slot.batch.empty()) {
+    builder_->complete(slot.batch, finished);
+    if (tiers_ != nullptr) tiers_->start(now);
+    outstanding_ -= static_cast<std::int32_t>(finished.size() - before);
+    hear_of_moved(slot.launched);
+    if (key_log_ != nullptr) key_log_->publish(now);
+    if (schedule) schedule->completed(now, *builder_, std::span(finished).subspan(before));
+  } else {
+    hear_of_moved(slot.launched);
+  }
+  last_ = oldest_;
+  oldest_ = (oldest_ + 1) % slots_.size();
+  --num_in_flight_;
+  --num_timed_;
+  nothing_to_build_ = false;
+}
+
+}  // namespace llmsim

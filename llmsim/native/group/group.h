@@ -1,0 +1,237 @@
+// A model serving group: its scheduler, its program, and the batches in flight.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/sparse_column.h"
+#include "group/observers.h"
+#include "kv/key_log.h"
+#include "request/request_log.h"
+#include "scheduler/scheduler.h"
+#include "step/executor.h"
+
+namespace llmsim {
+
+class Wave;
+class SharedJoint;
+struct OffloadConfig;
+
+// Why a step began later than it was built: until `opened` for KV that its batch waited for, from then until `launched`
+// for the other members of its domain.
+struct Held {
+  Ps built = 0, opened = 0, launched = 0;
+};
+
+// One batch in flight. Times are ps; the device starts it when it is free.
+struct Slot {
+  Batch batch;
+  Ps scheduled = 0;  // when it was built
+  Ps opened = 0;     // when the KV that it waits for was there
+  Ps launched = 0;
+  StepTimes times;
+  std::size_t row = 0;  // of the step recorder
+};
+
+class KvTransferObserver;
+
+// What a group does with a request: all of it, its prompt, or everything after the prompt.
+enum class Role : std::uint8_t { kBoth, kPrefill, kDecode };
+
+struct GroupConfig {
+  std::int32_t index = 0;
+  std::int32_t model = 0;    // which of the deployment's models it serves
+  std::int32_t depth = 1;    // batches in flight: 1 synchronous, 2 asynchronous
+  bool stages_wait = false;  // the first of several stages waits for the tokens of the batch before (Model Runner V1)
+  Role role = Role::kBoth;
+  Ps api_latency = 0;                              // from a request's arrival until the engine sees it
+  std::int32_t max_queued_requests = 0;            // that wait; more are turned away; 0: no limit
+  std::int64_t max_queued_tokens = 0;              // of prompts that wait, together; 0: no limit
+  Ps api_latency_per_token = 0;                    // and more of it for each token of its prompt
+  std::shared_ptr<const OffloadConfig> offload{};  // null: weights and KV are on its devices
+  std::shared_ptr<const Drafter> drafter{};        // who proposes drafts; null: nobody, or not on its devices
+};
+
+// Under any fixed order of precedence, the first of a group's requests loses its blocks to nobody. It computes at least
+// one token per step, so it is further than ever after as many steps as the model length has tokens. A group that
+// preempts in kCircles times as many steps, and in kMoreCircles on top, while nothing gets further, runs in circles.
+inline constexpr std::int64_t kCircles = 4, kMoreCircles = 1000;
+
+// Calls of a scheduler at one time that may schedule nothing although it asks to be called again.
+inline constexpr std::int64_t kMostEmptyBuilds = 100'000;
+
+// Changed by the loop only. A group acts when pumped: it drains its inbox, builds batches while it has free slots and
+// starts them; `outputs` completes the oldest batch.
+class Group {
+ public:
+  Group(GroupConfig config, std::unique_ptr<Builder> builder, std::unique_ptr<Evaluator> evaluator,
+        SequenceTable& sequences, RequestLog& log);
+  ~Group();
+
+  const GroupConfig& config() const { return config_; }
+  const Builder& builder() const { return *builder_; }
+  const Evaluator& evaluator() const { return *evaluator_; }
+  Evaluator& evaluator() { return *evaluator_; }
+
+  // A request is on its way from the API server; the engine sees it api_latency later.
+  void receive(RequestId request, Ps now);
+  // From its arrival until the engine sees it.
+  Ps latency_of(RequestId request) const;
+  // Fills the free slots with batches; in a wave, those of all its members.
+  void pump(Ps now);
+  // The client of a request that was received has gone; the engine learns it api_latency later, and acts on it before
+  // the next outputs or the next batch.
+  void abort(RequestId request, Ps now);
+  // The oldest batch in flight has ended at `now`; finished requests are appended.
+  void outputs(Ps now, std::vector<RequestId>& finished);
+  // What that batch ran.
+  const std::vector<Item>& last_items() const { return slots_[last_].batch.items; }
+
+  // Whether its API server still takes the request, as vLLM's max_num_queued_reqs and max_num_queued_tokens say.
+  bool may_queue(RequestId request) const;
+  // Whether its model length and KV cache hold the whole request.
+  bool can_ever_run(RequestId request) const;
+  void reject(RequestId request) { rejected_.push_back(request); }
+  // Who is told of blocks that are reserved and steps that start.
+  void observe_kv_transfers(KvTransferObserver* observer) { kv_transfers_ = observer; }
+  // A request's KV has been moved. The worker looks for that when it launches a step, and its scheduler hears of it
+  // with that step's output; an idle engine hears of it at once (vLLM: KVConnectorModelRunnerMixin, EngineCore).
+  void transferred(RequestId request, Ps now) { moved_.push_back({now, request}); }
+  // The same of KV that the tiers below hold.
+  void loaded(RequestId request, Ps now) {
+    log_.end_load(request, now);
+    transferred(request, now);
+  }
+
+  // From now on the changes of what its cache holds go to `log`, at the end of each step.
+  void log_keys(KeyLog* log) {
+    key_log_ = log;
+    builder_->log_keys(log);
+  }
+
+  // Pools of KV below the group's own: a batch waits for what it recalls.
+  void use_tiers(GroupTiers* tiers) {
+    tiers_ = tiers;
+    builder_->use_tiers(tiers);
+  }
+
+  const GroupTiers* tiers() const { return tiers_; }
+  bool idle() const { return num_in_flight_ == 0; }
+  // kEndOfTime: nobody knows yet when the oldest batch in flight ends.
+  Ps next_output() const { return num_timed_ > 0 ? slots_[oldest_].times.end : kEndOfTime; }
+
+  // For the wave that it is a member of. `offer` builds the next batch, if a slot is free and there is work; a member
+  // without work joins a round with a dummy.
+  void join(Wave* wave) { wave_ = wave; }
+  Wave* wave() const { return wave_; }
+  void offer(Ps now, std::int64_t round);
+  bool has_offer() const { return has_offer_ && !gated_; }
+  bool may_join_idle() const {
+    return num_in_flight_ < slots_.size() && !gated_ && (!builder_->has_requests() || num_in_flight_ == 0);
+  }
+  const Batch& offered_or_dummy(Ps now);
+  // The next slot's batch starts, now or when its devices are free; `timed` says when, at once or later.
+  void launch(Ps now);
+  void timed(const StepTimes& times, Ps now);
+  // The group alone, whose stages talk over shared links.
+  void share_links(std::unique_ptr<SharedJoint> shared);
+  // When the engine next sees a request, or that one is gone or that KV has moved, or kEndOfTime.
+  Ps next_inbox() const {
+    if (!moved_.empty() && !gated_ && !has_offer_) return moved_.front().seen;
+    const Ps arrival = inbox_.empty() ? kEndOfTime : inbox_.front().seen;
+    return aborts_.empty() ? arrival : std::min(arrival, aborts_.front().seen);
+  }
+  std::int32_t num_waiting() const { return builder_->num_waiting() + static_cast<std::int32_t>(inbox_.size()); }
+  std::int32_t num_running() const { return builder_->num_running(); }
+  // Requests received and neither finished, dropped nor refused: waiting, running, or on their way from the API server.
+  std::int32_t outstanding() const { return outstanding_; }
+  bool unfinished() const { return builder_->has_requests() || !inbox_.empty(); }
+
+  // One entry per completed batch, in order: when it ended.
+  const std::vector<Ps>& output_times() const { return output_times_; }
+  // When it started.
+  Ps output_start(std::size_t step) const { return (step > 0 ? output_times_[step - 1] : 0) + output_gaps_[step]; }
+  // How much of each was collectives; empty where nothing ever was.
+  const std::vector<Ps>& output_communication() const { return output_communication_; }
+  // How much of each was waiting for other ranks or stages; empty where nothing ever waits.
+  const std::vector<Ps>& output_waiting() const { return output_waiting_; }
+  // Why each began later than it was built; empty where none ever did.
+  const std::vector<Held>& output_held() const { return output_held_; }
+  Ps busy() const { return busy_; }
+  std::int64_t scheduled_tokens() const { return scheduled_tokens_; }
+  // Of the batch that was built and waits for its launch, or whose building an interrupt ended.
+  std::int64_t unlaunched_tokens() const {
+    if (!gated_ && !has_offer_ && !building_) return 0;
+    std::int64_t tokens = 0;
+    for (const Item& item : slots_[(oldest_ + num_in_flight_) % slots_.size()].batch.items) tokens += item.tokens;
+    return tokens;
+  }
+  // Whether its requests only take KV blocks from each other: kCircles tells how this is known.
+  bool circles() const { return futile_preemptions_ > most_futile_preemptions_; }
+  // How often it was left idle although its scheduler held requests (invariant 7: never).
+  std::int64_t idle_with_work() const { return idle_with_work_; }
+  const std::vector<RequestId>& rejected() const { return rejected_; }
+
+  std::unique_ptr<StepRecorder> steps;         // null: not recorded
+  std::unique_ptr<ScheduleRecorder> schedule;  // null: not recorded
+  std::unique_ptr<DeviceShares> shares;        // null: not recorded
+
+ private:
+  struct Arrival {
+    Ps seen;
+    RequestId request;
+  };
+  // Behind what is seen at the same time.
+  static void insert_by_time(std::deque<Arrival>& queue, const Arrival& arrival);
+  void drain_inbox(Ps now);
+  void run_next(Ps now);
+  // When all tokens that the batch computes on are there.
+  Ps tokens_known(const Batch& batch, Ps now) const;
+  bool gate(Ps now);
+  // True when the batch that waited may start now.
+  bool open_gate(Ps now);
+  bool build_next(Ps now);
+  bool build_batch(Ps now);
+  void report_reserved(Ps now);
+  Slot& next_slot() { return slots_[(oldest_ + num_in_flight_) % slots_.size()]; }
+  void drop_aborted(Ps now);
+  void hear_of_moved(Ps launched);
+  void note_preempting_step();
+
+  GroupConfig config_;
+  std::int32_t outstanding_ = 0;
+  KeyLog* key_log_ = nullptr;
+  std::unique_ptr<Builder> builder_;
+  std::unique_ptr<Evaluator> evaluator_;
+  SequenceTable& sequences_;
+  RequestLog& log_;
+  std::deque<Arrival> inbox_, aborts_;
+  std::deque<Arrival> moved_;  // KV that has been moved, and its scheduler does not know yet
+  KvTransferObserver* kv_transfers_ = nullptr;
+  std::vector<Reserved> reserved_;  // scratch
+  std::vector<Slot> slots_;         // ring of `depth` slots, reused
+  std::size_t oldest_ = 0, last_ = 0, num_in_flight_ = 0, num_timed_ = 0;
+  bool nothing_to_build_ = false;  // until the next output: an empty schedule occupies its slot, as in vLLM
+  Wave* wave_ = nullptr;
+  bool has_offer_ = false;
+  bool building_ = false;
+  std::unique_ptr<SharedJoint> shared_;  // null: evaluator_ times the steps
+  GroupTiers* tiers_ = nullptr;
+  bool gated_ = false;  // the next slot's batch waits for KV from the tiers
+  Ps last_end_ = 0, busy_ = 0;
+  std::int64_t scheduled_tokens_ = 0, idle_with_work_ = 0;
+  std::int64_t received_tokens_ = 0;  // of prompts, without those that were dropped before they ran
+  // Steps in a row that preempted, without a token, an end, an arrival, or a request further than ever in between.
+  std::int64_t futile_preemptions_ = 0, most_futile_preemptions_;
+  std::int64_t progress_ = 0;  // sum of counters that grow when the group gets on
+  std::vector<Ps> output_times_, output_communication_, output_waiting_;
+  StepGaps output_gaps_;  // from the end of the batch before to a batch's start
+  std::vector<Held> output_held_;
+  std::vector<RequestId> rejected_;
+};
+
+}  // namespace llmsim

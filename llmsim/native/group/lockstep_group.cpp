@@ -1,0 +1,59 @@
+#include "group/lockstep_group.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace llmsim {
+
+Wave::Wave(std::vector<Group*> members, std::unique_ptr<DomainEvaluator> evaluator, std::int32_t sync_interval)
+    : members_(std::move(members)),
+      evaluator_(std::move(evaluator)),
+      sync_interval_(sync_interval),
+      batches_(members_.size()),
+      times_(members_.size()) {
+  if (sync_interval < 1) throw std::invalid_argument("the sync interval of a wave must be at least 1");
+  for (const Group* member : members_)
+    if (member->config().depth != members_[0]->config().depth)
+      throw std::invalid_argument("members of a wave must have equally many batches in flight");
+}
+
+void Wave::pump(Ps now) {
+  while (try_round(now)) {
+  }
+}
+
+// Members hold requests, of which none runs, and no KV is on its way to or from them.
+bool Wave::waits_for_nothing() const {
+  return std::ranges::all_of(members_, [](const Group* member) { return member->builder().num_bound() == 0; });
+}
+
+bool Wave::try_round(Ps now) {
+  bool all_there = true, work = false, unfinished = false;
+  for (Group* member : members_) {
+    member->offer(now, rounds_);
+    work |= member->has_offer();
+    unfinished |= member->builder().has_requests();
+    all_there &= member->has_offer() || member->may_join_idle();
+  }
+  if (!all_there) return false;
+  // Requests that wait for their KV keep the wave going, and start one, as in vLLM: all ranks run dummies.
+  if (!work && !unfinished && (rounds_ == 0 || rounds_ % sync_interval_ == 0)) {
+    rounds_ = 0;
+    return false;
+  }
+  idle_rounds_ = !work && unfinished && waits_for_nothing() ? idle_rounds_ + 1 : 0;
+  if (idle_rounds_ > kMostIdleRounds) return false;
+  for (std::size_t m = 0; m < members_.size(); ++m) batches_[m] = &members_[m]->offered_or_dummy(now);
+  for (Group* member : members_) member->launch(now);
+  ++rounds_;
+  if (shared_ != nullptr) {
+    shared_->begin(batches_, now);
+    return true;
+  }
+  evaluator_->run(batches_, now, times_);
+  for (std::size_t m = 0; m < members_.size(); ++m)
+    if (times_[m].end != kNever) members_[m]->timed(times_[m], now);
+  return true;
+}
+
+}  // namespace llmsim

@@ -1,0 +1,134 @@
+// Which blocks a sequence holds: allocation, prefix hits and registration on top of the block pool (vLLM's
+// KVCacheManager and single-type manager for full attention; kv_tables.h for layers of other kinds).
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kv/block_pool.h"
+#include "kv/hybrid_kv_cache.h"
+#include "kv/kv_tiers.h"
+#include "request/sequence_table.h"
+
+namespace llmsim {
+
+struct KvCacheConfig {
+  std::int32_t num_blocks = 0;  // with the null block
+  std::int32_t block_size = 16;
+  std::int32_t max_model_len = 0;
+  bool prefix_caching = true;
+  FreeOrder free_order = FreeOrder::kUnkeyedFirst;
+  std::shared_ptr<Eviction> eviction = nullptr;  // null: least recently used
+  bool drops_last_hit = false;  // a drafter that reads hidden states needs those of the last block (vLLM: use_eagle)
+  KvTablesConfig tables;        // of layers that keep different parts of a sequence
+};
+
+class KvCache {
+ public:
+  // Throws std::invalid_argument where the workload's content keys do not fit the blocks.
+  KvCache(const KvCacheConfig& config, SequenceTable& sequences);
+
+  // Cached leading blocks of the sequence, at most (num_tokens - 1) / block_size of them, so that at least one token
+  // is computed. Nothing is changed; the blocks are valid until the next allocation.
+  void find_hits(RequestId request, std::vector<BlockId>& hits);
+
+  // Whether `tokens` tokens of KV fit, counting hits and leaving `spare` blocks free.
+  bool fits(const Sequence& sequence, std::int32_t tokens, const std::vector<BlockId>& hits, std::int32_t spare) const {
+    return taken(sequence, tokens, hits, /*whole=*/false) <= pool_.num_free() - spare;
+  }
+  // The same for all of a sequence, of which layers with a window never hold everything at once.
+  bool fits_whole(const Sequence& sequence, std::int32_t tokens, const std::vector<BlockId>& hits,
+                  std::int32_t spare) const {
+    return taken(sequence, tokens, hits, /*whole=*/true) <= pool_.num_free() - spare;
+  }
+  // Makes room for `tokens` tokens in all; the hits become the sequence's first blocks. Requires fits().
+  void allocate(RequestId request, std::int32_t tokens, const std::vector<BlockId>& hits);
+  // Room for `tokens` tokens of a running sequence, or false with nothing changed.
+  bool grow(RequestId request, std::int32_t tokens) { return grow(request, sequences_[request], tokens); }
+  bool grow(RequestId request, Sequence& sequence, std::int32_t tokens) {
+    if (tokens > config_.max_model_len) tokens = config_.max_model_len;
+    if (tokens <= slots(sequence) && !tables_) return true;
+    return grow_slow(request, sequence, tokens);
+  }
+  // Gives keys to the blocks that are full once `tokens` tokens are computed.
+  void register_full(RequestId request, std::int32_t tokens) { register_full(request, sequences_[request], tokens); }
+  void register_full(RequestId request, const Sequence& sequence, std::int32_t tokens) {
+    if (tokens >= next_key(sequence)) register_slow(request, tokens);
+  }
+  // Tokens whose KV the sequence's blocks hold.
+  std::int32_t slots(const Sequence& sequence) const {
+    return static_cast<std::int32_t>(sequence.blocks.size()) * config_.block_size;
+  }
+  // Tokens with which its next block gets a key.
+  std::int32_t next_key(const Sequence& sequence) const {
+    if (!config_.prefix_caching) return std::numeric_limits<std::int32_t>::max();
+    return (sequence.num_keyed_blocks + 1) * config_.block_size;
+  }
+  // Computed tokens with which it gives a block back, after a step that began with `computed`.
+  std::int32_t next_given_back(std::int32_t computed) const {
+    return tables_ ? tables_->next_given_back(computed) : std::numeric_limits<std::int32_t>::max();
+  }
+  // Most blocks that a sequence holds at once on its way to `slots` slots, `ahead` of them for drafts.
+  std::int64_t most_blocks(std::int64_t slots, std::int32_t ahead) const {
+    return tables_ ? tables_->most_blocks(slots, ahead) : ceil_div(slots, config_.block_size);
+  }
+  // Returns all blocks, last first. A preempted sequence may ask for its own blocks again, so they become findable.
+  void release(RequestId request, bool preempted);
+  // The same in two parts: they are no longer the request's; and, later, they are free.
+  std::vector<BlockId> take(RequestId request, bool preempted);
+  void give_back(const std::vector<BlockId>& blocks);
+  void log_keys(KeyLog* log) { pool_.log_keys(log); }
+
+  // Pools below the device's; null: none. Throws std::invalid_argument where their chunks are not whole blocks.
+  void use_tiers(GroupTiers* tiers);
+  // Tokens after the first `cached` that the tiers hold, at most up to the last but one token.
+  std::int32_t find_below(RequestId request, std::int32_t cached) const;
+  // The request, just admitted, hits `hit` tokens here and takes the next `recalled` from the tiers.
+  void recall(RequestId request, std::int32_t hit, std::int32_t recalled);
+  // Whether who takes something from the tiers is parked until it is there.
+  bool parks() const { return tiers_ != nullptr && tiers_->parks(); }
+  // The same for a request that is parked, with `allocate`.
+  void load(RequestId request, std::int32_t hit, std::int32_t recalled, std::int32_t slots,
+            const std::vector<BlockId>& hits) {
+    tiers_->open_load(request);
+    recall(request, hit, recalled);
+    allocate(request, slots, hits);
+    tiers_->close_load();
+  }
+  // The KV of tokens from `before` to `after` has been computed.
+  void computed(RequestId request, std::int32_t before, std::int32_t after) {
+    if (tiers_ != nullptr && tiers_->write() == TierWrite::kThrough) store(request, before, after);
+  }
+
+  bool has_tiers() const { return tiers_ != nullptr; }
+  const BlockPool& pool() const { return pool_; }
+  const KvCacheConfig& config() const { return config_; }
+  std::int32_t usable_blocks() const { return config_.num_blocks - 1; }
+  std::int32_t blocks_for(std::int64_t tokens) const {
+    return static_cast<std::int32_t>(ceil_div(tokens, config_.block_size));
+  }
+
+ private:
+  std::int32_t taken(const Sequence& sequence, std::int32_t tokens, const std::vector<BlockId>& hits, bool whole) const;
+  bool grow_slow(RequestId request, Sequence& sequence, std::int32_t tokens);
+  void register_slow(RequestId request, std::int32_t tokens);
+  void keep_findable(const Sequence& sequence);  // its keyed blocks, whatever their content
+  void forget_blocks(Sequence& sequence, bool preempted);
+  Key key_of(RequestId request, std::int32_t block) const;
+  bool shareable(RequestId request, std::int32_t block) const;
+  Key chunk_key(RequestId request, std::int32_t chunk) const;
+  void store(RequestId request, std::int32_t before, std::int32_t after);
+
+  KvCacheConfig config_;
+  SequenceTable& sequences_;
+  BlockPool pool_;
+  std::optional<KvTables> tables_;  // of models whose layers keep different parts of a sequence
+  std::vector<Key> keys_;           // scratch
+  GroupTiers* tiers_ = nullptr;
+  std::int32_t chunk_blocks_ = 0;  // of the tiers
+};
+
+}  // namespace llmsim

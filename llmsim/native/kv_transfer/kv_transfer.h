@@ -1,0 +1,156 @@
+// Prefill/decode disaggregation: the KV of each prompt on its way from the group that computed it to the one that
+// decodes.
+//
+// Pull (vLLM's NIXL connector behind its proxy): a decode group is chosen and told when the prefill has ended. Its
+// scheduler reserves the blocks of the whole prompt, parks the request, and its ranks read what they lack.
+// Push (SGLang): both groups are chosen on arrival. The decode group reserves first, then the prompt is prefilled and
+// its KV written as it becomes known: when the prefill has ended, or layer by layer while it runs. Nobody ever holds
+// prefill blocks while waiting for decode blocks and the other way round, so neither way can deadlock.
+// Either way one message without payload goes from the decode group to the prefill group before any KV moves, the
+// prefill group keeps its blocks until the last byte has landed, and the decode group then computes the last token of
+// the prompt again, whose step gives the first token.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "group/group.h"
+#include "group/kv_transfer_observer.h"
+#include "network/shared_network.h"
+#include "router/router.h"
+
+namespace llmsim {
+
+// Layers that keep the same: of every token, or of those in the last `tail_blocks` blocks of the prompt (layers with a
+// sliding window), so many bytes per token and layer; or one state per layer, once it is that of the whole prompt.
+struct KvPart {
+  std::vector<std::int32_t> layers;  // ascending
+  std::int64_t bytes_per_token = 0, state_bytes = 0;
+  std::int32_t tail_blocks = 0;  // 0: all
+};
+
+// KV that one decode rank needs of one prefill rank.
+struct KvShare {
+  std::int32_t from_rank = 0, to_rank = 0;
+  std::vector<KvPart> parts;
+};
+
+// What goes from one layout to another. Where layers keep a state instead of tokens (`all_but_last`), the prefill group
+// computes all but the last token of a prompt, since the decode group computes that one on the state before it (vLLM
+// 0.24's NIXL connector).
+struct KvTable {
+  std::vector<KvShare> shares;
+  std::int32_t block_size = 1;
+  bool all_but_last = false;
+  std::int32_t even_layers =
+      0;  // of a model with layers of several kinds: how many there are (Program::attention_ends)
+};
+
+// The shares of one pair of groups: `table` is an index into HandoverConfig::tables.
+struct KvRoute {
+  std::int32_t prefill_group = 0, decode_group = 0, table = 0;
+};
+
+struct HandoverConfig {
+  bool push = false, layerwise = false;      // layerwise needs push
+  std::vector<std::vector<PlaceId>> places;  // by group and rank
+  std::vector<KvTable> tables;
+  std::vector<KvRoute> routes;
+};
+
+// One request's hand-over; times are ps, kNever until they come.
+struct Handover {
+  std::int32_t prefill_group = -1, decode_group = -1;
+  std::int32_t needed = 0;  // tokens of the prompt that the prefill group computes
+  std::int32_t cached = 0;  // tokens of the prompt that the decode group had
+  std::int32_t sent = 0;    // leading tokens that are under way, there, or need not go
+  std::int32_t in_flight = 0;
+  bool at_prefill = false;                               // its engine has been sent the request
+  bool prefill_dropped = false, decode_dropped = false;  // its client has gone, and that engine has heard of it
+  bool gave_up = false, closed = false;                  // closed: nothing more moves for it
+  std::int64_t bytes = 0;
+  Ps prefilled = kNever, reserved = kNever, told = kNever, landed = kNever;
+
+  // Everything that the decode group lacked has landed.
+  bool complete() const { return closed && sent >= needed; }
+};
+
+class Handovers final : public TransferOwner, public KvTransferObserver {
+ public:
+  // One side's progress of all requests.
+  struct Side {
+    SequenceTable& sequences;
+    RequestLog& log;
+  };
+  // `wake` asks the loop to let an idle group act now. Throws std::invalid_argument for a configuration that does not
+  // fit the groups.
+  Handovers(HandoverConfig config, Fabric& fabric, std::span<const std::unique_ptr<Group>> groups,
+            std::unique_ptr<Router> router, Side decode, Side prefill, std::function<void(std::int32_t)> wake);
+
+  // A request was routed to a prefill group. False: no decode group can ever run it, or the prefill group cannot; it is
+  // then marked as rejected.
+  bool arrive(RequestId request, Group& prefill, Ps now);
+  // Its client has gone: both engines learn it as any other. What has begun to move arrives, and then the blocks at
+  // both ends are free, as in vLLM; what has not begun does not move any more.
+  void give_up(RequestId request, Ps now);
+  void dropped(RequestId request, std::int32_t group, Ps now) override;
+  // The prefill group has ended the request.
+  void prefilled(RequestId request, Ps now);
+  void reserved(RequestId request, std::int32_t cached, Ps now) override;
+  // Layer by layer, the KV of the batch begins to move; where stages or ranks wait for each other in between, when the
+  // step has ended.
+  void launched(const Group& prefill, const Batch& batch, const StepTimes& times, Ps now) override;
+  void landed(TransferId transfer, std::uint64_t token, Ps now) override;
+  // The client has its last token.
+  void finished(RequestId request) { router_->finished(request); }
+  // Whether it was handed to some prefill group and its client may still get an answer.
+  bool under_way(RequestId request) const { return of(request).prefill_group >= 0 && !of(request).gave_up; }
+  // When both engines had dropped it; kNever: none did.
+  Ps cancelled(RequestId request) const;
+
+  // What has to move for it, by both layouts and what the decode group had; 0 until blocks are reserved.
+  std::int64_t due_bytes(RequestId request) const;
+
+  Router& router() { return *router_; }
+  bool pushes() const { return config_.push; }
+  const Handover& of(RequestId request) const { return handovers_[static_cast<std::size_t>(request)]; }
+
+ private:
+  enum class Kind : std::uint8_t { kTold, kKv, kForget };
+  static constexpr std::uint64_t token(RequestId request, Kind kind) {
+    return (static_cast<std::uint64_t>(kind) << 32) | static_cast<std::uint32_t>(request);
+  }
+  const KvTable& table_of(const Handover& handover) const;
+  // What of the tokens [from, to) the layers of `part` move.
+  std::int64_t bytes_of(const KvTable& table, const KvPart& part, const Handover& handover, std::int32_t from,
+                        std::int32_t to) const;
+  PlaceId place(std::int32_t group, std::int32_t rank) const {
+    return config_.places[static_cast<std::size_t>(group)][static_cast<std::size_t>(rank)];
+  }
+  bool choose_decoder(RequestId request, Ps now);
+  void send(RequestId request, const KvShare& share, std::int64_t bytes, Ps at, Ps now);
+  // Everything of the tokens [handover.sent, to) of every layer.
+  void send_all(RequestId request, std::int32_t to, Ps at, Ps now);
+  void send_layers(RequestId request, std::int32_t to, const StepTimes& times, Ps now);
+  void send_message(RequestId request, Kind kind, Ps now);
+  void end_if_done(RequestId request, Ps now);
+  void release(RequestId request, std::int32_t group, Ps now);
+
+  HandoverConfig config_;
+  Fabric& fabric_;
+  std::span<const std::unique_ptr<Group>> groups_;
+  std::unique_ptr<Router> router_;  // of decode groups
+  Side decode_, prefill_;
+  std::function<void(std::int32_t)> wake_;
+  std::vector<std::vector<Group*>> decoders_;      // by model
+  std::vector<std::vector<std::int32_t>> tables_;  // by prefill group and decode group; -1: no route
+  std::vector<char> all_but_last_;                 // by prefill group
+  std::vector<Handover> handovers_;
+  std::vector<Group*> candidates_;  // scratch
+  std::vector<Ps> layer_ends_;      // scratch
+};
+
+}  // namespace llmsim

@@ -1,0 +1,214 @@
+// The event loop: arrivals, groups and the clock.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <queue>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "group/group.h"
+#include "group/lockstep_group.h"
+#include "kv/kv_tiers.h"
+#include "kv_transfer/kv_transfer.h"
+#include "network/shared_network.h"
+#include "request/clients.h"
+#include "router/router.h"
+#include "step/contended.h"
+
+namespace llmsim {
+
+// Requests take KV blocks from each other for ever, and nothing is left to come that could end it; the text names the
+// groups. The simulation stands between two events, so that its results can be read.
+class Circular : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// An invariant does not hold; the text begins with its number.
+class Violated : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
+// The workload as the loop needs it: row i arrives at arrival_ps[i], or, where that is -1, tool_delay_ps[p] after the
+// last token of its predecessor p (next_call[p] == i). Rows with a time are sorted by it.
+struct Arrivals {
+  std::vector<Ps> arrival_ps;
+  std::vector<std::int32_t> input_tokens, priority;  // priority may be empty
+  std::vector<std::int16_t> model;
+  std::vector<std::int32_t> next_call;
+  std::vector<Ps> tool_delay_ps;
+};
+
+// Gauges and counters per interval and group, as columns.
+struct Series {
+  std::vector<Ps> time_ps;
+  std::vector<std::int16_t> group;
+  std::vector<std::int32_t> running, waiting, kv_blocks_used, kv_blocks_cached, preemptions;
+  std::vector<std::int64_t> prompt_tokens, generation_tokens, hit_tokens, queried_tokens;
+};
+
+// Owns the clock and everything that moves. Two simulations never meet: no globals, no statics.
+class Simulation {
+ public:
+  Simulation(Arrivals arrivals, std::vector<std::int32_t> output_tokens, ContentKeys content, Ps series_interval);
+
+  void add_group(std::unique_ptr<Group> group);
+  // Groups that were added before, none of them a member of another wave.
+  void add_wave(std::unique_ptr<Wave> wave);
+  // Needed where a model has several groups; before the first call of run.
+  void set_router(std::unique_ptr<Router> router) { router_ = std::move(router); }
+  // Whether a request that has been routed to a group is taken in; before the first call of run. None: always.
+  using Admission = std::function<bool(RequestId, Ps, const Group&)>;
+  void set_admission(Admission admission) { admission_ = std::move(admission); }
+  // The network that groups and memories share; before the first call of run.
+  void set_fabric(const FabricConfig& config);
+  // Pools of KV below the groups'; after the groups and the fabric.
+  void set_kv_tiers(const KvTiersConfig& config);
+  // The members of a wave, or one group whose stages overlap, talk over links of the fabric; after them and it.
+  void share_links(std::span<const std::size_t> groups, SharedLinks links);
+  const KvTiers* kv_tiers() const { return kv_tiers_.get(); }  // null: none were given
+  Fabric* fabric() { return fabric_.get(); }                   // null: none was given
+  const Fabric* fabric() const { return fabric_.get(); }
+  // How clients behave; before the first call of run.
+  Clients& clients() { return clients_; }
+  // Recounts the blocks of every tier whenever a group has acted (invariant 4). Slow.
+  void check_every_step() { checks_ = true; }
+  // Every group notes how long its devices worked for which request; before the first call of run.
+  void record_shares();
+  // What routers may know of the requests; the session numbers and the seed are the caller's to fill in.
+  RouterContext router_context() const;
+  // What a group of this role works on. The prefill side of disaggregated requests has a table of its own, in which
+  // every answer is one token long; what clients see is in the other one.
+  SequenceTable& sequences(Role role = Role::kBoth) {
+    return role == Role::kPrefill ? prompts().sequences : sequences_;
+  }
+  RequestLog& log(Role role = Role::kBoth) { return role == Role::kPrefill ? prompts().log : log_; }
+  // Groups of the roles kPrefill and kDecode work together; after all groups, the fabric and, where a model has several
+  // decode groups, their router; before the first call of run.
+  void set_handovers(const HandoverConfig& config);
+  void set_decode_router(std::unique_ptr<Router> router) { decode_router_ = std::move(router); }
+  const SequenceTable& sequences() const { return sequences_; }
+  const RequestLog& log() const { return log_; }
+  // Null where nothing is disaggregated.
+  const Handovers* handovers() const { return handovers_.get(); }
+  const SequenceTable* prompt_sequences() const { return prompts_ ? &prompts_->sequences : nullptr; }
+  const RequestLog* prompt_log() const { return prompts_ ? &prompts_->log : nullptr; }
+
+  // The run ends at this time, whatever is still to be done; before the first call of run.
+  void set_horizon(Ps horizon) { horizon_ = horizon; }
+  bool at_horizon() const { return at_horizon_; }
+
+  // Handles events until the end (true), or until about `max_events` were handled, `max_wall_ms` have passed on the
+  // wall clock, or kSeriesRows of a series were recorded (false: call again). At least one event is handled.
+  bool run(std::int64_t max_events, std::int64_t max_wall_ms = kAnyTime);
+  static constexpr std::int64_t kAnyTime = std::int64_t{1} << 40;
+
+  Ps now() const { return now_; }
+  std::int64_t num_finished() const { return num_finished_; }
+  std::int64_t num_rejected() const;
+  const std::vector<std::unique_ptr<Group>>& groups() const { return groups_; }
+  const Arrivals& arrivals() const { return arrivals_; }
+  const Series& series() const { return series_; }
+  // Hands over what was recorded since the last call; what is taken is not kept.
+  Series take_series() { return std::exchange(series_, {}); }
+  TierSeries take_kv_tier_series() { return kv_tiers_ ? kv_tiers_->take_series() : TierSeries{}; }
+
+ private:
+  // At one time: outputs, landings, clients that give up or are free to ask again, arrivals, scheduling, then the
+  // fabric's new rates; within a phase by entity (group or request), of which at most one event is pending.
+  enum class Phase : std::uint8_t { kOutputs, kLanding, kGiveUp, kFreeClient, kArrival, kPump, kSettle };
+  struct Event {
+    Ps time;
+    Phase phase;
+    std::int32_t entity;
+    bool operator>(const Event& other) const {
+      if (time != other.time) return time > other.time;
+      if (phase != other.phase) return phase > other.phase;
+      return entity > other.entity;
+    }
+  };
+
+  struct Prompts {
+    SequenceTable sequences;
+    RequestLog log;
+  };
+
+  Prompts& prompts();
+  void start();
+  void share_fabric();
+  bool stop_at_horizon(std::size_t most_rows);
+  // Records the samples that are due until then; false where the series would grow beyond `most_rows`.
+  bool sampled_until(Ps last, std::size_t most_rows);
+  // What has become pointless since it was posted does not even move the clock.
+  bool stale(const Event& event) const;
+  // Whether the request has arrived and its client still waits for it.
+  bool awaited(RequestId request) const;
+  void handle(const Event& event);
+  void on_outputs(std::int32_t group);
+  void give_up(RequestId request);
+  void on_free_client();
+  void on_arrival(RequestId request);
+  void on_pump(std::int32_t group);
+  void on_landing();
+  void on_settle();
+  void post_next_arrival();
+  void wake(std::int32_t group);
+  void expect(Group& group);
+  static bool from_outside(Phase phase) {
+    return phase == Phase::kGiveUp || phase == Phase::kFreeClient || phase == Phase::kArrival;
+  }
+  void post(Ps time, Phase phase, std::int32_t entity) {
+    outside_ += from_outside(phase);
+    events_.push({time, phase, entity});
+  }
+  // The client will ask for nothing more in this session; later calls of it get this status.
+  void end_session(RequestId request, Status rest);
+  void record_series();
+  void check_finished() const;
+  void check_circles() const;
+  void check_blocks(const Group& group) const;
+
+  Arrivals arrivals_;
+  Clients clients_;
+  SequenceTable sequences_;
+  RequestLog log_;
+  std::vector<std::unique_ptr<Group>> groups_;
+  std::vector<std::vector<Group*>> groups_of_model_;
+  std::unique_ptr<Router> router_;
+  Admission admission_;
+  bool started_ = false, checks_ = false;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::unique_ptr<Prompts> prompts_;
+  std::unique_ptr<Fabric> fabric_;
+  std::unique_ptr<KvTiers> kv_tiers_;
+  std::unique_ptr<Router> decode_router_;  // until set_handovers
+  std::unique_ptr<Handovers> handovers_;
+  Ps landing_at_ = kEndOfTime;  // time of the fabric's pending event
+  bool settle_posted_ = false;
+  std::vector<Ps> pump_at_;  // time of a group's pending pump, or kEndOfTime
+  std::vector<bool> output_pending_;
+  std::vector<std::unique_ptr<Wave>> waves_;
+  std::vector<RequestId> finished_;
+  std::vector<RequestId> timed_;  // rows whose arrival the workload gives, in order of arrival
+  std::size_t next_timed_ = 0;
+  bool arrival_pending_ = false;  // of a row of `timed_`
+  std::int64_t outside_ = 0;      // pending arrivals, clients that may give up, and clients that are free to ask
+  std::int64_t num_finished_ = 0;
+  Ps now_ = 0, horizon_ = kEndOfTime;
+  bool at_horizon_ = false;
+  static constexpr std::size_t kSeriesRows = 1 << 18;  // of one call of `run`: years without requests are many samples
+  Ps series_interval_, next_sample_, last_sample_ = kNever;
+  Series series_;
+  struct Sampled {
+    std::int64_t prompt = 0, generation = 0, hit = 0, queried = 0, preemptions = 0;
+  };
+  std::vector<Sampled> sampled_;
+};
+
+}  // namespace llmsim

@@ -1,0 +1,199 @@
+// What a simulation is made of, until its first event.
+#include <algorithm>
+
+#include "loop/simulation.h"
+
+namespace llmsim {
+
+namespace {
+
+// Where nobody chose a router.
+class OnlyGroup final : public Router {
+ public:
+  std::size_t route(RequestId, Ps, std::span<Group* const>) override {
+    throw std::invalid_argument("several groups serve a model, so a router is needed");
+  }
+};
+
+// One entry per request, and rows that exist: what the loop reads without asking again.
+void check(const Arrivals& arrivals, std::size_t n, const ContentKeys& content) {
+  const bool priorities = arrivals.priority.empty() || arrivals.priority.size() == n;
+  if (arrivals.arrival_ps.size() != n || arrivals.input_tokens.size() != n || arrivals.model.size() != n ||
+      arrivals.next_call.size() != n || arrivals.tool_delay_ps.size() != n || !priorities)
+    throw std::invalid_argument("columns of the workload differ in length");
+  const auto in_range = [n](std::int32_t next) { return next < static_cast<std::int64_t>(n); };
+  if (!std::ranges::all_of(arrivals.next_call, in_range))
+    throw std::invalid_argument("a call of a session is followed by a row that does not exist");
+  if (content.granularity < 1) throw std::invalid_argument("content keys name at least one token");
+  if (content.offsets.empty()) return;
+  const bool whole = content.offsets.size() == n + 1 && content.offsets.front() == 0 &&
+                     content.offsets.back() == static_cast<std::int64_t>(content.keys.size());
+  if (!whole || !std::ranges::is_sorted(content.offsets))
+    throw std::invalid_argument("content keys and their offsets do not fit the requests");
+}
+
+}  // namespace
+
+Simulation::Simulation(Arrivals arrivals, std::vector<std::int32_t> output_tokens, ContentKeys content,
+                       Ps series_interval)
+    : arrivals_(std::move(arrivals)),
+      sequences_(output_tokens, std::make_shared<const ContentKeys>(std::move(content))),
+      log_(output_tokens.size()),
+      series_interval_(series_interval),
+      next_sample_(series_interval) {
+  check(arrivals_, sequences_.size(), sequences_.content());
+  for (std::size_t i = 0; i < sequences_.size(); ++i) {
+    Sequence& s = sequences_[static_cast<RequestId>(i)];
+    s.prompt_tokens = s.num_tokens = arrivals_.input_tokens[i];
+    s.arrival = arrivals_.arrival_ps[i];
+    if (!arrivals_.priority.empty()) s.priority = arrivals_.priority[i];
+    if (s.arrival >= 0) timed_.push_back(static_cast<RequestId>(i));
+  }
+}
+
+void Simulation::add_group(std::unique_ptr<Group> group) {
+  if (group->config().index != static_cast<std::int32_t>(groups_.size()))
+    throw std::invalid_argument("group " + std::to_string(group->config().index) + " is added as number " +
+                                std::to_string(groups_.size()));
+  const auto model = static_cast<std::size_t>(group->config().model);
+  if (groups_of_model_.size() <= model) groups_of_model_.resize(model + 1);
+  if (group->config().role != Role::kDecode) groups_of_model_[model].push_back(group.get());
+  groups_.push_back(std::move(group));
+  pump_at_.push_back(kEndOfTime);
+  output_pending_.push_back(false);
+  sampled_.emplace_back();
+}
+
+void Simulation::set_fabric(const FabricConfig& config) {
+  fabric_ = std::make_unique<Fabric>(config);
+  fabric_->on_start([this](Ps now) {
+    if (!settle_posted_) post(now, Phase::kSettle, 0);
+    settle_posted_ = true;
+  });
+}
+
+void Simulation::set_kv_tiers(const KvTiersConfig& config) {
+  if (!fabric_) throw std::invalid_argument("KV tiers need the fabric");
+  if (config.groups.size() != groups_.size()) throw std::invalid_argument("KV tiers need an entry for every group");
+  KvTiers::Callbacks callbacks;
+  callbacks.opened = [this](std::int32_t index) {
+    if (pump_at_[index] <= now_) return;
+    pump_at_[index] = now_;
+    post(now_, Phase::kPump, index);
+  };
+  callbacks.loaded = [this](std::int32_t index, RequestId request) {
+    groups_[index]->loaded(request, now_);
+    if (groups_[index]->idle()) wake(index);
+  };
+  kv_tiers_ = std::make_unique<KvTiers>(config, *fabric_, std::move(callbacks));
+  for (const auto& group : groups_) {
+    GroupTiers* tiers = kv_tiers_->of(group->config().index);
+    if (tiers == nullptr) continue;
+    if (config.parks && !group->builder().may_park())
+      throw std::invalid_argument("this scheduler does not park who recalls KV");
+    group->use_tiers(tiers);
+  }
+}
+
+void Simulation::add_wave(std::unique_ptr<Wave> wave) {
+  for (Group* member : wave->members()) {
+    if (member->wave() != nullptr) throw std::invalid_argument("a group is a member of two waves");
+    member->join(wave.get());
+  }
+  waves_.push_back(std::move(wave));
+}
+
+void Simulation::share_links(std::span<const std::size_t> indices, SharedLinks links) {
+  if (!fabric_) throw std::invalid_argument("shared links need the fabric");
+  std::vector<Group*> members;
+  std::vector<Evaluator*> evaluators;
+  for (const std::size_t index : indices) {
+    members.push_back(groups_.at(index).get());
+    evaluators.push_back(&members.back()->evaluator());
+  }
+  if (members.empty()) throw std::invalid_argument("shared links need groups");
+  Wave* wave = members.front()->wave();
+  if (wave == nullptr ? members.size() != 1 : !std::ranges::equal(wave->members(), members))
+    throw std::invalid_argument("links are shared by one group, or by all members of a wave in their order");
+  auto shared = std::make_unique<SharedJoint>(std::move(evaluators), std::move(links), *fabric_,
+                                              [this, members](std::size_t m, const StepTimes& times) {
+                                                members[m]->timed(times, now_);
+                                                expect(*members[m]);
+                                              });
+  if (wave != nullptr) {
+    wave->share_links(std::move(shared));
+  } else {
+    members.front()->share_links(std::move(shared));
+  }
+}
+
+void Simulation::record_shares() {
+  log_.share_place.assign(sequences_.size(), 0);
+  if (prompts_) prompts_->log.share_place.assign(sequences_.size(), 0);
+  for (const auto& group : groups_) group->shares = std::make_unique<DeviceShares>();
+}
+
+Simulation::Prompts& Simulation::prompts() {
+  if (prompts_) return *prompts_;
+  const std::size_t n = sequences_.size();
+  prompts_ = std::make_unique<Prompts>(SequenceTable(std::vector<std::int32_t>(n, 1), sequences_.shared_content()),
+                                       RequestLog(n));
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto request = static_cast<RequestId>(i);
+    prompts_->sequences[request] = sequences_[request];
+  }
+  return *prompts_;
+}
+
+void Simulation::set_handovers(const HandoverConfig& config) {
+  if (!fabric_) throw std::invalid_argument("a hand-over needs the fabric");
+  if (!decode_router_) decode_router_ = std::make_unique<OnlyGroup>();
+  Prompts& prompts = this->prompts();
+  handovers_ = std::make_unique<Handovers>(config, *fabric_, groups_, std::move(decode_router_),
+                                           Handovers::Side{sequences_, log_},
+                                           Handovers::Side{prompts.sequences, prompts.log}, [this](std::int32_t index) {
+                                             if (groups_[index]->idle()) wake(index);
+                                           });
+}
+
+RouterContext Simulation::router_context() const {
+  RouterContext context;
+  context.input_tokens = arrivals_.input_tokens;
+  context.content = &sequences_.content();
+  return context;
+}
+
+void Simulation::start() {
+  started_ = true;
+  if (!router_) router_ = std::make_unique<OnlyGroup>();
+  router_->start(groups_);
+  if (handovers_) handovers_->router().start(groups_);
+  share_fabric();
+  post_next_arrival();
+}
+
+// Steps that meet other transfers end when these allow it.
+void Simulation::share_fabric() {
+  const auto heard = [this](Group& group, const StepTimes& times) {
+    group.timed(times, now_);
+    expect(group);
+  };
+  const auto need_fabric = [this] {
+    if (!fabric_) throw std::invalid_argument("steps that meet other transfers need the fabric");
+  };
+  for (const auto& group : groups_) {
+    if (group->wave() != nullptr || !group->evaluator().meets_others()) continue;
+    need_fabric();
+    Group* one = group.get();
+    one->evaluator().use_fabric(*fabric_, [heard, one](const StepTimes& times) { heard(*one, times); });
+  }
+  for (const auto& wave : waves_) {
+    if (!wave->evaluator().meets_others()) continue;
+    need_fabric();
+    wave->evaluator().use_fabric(*fabric_, [heard, &members = *wave](std::size_t member, const StepTimes& times) {
+      heard(*members.members()[member], times);
+    });
+  }
+}
+
+}  // namespace llmsim

@@ -1,0 +1,190 @@
+// The cluster's shared network: places, the links between them, and everything that moves over them.
+//
+// What moves between groups and memories at run time (KV of disaggregated prefills, KV tiers) is a transfer here, so
+// that all of it meets on the same links; so are collectives between data-parallel ranks and hand-overs between
+// pipeline stages, where KV uses their links too (shared_joint.h). Collectives inside a stage stay on its own links
+// (dimension 0 of the cluster file) and are priced by its program.
+//
+// Contract
+// - Links and places are given once (FabricConfig) and never change. Links are directed; a memory whose reads and
+// writes
+//   share its bandwidth uses one link for both directions.
+// - `transfer` starts moving bytes at the loop's present time and returns at once; its owner hears `landed` when the
+//   last byte is there. All bytes of a transfer travel one route; whoever spreads data over several devices (tensor-
+//   parallel ranks) starts one transfer for each pair.
+// - Contention, kFair: every transfer moves at its max-min fair share of its links
+// (astra-sim/engine/network/fair_share.h), and
+//   lands its route's latencies after its last byte has left: n equal transfers that start together on one link all
+//   take n times as long. kFifo: a link serves transfers in the order of their start; the next one begins when the one
+//   before has left; a route is cut through, not stored and forwarded: the last of n takes n times as long.
+// - Order: transfers are numbered by their start; what lands at one time is handed out in that order, before arrivals
+//   and scheduling of that time. A transfer that starts at t on links without latency, without bytes, or inside a place
+//   lands at t, in the next delta. Equal calls give equal times: nothing here depends on hashes, addresses or floats.
+// - Nothing is lost and nothing is cancelled: an owner that has lost interest ignores what lands.
+// - Counters per link (bytes, transfers, busy time) and per purpose are exact; energy is theirs to multiply.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <queue>
+#include <span>
+#include <vector>
+
+#include "base/types.h"
+#include "engine/network/fair_share.h"
+#include "model/topology/topology.h"
+
+namespace llmsim {
+
+using PlaceId = std::int32_t;
+using FabricLinkId = std::uint32_t;
+using TransferId = std::int64_t;  // from 0, in order of start; never reused
+
+inline constexpr FabricLinkId kNoLink = astra_sim::model::kNone;
+inline constexpr std::int32_t kEveryIsland = -1;
+
+enum class Sharing : std::uint8_t { kFair, kFifo };
+
+// What a transfer is for: counted apart.
+enum class Purpose : std::uint8_t { kKvHandover, kKvTier, kWeights, kExperts, kCollective, kOther };
+inline constexpr std::size_t kNumPurposes = 6;
+
+// Hears of its transfers. Called by the loop while it serves the time `now`; may start further transfers.
+class TransferOwner {
+ public:
+  virtual ~TransferOwner() = default;
+  // `token` is what the owner gave when it started the transfer.
+  virtual void landed(TransferId transfer, std::uint64_t token, Ps now) = 0;
+};
+
+struct FabricLink {
+  std::int64_t bytes_per_s = 0;
+  Ps latency = 0;
+};
+
+// How a place sends and receives; kNoLink: it does not.
+struct Port {
+  FabricLinkId out = kNoLink, in = kNoLink;
+};
+
+// A device's memory, a host's, or a pool. Places of one island (a node) reach each other by their `near` ports, through
+// a switch that does not block; others by their `far` ports (network cards). A pool on kEveryIsland is near to all.
+// Two places that are devices of the config's topology use its route instead.
+struct FabricPlace {
+  std::int32_t island = 0;
+  Port near, far;
+  astra_sim::model::DeviceId device = astra_sim::model::kNone;
+  // Of a memory whose own link serves reads and writes: latency of the cluster's link that reads cross, too. Writes pay
+  // it on the way out of the device that sends them.
+  Ps near_latency = 0, far_latency = 0;
+};
+
+struct FabricLinkCounters {
+  std::int64_t bytes = 0, transfers = 0;
+  Ps busy = 0;  // with at least one transfer in motion
+};
+
+struct PurposeCounters {
+  std::int64_t bytes = 0, transfers = 0;
+};
+
+struct FabricConfig {
+  Sharing sharing = Sharing::kFair;
+  std::vector<FabricLink> links;
+  std::vector<FabricPlace> places;
+  std::shared_ptr<const astra_sim::model::Topology> topology{};  // or none
+  FabricLinkId first_of_topology = 0;                            // its links are links of the fabric, from here on
+
+  void add_topology(std::shared_ptr<const astra_sim::model::Topology> added);
+};
+
+class Fabric {
+ public:
+  // Throws std::invalid_argument for a link that cannot exist and for a place that names an unknown one.
+  explicit Fabric(FabricConfig config);
+
+  // The links from one place to another, in order, until the next call; empty for a place and itself. Throws
+  // std::invalid_argument when there is no way.
+  std::span<const FabricLinkId> route(PlaceId from, PlaceId to);
+
+  // Latency of a cluster's link that the route's links do not charge; its caller starts the transfer so much later.
+  Ps way_out(PlaceId from, PlaceId to) const;
+
+  // How long so many bytes take if nobody else moves; and the most bytes, up to `bytes`, that take at most `ps`, or -1
+  // where even the latency is longer.
+  Ps alone(PlaceId from, PlaceId to, std::int64_t bytes);
+  const FabricConfig& config() const { return config_; }
+  std::int64_t most_within(PlaceId from, PlaceId to, std::int64_t bytes, Ps ps);
+
+  // Needs now >= every time given before. `owner` must outlive the transfer.
+  TransferId transfer(PlaceId from, PlaceId to, std::int64_t bytes, Ps now, TransferOwner& owner, std::uint64_t token,
+                      Purpose purpose);
+
+  // The same at a later time. Numbered by the call, so that it comes before what is started at that time itself.
+  TransferId transfer_at(PlaceId from, PlaceId to, std::int64_t bytes, Ps at, Ps now, TransferOwner& owner,
+                         std::uint64_t token, Purpose purpose);
+
+  // For the loop. `wake` is called at the first transfer of a time; the loop then calls `settle` when all else of that
+  // time has happened, and `advance` at `next_event`.
+  void on_start(std::function<void(Ps)> wake) { wake_ = std::move(wake); }
+  void settle(Ps now);
+  // When something may land or a rate may change; kEndOfTime while nothing moves. As of the last settle.
+  Ps next_event() const;
+  // Hands out what lands at `now`; afterwards the loop settles again.
+  void advance(Ps now);
+
+  std::int64_t num_in_flight() const { return in_flight_; }
+  std::size_t num_places() const { return config_.places.size(); }
+  std::size_t num_links() const { return config_.links.size(); }
+  FabricLinkCounters link_counters(FabricLinkId link, Ps now) const;
+  const PurposeCounters& purpose_counters(Purpose purpose) const {
+    return purposes_[static_cast<std::size_t>(purpose)];
+  }
+
+ private:
+  struct Cargo {
+    TransferId id = 0;
+    std::uint64_t token = 0;
+    TransferOwner* owner = nullptr;
+    Ps latency = 0;
+  };
+  struct Landing {
+    Ps at;
+    Cargo cargo;
+    bool operator>(const Landing& other) const { return at != other.at ? at > other.at : cargo.id > other.cargo.id; }
+  };
+
+  struct Departure {
+    Ps at;
+    Cargo cargo;
+    PlaceId from, to;
+    std::int64_t bytes;
+    Purpose purpose;
+    bool operator>(const Departure& other) const { return at != other.at ? at > other.at : cargo.id > other.cargo.id; }
+  };
+
+  void depart(const Departure& departure);
+  void wake(Ps now);
+  void land_at(Ps at, const Cargo& cargo) { landings_.push({at, cargo}); }
+  Ps leave_fifo(Ps now, std::int64_t bytes);
+  bool fair() const { return config_.sharing == Sharing::kFair; }
+
+  FabricConfig config_;
+  std::vector<FabricLinkCounters> counters_;
+  std::array<PurposeCounters, kNumPurposes> purposes_{};
+  std::function<void(Ps)> wake_;
+  bool unsettled_ = false;
+  TransferId next_id_ = 0;
+  std::int64_t in_flight_ = 0;
+  std::vector<FabricLinkId> route_;                      // scratch
+  std::unique_ptr<astra_sim::engine::FairShare> share_;  // kFair
+  std::vector<Cargo> moving_;                            // kFair: by flow
+  std::vector<Ps> free_at_;                              // kFifo: by link
+  std::vector<astra_sim::engine::FlowId> ended_;         // scratch
+  std::priority_queue<Landing, std::vector<Landing>, std::greater<>> landings_;
+  std::priority_queue<Departure, std::vector<Departure>, std::greater<>> departures_;  // in the future
+};
+
+}  // namespace llmsim

@@ -1,0 +1,33 @@
+// Which captured CUDA graph a step replays, and what its launches cost the host.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "program/batch.h"
+
+namespace llmsim {
+
+// vLLM's runtime modes, in the order in which data-parallel ranks agree on the least (CUDAGraphMode).
+enum class GraphMode : std::uint8_t { kNone, kPiecewise, kFull };
+inline constexpr std::size_t kNumGraphModes = 3;
+
+// vLLM's CudagraphDispatcher, resolved; sizes in tokens.
+struct GraphRules {
+  std::int64_t query = 1;                    // tokens of one decode: 1 + drafts
+  std::int64_t largest_decode = 0;           // full graphs of uniform decodes reach so far; 0: none
+  std::int64_t largest_mixed = 0;            // graphs of any batch; 0: none
+  GraphMode mixed = GraphMode::kPiecewise;   // what those are
+  std::vector<std::int32_t> padded_decode;   // by tokens; empty: as other batches
+  std::array<Ps, kNumGraphModes> host_ps{};  // the host's time to launch a step in each mode
+
+  GraphMode mode(const Features& f) const {
+    if (decodes_alike(f) && f.tokens <= largest_decode) return GraphMode::kFull;
+    return f.tokens <= largest_mixed ? mixed : GraphMode::kNone;
+  }
+  // A rank without work takes part with what others would decode.
+  bool decodes_alike(const Features& f) const { return f.sequences == 0 || f.uniform(query); }
+};
+
+}  // namespace llmsim

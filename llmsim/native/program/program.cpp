@@ -1,0 +1,250 @@
+#include "program/program.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace llmsim {
+
+Program::Program(std::vector<Operator> operators, std::vector<std::unique_ptr<AttentionCost>> attentions,
+                 std::vector<std::int32_t> padded_tokens, LightFloor floor, Ps host_gap, std::int64_t largest_graph,
+                 std::int32_t context_ranks)
+    : operators_(std::move(operators)),
+      attentions_(std::move(attentions)),
+      padded_tokens_(std::move(padded_tokens)),
+      floor_(floor),
+      host_gap_(host_gap),
+      context_ranks_(context_ranks) {
+  graphs_.largest_mixed = largest_graph;
+  if (context_ranks < 1) throw std::invalid_argument("a program has at least one context rank");
+  if (attentions_.empty() || attentions_.size() > kMaxAttentions)
+    throw std::invalid_argument("a program has 1 to 3 kinds of attention");
+  for (const Operator& op : operators_) {
+    if (op.kind == NodeKind::kAttention) {
+      if (static_cast<std::size_t>(op.attention) >= attentions_.size())
+        throw std::invalid_argument("operator " + op.name + ": there is no such attention");
+      attention_repeat_[static_cast<std::size_t>(op.attention)] += op.repeat;
+      continue;
+    }
+    if (op.ps.size() != op.provenance.size()) throw std::invalid_argument("operator " + op.name + ": ragged table");
+    auto& fused = fused_[static_cast<std::size_t>(op.feature)];
+    if (fused.empty()) fused.assign(op.ps.size(), 0);
+    if (fused.size() != op.ps.size()) throw std::invalid_argument("operator " + op.name + ": table of another length");
+    if (op.drawn != nullptr) continue;
+    for (std::size_t i = 0; i < op.ps.size(); ++i) fused[i] += op.ps[i] * op.repeat;
+    if (op.kind == NodeKind::kCompute) continue;
+    auto& collective = collective_[static_cast<std::size_t>(op.feature)];
+    collective.resize(op.ps.size(), 0);
+    for (std::size_t i = 0; i < op.ps.size(); ++i) collective[i] += op.ps[i] * op.repeat;
+  }
+  const std::size_t tokens = fused_[static_cast<std::size_t>(Feature::kTokens)].size();
+  for (const Operator& op : operators_) {
+    first_draw_.push_back(op.drawn != nullptr ? num_draws_ : -1);
+    if (op.drawn != nullptr) num_draws_ += op.repeat;
+  }
+  for (const std::int32_t padded : padded_tokens_) {
+    if (padded < 0 || static_cast<std::size_t>(padded) >= tokens)
+      throw std::invalid_argument("padding reaches beyond the token tables");
+  }
+}
+
+void Program::set_graphs(GraphRules graphs) {
+  if (!graphs.padded_decode.empty() && graphs.padded_decode.size() != padded_tokens_.size())
+    throw std::invalid_argument("padding of decodes has another length than that of other batches");
+  for (const std::int32_t padded : graphs.padded_decode) {
+    if (padded < 0 || static_cast<std::size_t>(padded) >= fused_[static_cast<std::size_t>(Feature::kTokens)].size())
+      throw std::invalid_argument("padding reaches beyond the token tables");
+  }
+  graphs_ = std::move(graphs);
+}
+
+Program::Usage Program::new_usage() const {
+  Usage usage;
+  for (std::size_t i = 0; i < kNumFeatures; ++i) usage.rows[i].assign(fused_[i].size(), 0);
+  usage.drawn.assign(draws() ? operators_.size() : 0, 0);
+  return usage;
+}
+
+namespace {
+
+// A rank's part of a prompt of q tokens: two of 2 * ranks equal pieces, the first piece with the last and so on, which
+// sees as many pairs as every other rank's (vLLM's layout of prefill context parallelism; prompts are padded to it).
+std::int64_t part_of(std::int64_t q, std::int64_t ranks) { return 2 * ((q + 2 * ranks - 1) / (2 * ranks)); }
+
+}  // namespace
+
+// The batch as one of the context ranks sees it: fewer tokens after as many others that the pairs per token stay.
+Batch Program::share_of(const Batch& batch) const {
+  Batch mine;
+  mine.items = batch.items;
+  for (Item& item : mine.items) {
+    if (!item.decodes()) {
+      const std::int64_t part = part_of(item.tokens, context_ranks_);
+      item.computed_before += static_cast<std::int32_t>((item.tokens - part) / 2);
+      item.tokens = static_cast<std::int32_t>(part);
+    }
+    mine.features.add(item);
+  }
+  if (mine.items.empty()) mine.features = batch.features;
+  return mine;
+}
+
+Ps Program::light_floor_ps(const Features& f, std::int64_t tokens) const {
+  Ps floor = 0;
+  if (floor_.bytes_per_s > 0) {
+    int128 bytes = static_cast<int128>(floor_.kv_bytes_per_token) * f.decode_context;
+    if (bytes <= floor_.cached_kv_bytes) bytes = 0;
+    floor = static_cast<Ps>((bytes + floor_.weight_bytes) * kPsPerSecond / floor_.bytes_per_s);
+  }
+  if (floor_.flops_per_s > 0) {
+    const int128 flops = static_cast<int128>(floor_.flops_per_token) * tokens;
+    floor = std::max(floor, static_cast<Ps>(flops * kPsPerSecond / floor_.flops_per_s));
+  }
+  return floor;
+}
+
+void Program::draw(const Place& place, std::int64_t step, std::vector<Ps>& draws) const {
+  draws.clear();
+  for (const Operator& op : operators_) {
+    if (op.drawn == nullptr) continue;
+    const Drawn::Step drawn = op.drawn->step(place.at(op.feature), step);
+    for (std::int32_t layer = 0; layer < op.repeat; ++layer) draws.push_back(drawn.at(layer));
+  }
+}
+
+Program::StepPrice Program::evaluate(const Batch& batch, const Place& place, const AttentionPrices& attention,
+                                     Usage& usage, std::span<const Ps> draws) const {
+  ++usage.steps;
+  const Features& f = batch.features;
+  usage.sequences += f.sequences;
+  // A token attends to what came before it and to itself: q * (2k + q + 1) / 2 pairs for q tokens after k.
+  usage.attended_tokens_x2 +=
+      f.prefill_area + f.prefill_tokens + 2 * (f.decode_context + f.decode_sequences) + f.draft_area;
+  usage.kv_read_tokens += f.prefill_context + f.decode_context + f.decode_sequences;
+  StepPrice price{0, 0};
+  for (std::size_t i = 0; i < attentions_.size(); ++i) {
+    AttentionPrice& sum = usage.attention[i];
+    sum.ps += attention[i].ps;
+    for (std::size_t p = 0; p < kNumProvenances; ++p) sum.parts[p] += attention[i].parts[p];
+    sum.beyond_permille = std::max(sum.beyond_permille, attention[i].beyond_permille);
+    price.ps += attention[i].ps * attention_repeat_[i];
+  }
+  const std::array<std::int64_t, kNumFeatures> rows{place.tokens, place.sequences, place.gathered, place.decodes,
+                                                    place.prefills};
+  for (std::size_t i = 0; i < kNumFeatures; ++i) {
+    if (fused_[i].empty()) continue;
+    const auto row = static_cast<std::size_t>(rows[i]);
+    ++usage.rows[i][row];
+    price.ps += fused_[i][row];
+    if (!collective_[i].empty()) price.communication_ps += collective_[i][row];
+  }
+  if (num_draws_ > 0) add_draws(place, draws, usage, price);
+  if (price.ps < light_floor_ps(f, rank_features(batch).tokens)) ++usage.steps_below_light;
+  const auto mode = static_cast<std::size_t>(place.mode);
+  ++usage.steps_by_mode[mode];
+  if (price.ps < graphs_.host_ps[mode]) {
+    usage.launching += graphs_.host_ps[mode] - price.ps;
+    price.ps = graphs_.host_ps[mode];
+  }
+  return price;
+}
+
+void Program::attention_ends(const Batch& batch, std::int64_t step, std::vector<Ps>& out,
+                             std::int32_t even_layers) const {
+  out.clear();
+  const Place where = place(batch, padded(rank_features(batch)), 0);
+  const AttentionPrices attention = attention_layer(batch);
+  std::vector<Ps> draws;
+  if (num_draws_ > 0) draw(where, step, draws);
+  Ps now = 0, begin = kNever, end = 0;                       // of the parts that attend
+  for (std::size_t first = 0; first < operators_.size();) {  // operators of one part repeat together, layer by layer
+    std::size_t last = first;
+    std::int32_t repeat = 0;
+    while (last < operators_.size() && operators_[last].part == operators_[first].part)
+      repeat = std::max(repeat, operators_[last++].repeat);
+    const Ps before = now;
+    const std::size_t ends = out.size();
+    for (std::int32_t layer = 0; layer < repeat; ++layer) {
+      for (std::size_t i = first; i < last; ++i) {
+        const Operator& op = operators_[i];
+        if (layer >= op.repeat) continue;
+        const bool attends = op.kind == NodeKind::kAttention;
+        now += attends               ? attention[static_cast<std::size_t>(op.attention)].ps
+               : first_draw_[i] >= 0 ? draws[static_cast<std::size_t>(first_draw_[i] + layer)]
+                                     : op.ps[static_cast<std::size_t>(where.at(op.feature))];
+        if (attends) out.push_back(now);
+      }
+    }
+    if (out.size() > ends) {
+      if (begin == kNever) begin = before;
+      end = now;
+    }
+    first = last;
+  }
+  if (even_layers == 0) return;
+  out.clear();
+  for (std::int64_t layer = 1; layer <= even_layers; ++layer)
+    out.push_back(begin + (end - begin) * layer / even_layers);
+}
+
+std::vector<std::vector<Ps>> Program::node_times(const Batch& batch, const Place& place, std::int64_t step) const {
+  const AttentionPrices attention = attention_layer(batch);
+  std::vector<Ps> draws;
+  if (num_draws_ > 0) draw(place, step, draws);
+  std::vector<std::vector<Ps>> times;
+  for (std::size_t i = 0; i < operators_.size(); ++i) {
+    const Operator& op = operators_[i];
+    if (first_draw_[i] >= 0) {
+      const auto first = draws.begin() + first_draw_[i];
+      times.emplace_back(first, first + op.repeat);
+    } else if (op.kind == NodeKind::kAttention) {
+      times.push_back({attention[static_cast<std::size_t>(op.attention)].ps});
+    } else {
+      times.push_back({op.ps[static_cast<std::size_t>(place.at(op.feature))]});
+    }
+  }
+  return times;
+}
+
+void Program::add_draws(const Place& place, std::span<const Ps> draws, Usage& usage, StepPrice& price) const {
+  for (std::size_t i = 0; i < operators_.size(); ++i) {
+    if (first_draw_[i] < 0) continue;
+    const Operator& op = operators_[i];
+    Ps sum = 0;
+    if (draws.empty()) {
+      const Drawn::Step drawn = op.drawn->step(place.at(op.feature), usage.steps);
+      for (std::int32_t layer = 0; layer < op.repeat; ++layer) sum += drawn.at(layer);
+    } else {
+      for (std::int32_t layer = 0; layer < op.repeat; ++layer)
+        sum += draws[static_cast<std::size_t>(first_draw_[i] + layer)];
+    }
+    usage.drawn[i] += sum;
+    price.ps += sum;
+    if (op.kind == NodeKind::kCollective) price.communication_ps += sum;
+  }
+}
+
+std::vector<OperatorTime> Program::busy_time(const Usage& usage) const {
+  std::vector<OperatorTime> rows;
+  for (std::size_t i = 0; i < operators_.size(); ++i) {
+    const Operator& op = operators_[i];
+    OperatorTime row{.op = static_cast<std::int32_t>(i)};
+    if (op.kind == NodeKind::kAttention) {
+      const AttentionPrice& used = usage.attention[static_cast<std::size_t>(op.attention)];
+      for (std::size_t p = 0; p < kNumProvenances; ++p) row.ps[p] = int128{used.parts[p]} * op.repeat;
+      row.beyond_permille = used.beyond_permille;
+    } else if (op.drawn != nullptr) {
+      row.ps[op.drawn->provenance()] = usage.drawn[i];
+    } else {
+      const auto& counts = usage.rows[static_cast<std::size_t>(op.feature)];
+      for (std::size_t x = 0; x < counts.size(); ++x)
+        row.ps[op.provenance[x]] += int128{counts[x]} * op.ps[x] * op.repeat;
+    }
+    rows.push_back(row);
+  }
+  OperatorTime launching{.op = static_cast<std::int32_t>(operators_.size())};
+  launching.ps[static_cast<std::size_t>(Provenance::kAnalytic)] = usage.launching;
+  rows.push_back(launching);
+  return rows;
+}
+
+}  // namespace llmsim

@@ -1,0 +1,103 @@
+// What happened to every request, as columns, and the emission runs from which inter-token latencies are rebuilt.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/types.h"
+
+namespace llmsim {
+
+// Written by the group that serves a request (through its builder) and by the loop on arrival; read when the run ends.
+// A token's time is its group's end of the step with that output index, so a request that decodes without a pause
+// is one run of indices whatever its length.
+class RequestLog {
+ public:
+  struct Run {
+    RequestId request;
+    std::int32_t first, last;  // output indices of its group, inclusive
+  };
+  struct Burst {
+    RequestId request;
+    std::int32_t output, extra;  // tokens beyond the first that came with this output (accepted drafts)
+  };
+
+  struct Preemption {
+    RequestId request;
+    std::int32_t output;  // of the step whose schedule took its blocks away
+  };
+
+  explicit RequestLog(std::size_t n)
+      : group(n, -1),
+        queued(n, kNever),
+        scheduled(n, kNever),
+        first_token(n, kNever),
+        finish(n, kNever),
+        cancelled(n, kNever),
+        emitted_tokens(n, 0),
+        cached_tokens(n, 0),
+        preemptions(n, 0),
+        first_step(n, -1),
+        run_first(n, -1),
+        run_last(n, -1) {}
+
+  // Called by the group before its builder builds the batch that will have this output index.
+  void begin_build(std::int32_t output_index) { building_ = output_index; }
+  // The request runs for the first time.
+  void first_scheduled(RequestId request, Ps now, std::int32_t cached) {
+    scheduled[request] = now;
+    first_step[request] = building_;
+    cached_tokens[request] = cached;
+  }
+  // It is parked while the tiers below fill its blocks; counts until it runs for the first time.
+  void begin_load(RequestId request, Ps now) {
+    if (scheduled[request] != kNever) return;
+    if (load_begin.empty()) load_begin = load_end = std::vector<Ps>(scheduled.size(), kNever);
+    load_begin[request] = now;
+  }
+  void end_load(RequestId request, Ps now) {
+    if (scheduled[request] == kNever && !load_begin.empty() && load_begin[request] != kNever) load_end[request] = now;
+  }
+  void preempted(RequestId request) {
+    ++preemptions[request];
+    preempted_at.push_back({request, building_});
+  }
+  // Called by the group before its builder completes a batch.
+  void begin_output(std::int32_t output_index, Ps now) {
+    output_ = output_index;
+    now_ = now;
+  }
+
+  void emit(RequestId request, std::int32_t count) {
+    if (emitted_tokens[request] == 0) {
+      first_token[request] = now_;
+      run_first[request] = output_;
+    } else if (run_last[request] + 1 != output_) {
+      runs.push_back({request, run_first[request], run_last[request]});
+      run_first[request] = output_;
+    }
+    run_last[request] = output_;
+    emitted_tokens[request] += count;
+    if (count > 1) bursts.push_back({request, output_, count - 1});
+  }
+
+  void finished(RequestId request) { finish[request] = now_; }
+
+  std::vector<std::int16_t> group;
+  std::vector<Ps> queued, scheduled, first_token, finish;
+  std::vector<Ps> cancelled;  // when its engine dropped it
+  std::vector<std::int32_t> emitted_tokens, cached_tokens, preemptions;
+  std::vector<Ps> load_begin, load_end;           // empty unless somebody was parked so
+  std::vector<std::int32_t> first_step;           // output index of the step in which it ran first
+  std::vector<Preemption> preempted_at;           // in order of time
+  std::vector<std::int32_t> share_place;          // for DeviceShares; empty unless some group records them
+  std::vector<std::int32_t> run_first, run_last;  // the open (last) run of each request
+  std::vector<Run> runs;                          // closed runs, in order of closing
+  std::vector<Burst> bursts;
+
+ private:
+  std::int32_t output_ = 0, building_ = 0;
+  Ps now_ = 0;
+};
+
+}  // namespace llmsim

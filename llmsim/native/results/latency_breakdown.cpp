@@ -1,0 +1,242 @@
+#include "results/latency_breakdown.h"
+
+#include <algorithm>
+
+#include "request/emission_spans.h"
+#include "results/step_sums.h"
+
+namespace llmsim {
+
+namespace {
+
+// Splits one request's time as its events are walked in order.
+class Walk {
+ public:
+  Walk(Blame& blame, const RequestLog& log, const std::vector<Timeline>& timelines)
+      : blame_(blame), log_(log), timelines_(timelines) {}
+
+  void request(RequestId id, Ps arrival, std::span<const RequestLog::Run> runs, std::span<const std::int32_t> losses) {
+    const Timeline& t = timeline(log_, id);
+    const Ps dropped = log_.cancelled[id];
+    Clock clock{arrival, dropped};
+    blame_.api[id] += clock.until(log_.queued[id]);
+    queued(id, log_, clock);
+    if (clock.over) return;
+    if (dropped != kNever)
+      blame_.abandoned[id] = dropped - (runs.empty() ? log_.scheduled[id] : t.end(runs.back().last));
+    if (!runs.empty()) answer(id, t, runs, losses);
+  }
+
+  // Disaggregated: two groups and the way between them, in the order of their events.
+  void request(RequestId id, Ps arrival, std::span<const RequestLog::Run> runs, std::span<const std::int32_t> losses,
+               const RequestLog& prompts, std::span<const std::int32_t> prompt_losses, const Handover& handover,
+               bool push, Ps dropped) {
+    Clock clock{arrival, dropped};
+    if (push) {
+      blame_.api[id] += clock.until(log_.queued[id]);
+      blame_.queue[id] += clock.until(handover.reserved);
+      blame_.kv_transfer[id] += clock.until(prompts.queued[id]);  // the prefill group is told
+    } else {
+      blame_.api[id] += clock.until(prompts.queued[id]);
+    }
+    queued(id, prompts, clock);
+    if (clock.reaches(handover.prefilled)) {
+      losses_ = prompt_losses;
+      prefill(id, prompts, timeline(prompts, id), prompts.run_first[id]);
+      clock.until(handover.prefilled);
+    } else {
+      blame_.abandoned[id] += clock.until(handover.prefilled);
+    }
+    if (!push) {
+      blame_.api[id] += clock.until(log_.queued[id]);
+      blame_.queue[id] += clock.until(handover.reserved);
+    }
+    blame_.kv_transfer[id] += clock.until(all_there(id, handover));
+    blame_.wait[id] += clock.until(log_.scheduled[id]);
+    if (clock.over) return;
+    if (dropped != kNever)
+      blame_.abandoned[id] += dropped - (runs.empty() ? clock.at : timeline(log_, id).end(runs.back().last));
+    if (!runs.empty()) answer(id, timeline(log_, id), runs, losses);
+  }
+
+ private:
+  // Walks from one event to the next, and stops where the request was dropped.
+  struct Clock {
+    Ps at, dropped;  // kNever: it was not
+    bool over = false;
+    bool reaches(Ps time) const { return !over && time != kNever && (dropped == kNever || time <= dropped); }
+    // How long it takes to the event, or to the end.
+    Ps until(Ps time) {
+      if (over) return 0;
+      over = !reaches(time);
+      const Ps from = at;
+      at = over ? dropped : std::max(time, at);
+      return at - from;
+    }
+  };
+
+  // When all KV that the decode group waited for was there; kNever where the client left before.
+  Ps all_there(RequestId id, const Handover& handover) const {
+    const bool loads = !log_.load_begin.empty() && log_.load_begin[id] != kNever;
+    const Ps loaded = loads ? log_.load_end[id] : handover.landed;
+    if (!handover.complete() || loaded == kNever) return kNever;
+    return std::max(handover.landed, loaded);
+  }
+
+  const Timeline& timeline(const RequestLog& log, RequestId id) const {
+    return timelines_[static_cast<std::size_t>(log.group[id])];
+  }
+
+  // From being seen by a group until it was scheduled.
+  void queued(RequestId id, const RequestLog& log, Clock& clock) {
+    if (!log.load_begin.empty() && clock.reaches(log.load_begin[id])) {
+      blame_.queue[id] += clock.until(log.load_begin[id]);
+      blame_.kv_transfer[id] += clock.until(log.load_end[id]);
+      blame_.wait[id] += clock.until(log.scheduled[id]);
+    } else {
+      blame_.queue[id] += clock.until(log.scheduled[id]);
+    }
+  }
+
+  // From being scheduled by the group that answers.
+  void answer(RequestId id, const Timeline& t, std::span<const RequestLog::Run> runs,
+              std::span<const std::int32_t> losses) {
+    losses_ = losses;
+    prefill(id, log_, t, runs.front().first);
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      stretch(id, t, runs[i].first + 1, runs[i].last, blame_.decode);
+      if (i + 1 < runs.size()) gap(id, t, runs[i].last, runs[i + 1].first);
+    }
+  }
+
+  // Steps first .. last, the device idle before each of them included.
+  void stretch(RequestId id, const Timeline& t, std::int32_t first, std::int32_t last, std::vector<Ps>& part) {
+    if (first > last) return;
+    const Timeline::Sums sums = t.over(static_cast<std::size_t>(first), static_cast<std::size_t>(last));
+    part[id] += sums.compute;
+    blame_.communication[id] += sums.collective;
+    blame_.wait[id] += sums.waiting + sums.others;
+    blame_.kv_transfer[id] += sums.recall;
+    blame_.host[id] += sums.idle;
+  }
+
+  // One step of a pipeline, from `from` on.
+  void step(RequestId id, const Timeline& t, std::int32_t k, Ps from, std::vector<Ps>& part) {
+    const auto split = t.step(static_cast<std::size_t>(k), from);
+    part[id] += split.compute;
+    blame_.communication[id] += split.collective;
+    blame_.wait[id] += split.waiting;
+  }
+
+  // From being scheduled to the end of the step that gave the first token.
+  void prefill(RequestId id, const RequestLog& log, const Timeline& t, std::int32_t last) {
+    const std::int32_t first = log.first_step[id];
+    if (lost_before(last)) {
+      blame_.preemption[id] += t.end(last) - log.scheduled[id];
+      return;
+    }
+    const auto begun = static_cast<std::size_t>(first);
+    if (t.overlaps) {
+      idle(id, t, begun, log.scheduled[id], t.start(first));
+      blame_.prefill[id] += t.start(last) - t.start(first);  // the chunks before, of which several are under way
+      return step(id, t, last, t.start(last), blame_.prefill);
+    }
+    idle(id, t, begun, log.scheduled[id], t.start(first));
+    first_step(id, t, begun);
+    stretch(id, t, first + 1, last, blame_.prefill);
+  }
+
+  // From its start, without what came before.
+  void first_step(RequestId id, const Timeline& t, std::size_t k) {
+    const Ps before = k > 0 ? t.end(k - 1) : t.start(k);
+    const auto split = t.step(k, std::max(t.start(k), before));
+    blame_.prefill[id] += split.compute;
+    blame_.communication[id] += split.collective;
+    blame_.wait[id] += split.waiting;
+  }
+
+  // Before step k began, nothing else of this request going on.
+  void idle(RequestId id, const Timeline& t, std::size_t k, Ps from, Ps to) {
+    const auto pause = t.paused(k, from, to);
+    blame_.kv_transfer[id] += pause.recall;
+    blame_.wait[id] += std::max<Ps>(0, to - from) - pause.recall;
+  }
+
+  // Between the outputs `before` and `after`, of which only the second gave a token.
+  void gap(RequestId id, const Timeline& t, std::int32_t before, std::int32_t after) {
+    if (lost_before(after)) {
+      blame_.preemption[id] += t.end(after) - t.end(before);
+      return;
+    }
+    if (t.overlaps) {
+      idle(id, t, static_cast<std::size_t>(after), t.end(before), t.start(after));
+      return step(id, t, after, std::max(t.start(after), t.end(before)), blame_.decode);
+    }
+    blame_.wait[id] += t.end(after - 1) - t.end(before);
+    stretch(id, t, after, after, blame_.decode);
+  }
+
+  // Whether a preemption happened since the last call, up to the step with this output; such preemptions are used up.
+  bool lost_before(std::int32_t output) {
+    bool lost = false;
+    while (!losses_.empty() && losses_.front() <= output) {
+      losses_ = losses_.subspan(1);
+      lost = true;
+    }
+    return lost;
+  }
+
+  Blame& blame_;
+  const RequestLog& log_;
+  const std::vector<Timeline>& timelines_;
+  std::span<const std::int32_t> losses_;
+};
+
+// Outputs before which requests were preempted, grouped by request: those of r are outputs[offsets[r] .. offsets[r +
+// 1]); no offsets where nobody was.
+struct Losses {
+  explicit Losses(const RequestLog& log) : outputs(log.preempted_at.size()) {
+    if (outputs.empty()) return;
+    offsets.assign(log.finish.size() + 1, 0);
+    for (const auto& loss : log.preempted_at) ++offsets[static_cast<std::size_t>(loss.request) + 1];
+    for (std::size_t i = 1; i < offsets.size(); ++i) offsets[i] += offsets[i - 1];
+    std::vector<std::size_t> next(offsets.begin(), offsets.end() - 1);
+    for (const auto& loss : log.preempted_at) outputs[next[static_cast<std::size_t>(loss.request)]++] = loss.output;
+  }
+  std::span<const std::int32_t> of(std::size_t request) const {
+    if (offsets.empty()) return {};
+    return std::span(outputs).subspan(offsets[request], offsets[request + 1] - offsets[request]);
+  }
+  std::vector<std::size_t> offsets;
+  std::vector<std::int32_t> outputs;
+};
+
+}  // namespace
+
+Blame blame(const Simulation& simulation) {
+  const RequestLog& log = simulation.log();
+  std::vector<Timeline> timelines;
+  timelines.reserve(simulation.groups().size());
+  for (const auto& group : simulation.groups()) timelines.emplace_back(*group);
+  const Losses losses(log);
+  const Handovers* handovers = simulation.handovers();
+  const Losses prompt_losses(handovers != nullptr ? *simulation.prompt_log() : RequestLog(0));
+
+  Blame result(log.finish.size());
+  Walk walk(result, log, timelines);
+  RunsByRequest(log).each([&](RequestId request, std::span<const RequestLog::Run> runs) {
+    const auto i = static_cast<std::size_t>(request);
+    const Ps dropped = handovers == nullptr ? log.cancelled[i] : handovers->cancelled(request);
+    if (log.finish[i] == kNever && dropped == kNever) return;
+    const Ps arrival = simulation.arrivals().arrival_ps[i];
+    if (handovers == nullptr || handovers->of(request).prefill_group < 0) {
+      walk.request(request, arrival, runs, losses.of(i));
+    } else {
+      walk.request(request, arrival, runs, losses.of(i), *simulation.prompt_log(), prompt_losses.of(i),
+                   handovers->of(request), handovers->pushes(), dropped);
+    }
+  });
+  return result;
+}
+
+}  // namespace llmsim

@@ -1,0 +1,114 @@
+// VLLM_DP: the balancer of vLLM 0.33 between its data-parallel engines (v1/engine/core_client.py, DPLBAsyncMPClient).
+#include <algorithm>
+
+#include "router/kinds.h"
+
+namespace llmsim {
+
+namespace {
+
+// Each API server ("client") knows how many of its own requests an engine has, and what the engines last reported of
+// waiting, running and KV usage. Reports reach it at multiples of a period; in between it adds its own choices to
+// the reported waiting requests. Requests are spread over the clients in turn.
+class VllmDataParallel final : public Router {
+ public:
+  VllmDataParallel(std::size_t num_requests, std::size_t num_clients, Ps period)
+      : period_(period), clients_(num_clients), sent_to_(num_requests, -1) {
+    next_sample_ = 0;
+  }
+
+  void start(std::span<const std::unique_ptr<Group>> groups) override {
+    groups_ = groups;
+    std::int32_t models = 0;
+    for (const auto& group : groups) models = std::max(models, group->config().model + 1);
+    for (Client& client : clients_) {
+      client.engines.assign(groups.size(), {});
+      client.first.assign(static_cast<std::size_t>(models), -1);
+    }
+  }
+
+  void sample(Ps before) override {
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      const Builder& builder = groups_[i]->builder();
+      const PoolState pool = builder.pool();
+      const double usage = 1.0 - static_cast<double>(pool.free) / static_cast<double>(pool.total - 1);
+      for (Client& client : clients_) {
+        Engine& engine = client.engines[i];
+        engine.waiting = builder.num_waiting();
+        engine.running = builder.num_running();
+        engine.kv_usage = usage;
+      }
+    }
+    next_sample_ = ceil_div(before, period_) * period_;
+  }
+
+  std::size_t route(RequestId request, Ps, std::span<Group* const> candidates) override {
+    Client& client = client_of(request);
+    const auto n = static_cast<std::int64_t>(candidates.size());
+    std::int64_t& first = client.first[static_cast<std::size_t>(candidates[0]->config().model)];
+    if (first < 0) first = n * (&client - clients_.data()) / num_clients();  // clients begin at different engines
+    first %= n;                                                              // not every engine can run every request
+    std::size_t best = static_cast<std::size_t>(first);
+    double least = score(client, *candidates[best]);
+    for (std::int64_t k = 1; k < n; ++k) {
+      const auto i = static_cast<std::size_t>((first + k) % n);
+      const double other = score(client, *candidates[i]);
+      if (other >= least) continue;
+      best = i;
+      least = other;
+    }
+    first = (first + 1) % n;  // so that ties do not favour an engine
+    Engine& chosen = client.engines[index_of(*candidates[best])];
+    chosen.waiting += num_clients();
+    ++chosen.in_flight;
+    sent_to_[static_cast<std::size_t>(request)] = candidates[best]->config().index;
+    return best;
+  }
+
+  void finished(RequestId request) override {
+    const std::int32_t group = sent_to_[static_cast<std::size_t>(request)];
+    if (group >= 0) --client_of(request).engines[static_cast<std::size_t>(group)].in_flight;
+  }
+
+ private:
+  struct Engine {
+    std::int64_t waiting = 0, running = 0, in_flight = 0;
+    double kv_usage = 0;
+  };
+  struct Client {
+    std::vector<Engine> engines;      // by group
+    std::vector<std::int64_t> first;  // per model: which candidate is looked at first; -1: not known yet
+  };
+
+  std::int64_t num_clients() const { return static_cast<std::int64_t>(clients_.size()); }
+  Client& client_of(RequestId request) { return clients_[static_cast<std::size_t>(request) % clients_.size()]; }
+  static std::size_t index_of(const Group& group) { return static_cast<std::size_t>(group.config().index); }
+
+  // A queue at an engine short of KV drains slowly: up to three times its length more.
+  double score(const Client& client, const Group& group) const {
+    const Engine& e = client.engines[index_of(group)];
+    const auto busy = static_cast<double>(std::max(num_clients() * e.in_flight, e.waiting + e.running));
+    return busy + static_cast<double>(e.waiting) * 6.0 * std::max(0.0, e.kv_usage - 0.5);
+  }
+
+  Ps period_;
+  std::vector<Client> clients_;
+  std::vector<std::int32_t> sent_to_;  // group of each request, or -1
+  std::span<const std::unique_ptr<Group>> groups_;
+};
+
+}  // namespace
+
+RouterKind vllm_data_parallel() {
+  return {"VLLM_DP",
+          "vLLM's data-parallel balancer, on statistics that arrive periodically",
+          {{"clients", 1, 1, 1024, "API servers that share the load"},
+           {"period_ms", 100, 0.001, 1e9, "time between two reports of the engines"}},
+          [](const RouterContext& context, const OptionValues& options) {
+            return std::unique_ptr<Router>(std::make_unique<VllmDataParallel>(
+                context.input_tokens.size(), static_cast<std::size_t>(options.at("clients")),
+                ps_of_ms(options.at("period_ms"))));
+          }};
+}
+
+}  // namespace llmsim

@@ -1,0 +1,48 @@
+// What every scheduler notes when a request starts, loses its blocks or is cancelled: its state, the log, the counters.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "scheduler/scheduler.h"
+
+namespace llmsim {
+
+// Asked for all its tokens, the prefix cache had `hit`.
+inline void note_hit(const Sequence& s, std::int64_t hit, BuilderCounters& counters) {
+  counters.prefix_queried_tokens += s.num_tokens;
+  counters.prefix_hit_tokens += hit;
+}
+
+// It runs from now on with s.num_computed tokens, `cached` of which are not computed in its group; of a prompt that
+// another group computed (`prompt_elsewhere`), none count.
+inline void note_start(RequestId request, const Sequence& s, Ps now, std::int32_t cached, bool prompt_elsewhere,
+                       RequestLog& log, BuilderCounters& counters) {
+  if (log.scheduled[request] == kNever) {
+    log.first_scheduled(request, now, cached);
+    counters.started_with_tokens += s.num_computed;
+    if (!prompt_elsewhere) counters.prompt_tokens += s.prompt_tokens;
+  }
+  if (s.epoch > 0) counters.recomputed_tokens -= cached;
+}
+
+// Its blocks are gone and everything is computed again; it waits.
+inline void note_preemption(RequestId request, Sequence& s, RequestLog& log, BuilderCounters& counters) {
+  counters.recomputed_tokens += s.num_computed;
+  counters.furthered += s.num_computed > s.lost_to;
+  s.lost_to = std::max(s.lost_to, s.num_computed);
+  ++counters.preemptions;
+  log.preempted(request);
+  s.num_computed = 0;
+  ++s.epoch;
+  s.status = static_cast<std::uint8_t>(Status::kWaiting);
+}
+
+// Of what it had lost, the part that it had not computed again never will be.
+inline void note_cancellation(Sequence& s, BuilderCounters& counters) {
+  counters.recomputed_tokens -= std::max(0, s.lost_to - s.num_computed);
+  s.status = static_cast<std::uint8_t>(Status::kCancelled);
+  ++counters.cancelled;
+}
+
+}  // namespace llmsim

@@ -1,0 +1,267 @@
+#include "scheduler/impl/vllm_v1.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "scheduler/bookkeeping.h"
+#include "scheduler/phase.h"
+
+namespace llmsim {
+
+VllmV1::VllmV1(const VllmV1Config& config, SequenceTable& sequences, RequestLog& log)
+    : config_(config),
+      sequences_(sequences),
+      log_(log),
+      kv_(config.kv, sequences),
+      waiting_(config.queue, sequences),
+      parked_(config.queue.order == QueueOrder::kPriority, sequences),
+      pacing_(config.limits.prefill_schedule_interval),
+      most_running_(config.limits.max_num_active_seqs > 0 ? config.limits.max_num_active_seqs : config.max_num_seqs) {
+  if (!config.kv.tables.plain() && (config.hands_over || config.takes_over || config.decode_only))
+    throw std::invalid_argument("several tables of blocks do not go with prompts that are computed elsewhere");
+  // Else a sequence alone could need more blocks than it was let in for, and be preempted by itself for ever.
+  if (!config.kv.tables.plain() && config.kv.tables.step_tokens < config.max_num_scheduled_tokens)
+    throw std::invalid_argument("steps of " + std::to_string(config.max_num_scheduled_tokens) +
+                                " tokens, but windows are to hold those of " +
+                                std::to_string(config.kv.tables.step_tokens));
+}
+
+void VllmV1::add(RequestId request) {
+  sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
+  waiting_.push_back(request);
+}
+
+void VllmV1::build(Ps now, Batch& batch) {
+  batch.clear();
+  ++calls_;
+  some_run_ = some_prompts_run_ = false;
+  StepBudget budget(config_.max_num_scheduled_tokens, config_.limits);
+  prompt_cap_ = prompt_cap(config_.limits, config_.max_num_scheduled_tokens, num_running() + num_waiting());
+  defers_prompts_ = pacing_.on() && pacing_.defers(steps_, somebody_decodes());
+  if (config_.prefill_first) {
+    build_prefill_first(now, batch, budget);
+  } else {
+    schedule_running(batch, budget);
+    if (batch.preempted.empty()) {
+      schedule_waiting(now, batch, budget);
+      if (!defers_prompts_) pacing_.took(!waiting_.empty());
+    }
+  }
+  steps_ = batch.empty() ? 0 : steps_ + 1;
+  batch.features.add(batch.items);
+  if (config_.decode_interval > 1) {
+    for (const Item& item : batch.items)
+      if (item.emits) sequences_[item.request].next_decode_call = calls_ + config_.decode_interval;
+  }
+  if (config_.speculation.on()) leave_drafts(batch);
+  if (frees_late()) late_.begun(batch);
+  const std::int32_t used = kv_.usable_blocks() - kv_.pool().num_free();
+  counters_.peak_blocks_used = std::max(counters_.peak_blocks_used, used);
+}
+
+bool VllmV1::somebody_decodes() const {
+  return std::any_of(running_.begin(), running_.end(),
+                     [this](RequestId request) { return !sequences_[request].in_prompt; });
+}
+
+bool VllmV1::asks_again() const {
+  return config_.decode_interval > 1 && std::any_of(running_.begin(), running_.end(), [this](RequestId request) {
+           return calls_ < sequences_[request].next_decode_call;
+         });
+}
+
+// Prompts without room wait for the decodes and take nothing from them, else the two could take turns for ever.
+void VllmV1::build_prefill_first(Ps now, Batch& batch, StepBudget& budget) {
+  if (schedule_running(batch, budget, Only::kPrefills)) schedule_waiting(now, batch, budget);
+  if (batch.empty()) schedule_running(batch, budget, Only::kDecodes);
+  if (batch.empty()) schedule_running(batch, budget);  // nothing but prompts, which stand in each other's way
+}
+
+inline std::int32_t VllmV1::tokens_wanted(RequestId request, const Sequence& s, std::int32_t budget) const {
+  // A step in flight already samples the last token: with async scheduling a stop by length is foreseen.
+  if (config_.ends_foreseen && s.num_in_flight > 0 &&
+      s.num_computed + 2 - s.num_in_flight >= s.prompt_tokens + sequences_.max_tokens(request))
+    return 0;
+  std::int32_t wanted = s.num_tokens + s.num_drafts + s.num_in_flight - s.num_computed;
+  if (prompt_cap_ > 0) wanted = std::min(wanted, prompt_cap_);
+  return std::min({wanted, budget, config_.kv.max_model_len - 1 - s.num_computed});
+}
+
+bool VllmV1::schedule_running(Batch& batch, StepBudget& budget, Only only) {
+  const std::int32_t in_flight = config_.async_scheduling ? 1 : 0;  // that a token adds
+  for (std::size_t i = 0; i < running_.size() && budget.left() > 0; ++i) {
+    const RequestId request = running_[i];
+    Sequence& s = sequences_[request];
+    if (s.num_tokens < s.calm_tokens && s.num_computed < s.calm_computed && only != Only::kPrefills &&
+        s.num_tokens + s.num_in_flight - s.num_computed == 1) {
+      batch.items.push_back({request, 1, s.num_computed, s.epoch, 0, true});
+      ++s.num_computed;
+      s.num_in_flight += in_flight;
+      budget.take(1);
+      continue;
+    }
+    if (only != Only::kAll && prefilling(s) != (only == Only::kPrefills)) continue;
+    if (config_.decode_interval > 1 && calls_ < s.next_decode_call) continue;
+    if (defers_prompts_ && s.in_prompt) continue;
+    const std::int32_t tokens = tokens_wanted(request, s, budget.left());
+    if (tokens <= 0) continue;
+    const std::int32_t slots = s.num_computed + tokens + config_.speculation.lookahead;
+    if (!kv_.grow(request, s, slots) && (only == Only::kPrefills || !make_room(request, slots, batch, budget, i)))
+      return false;
+    some_run_ = true;
+    some_prompts_run_ |= s.in_prompt;
+    schedule(request, tokens, batch);
+    budget.take(tokens);
+  }
+  return true;
+}
+
+// Computed tokens advance when scheduled, so that a chunk can go on before the model has answered.
+void VllmV1::schedule(RequestId request, std::int32_t tokens, Batch& batch) {
+  Sequence& s = sequences_[request];
+  const std::int32_t before = s.num_computed;
+  const std::int32_t drafts = std::max(0, before + tokens - s.num_tokens - s.num_in_flight);
+  s.num_computed += tokens;
+  kv_.register_full(request, std::min(s.num_computed, s.num_tokens));
+  const bool emits = s.num_computed == s.num_tokens + s.num_in_flight + drafts;
+  if (emits && !partly_prefilled_.empty()) std::erase(partly_prefilled_, request);
+  const bool padded = drafts > 0 && s.num_drafts == 0;
+  s.num_drafts = 0;
+  s.in_prompt = !emits;
+  if (config_.async_scheduling && emits) s.num_in_flight += 1 + drafts;
+  batch.items.push_back({request, tokens, before, s.epoch, drafts, emits, padded});
+  s.calm_tokens = 0;
+  if (emits && may_be_calm()) calm(request, s, before);
+}
+
+// Until then it neither ends, nor fills a block, nor needs another one or gives one back; `before`: what it had
+// computed when this step began.
+void VllmV1::calm(RequestId request, Sequence& s, std::int32_t before) const {
+  const std::int32_t longest = config_.kv.max_model_len - 1;
+  s.calm_tokens = std::min({s.prompt_tokens + sequences_.max_tokens(request) - 1, longest, kv_.next_key(s)});
+  s.calm_computed = std::min({longest, kv_.slots(s), kv_.next_given_back(before)});
+}
+
+// The proposer runs at the end of the step, for as many tokens as its table says for this many sequences. With async
+// scheduling the next batch is formed before it has: then every sequence is taken to get all of them.
+void VllmV1::leave_drafts(Batch& batch) {
+  batch.drafts_after = config_.speculation.drafts_after(batch.items.size());
+  if (!config_.async_scheduling) return;
+  for (const Item& item : batch.items)
+    if (item.emits) sequences_[item.request].num_drafts = batch.drafts_after;
+}
+
+// vLLM's finish_requests with FINISHED_ABORTED: blocks are free at once, even while a batch in flight writes them
+// (unless `frees_late`), but not while a transfer does.
+void VllmV1::abort(RequestId request) {
+  Sequence& s = sequences_[request];
+  std::erase(partly_prefilled_, request);
+  if (s.status == static_cast<std::uint8_t>(Status::kWaiting)) {
+    waiting_.remove(request);
+  } else if (s.status == static_cast<std::uint8_t>(Status::kParked)) {
+    // What is on its way into the blocks has to arrive first.
+    if (leaving_.leave(request, parked_.remove(request))) release(request, /*preempted=*/false);
+  } else {
+    running_.erase(std::find(running_.begin(), running_.end(), request));
+    release(request, /*preempted=*/false);
+  }
+  note_cancellation(s, counters_);
+}
+
+void VllmV1::complete(const Batch& batch, std::vector<RequestId>& finished) {
+  some_running_finished_ = false;
+  if (frees_late()) late_.ended(batch, kv_);
+  const std::int32_t in_flight = config_.async_scheduling ? 1 : 0;  // that a token ends
+  std::int64_t calm = 0;
+  for (const Item& item : batch.items) {
+    Sequence& s = sequences_[item.request];
+    if (item.emits && s.num_tokens < s.calm_tokens && s.epoch == item.epoch &&
+        s.status == static_cast<std::uint8_t>(Status::kRunning)) {
+      ++s.num_tokens;
+      s.num_in_flight -= in_flight;
+      log_.emit(item.request, 1);
+      ++calm;
+    } else {
+      receive(item, batch.drafts_after, finished);
+    }
+  }
+  counters_.generation_tokens += calm;
+  if (some_running_finished_) {
+    std::erase_if(running_, [this](RequestId request) {
+      return sequences_[request].status == static_cast<std::uint8_t>(Status::kFinished);
+    });
+  }
+}
+
+void VllmV1::receive(const Item& item, std::int32_t drafts_after, std::vector<RequestId>& finished) {
+  Sequence& s = sequences_[item.request];
+  const auto status = static_cast<Status>(s.status);
+  const bool current = s.epoch == item.epoch;
+  if (status == Status::kFinished && current) counters_.discarded_tokens += item.tokens;
+  if (status == Status::kFinished || status == Status::kCancelled) return;
+  if (config_.hands_over && !current) return;
+  const SpeculationConfig& speculation = config_.speculation;
+  const std::int32_t accepted =
+      item.drafts == 0 || item.padded ? 0 : speculation.acceptance.accepted(item.request, s.emitted(), item.drafts);
+  const std::int32_t rejected = item.drafts - accepted;  // these roll back
+  counters_.discarded_tokens += rejected;
+  if (s.num_computed > 0) {
+    s.num_computed -= rejected;
+    if (!current) counters_.discarded_tokens += rejected;  // what it has computed since is rolled back, too, as in vLLM
+  }
+  if (s.num_in_flight > 0) s.num_in_flight -= rejected;
+  if (current) kv_.computed(item.request, item.computed_before, item.computed_before + item.tokens - rejected);
+  if (!item.emits) return;
+  std::int32_t count = 0;
+  bool stopped = false;
+  while (count < 1 + accepted && !stopped) {  // a stop cuts off the drafts behind it
+    ++s.num_tokens;
+    ++count;
+    stopped = stops(item.request, s);
+  }
+  if (config_.async_scheduling) s.num_in_flight -= count;
+  counters_.discarded_tokens += 1 + accepted - count;
+  if (!current) counters_.recomputed_tokens -= rejected + 1 + accepted - count;  // lost, and not needed again
+  if (item.drafts > 0) {
+    counters_.speculation.add(item.drafts, accepted);
+    counters_.speculation.emitted += count;
+  }
+  log_.emit(item.request, count);
+  if (!config_.hands_over) counters_.generation_tokens += count;  // the decode side computes it again
+  if (config_.async_scheduling && current) kv_.register_full(item.request, s.num_computed - s.num_in_flight);
+  if (stopped) {
+    finish(item.request, finished);
+  } else if (!config_.async_scheduling && current) {
+    s.num_drafts = drafts_after > 0 && speculation.proposes(item.request, s.emitted()) ? drafts_after : 0;
+  }
+}
+
+void VllmV1::release(RequestId request, bool preempted) {
+  if (frees_late()) {
+    late_.release(request, preempted, kv_);
+  } else {
+    kv_.release(request, preempted);
+  }
+}
+
+bool VllmV1::stops(RequestId request, const Sequence& s) const {
+  return s.emitted() >= sequences_.max_tokens(request) || s.num_tokens >= config_.kv.max_model_len;
+}
+
+void VllmV1::finish(RequestId request, std::vector<RequestId>& finished) {
+  Sequence& s = sequences_[request];
+  if (s.status == static_cast<std::uint8_t>(Status::kWaiting)) {
+    waiting_.remove(request);                         // preempted while its last token was in flight
+    counters_.recomputed_tokens -= s.num_tokens - 1;  // what it lost is never computed again
+  } else {
+    some_running_finished_ = true;
+    if (leaving_.leave(request, config_.hands_over ? 1 : 0)) release(request, /*preempted=*/false);
+  }
+  s.status = static_cast<std::uint8_t>(Status::kFinished);
+  ++counters_.finished;
+  log_.finished(request);
+  finished.push_back(request);
+}
+
+}  // namespace llmsim

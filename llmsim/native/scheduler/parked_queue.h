@@ -1,0 +1,84 @@
+// Requests that hold blocks and wait for their KV from elsewhere (vLLM's WAITING_FOR_REMOTE_KVS), in vLLM's order.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+#include "request/sequence_table.h"
+
+namespace llmsim {
+
+// Parked requests stand in the order of parking, or, by priority, of (priority, arrival, row). One pass over those
+// whose KV is there is made per step: `rewind`, then `next` and `take`.
+class ParkedQueue {
+ public:
+  ParkedQueue(bool by_priority, const SequenceTable& sequences) : by_priority_(by_priority), sequences_(sequences) {}
+
+  bool empty() const { return parked_.empty(); }
+  std::int32_t size() const { return static_cast<std::int32_t>(parked_.size()); }
+  // `cached` tokens of it need not be computed or fetched from another group, `loaded` of it have their KV when all of
+  // `transfers` have arrived, some of them (`remote`) from another group.
+  struct Parked {
+    RequestId request;
+    std::int32_t cached, loaded, transfers;
+    bool remote;
+  };
+  void park(const Parked& parked) {
+    const auto later = [this](const Parked& a, const Parked& b) { return order(a.request) < order(b.request); };
+    parked_.insert(by_priority_ ? std::upper_bound(parked_.begin(), parked_.end(), parked, later) : parked_.end(),
+                   parked);
+  }
+  // One of its transfers is there.
+  void arrived(RequestId request) {
+    if (--find(request)->transfers == 0) ++num_ready_;
+  }
+  // It leaves; returns how many transfers are still to come.
+  std::int32_t remove(RequestId request) {
+    const auto parked = find(request);
+    const std::int32_t transfers = parked->transfers;
+    num_ready_ -= transfers == 0;
+    parked_.erase(parked);
+    return transfers;
+  }
+
+  // Whether nothing more can arrive for those who are parked.
+  bool all_ready() const { return num_ready_ == size(); }
+
+  void rewind() { at_ = 0; }
+  // The next one whose KV is there, or -1.
+  RequestId next() {
+    if (num_ready_ == 0) return -1;
+    while (at_ < parked_.size() && parked_[at_].transfers > 0) ++at_;
+    return at_ < parked_.size() ? parked_[at_].request : -1;
+  }
+  // Of the request that `next` gave.
+  std::int32_t cached() const { return parked_[at_].cached; }
+  std::int32_t loaded() const { return parked_[at_].loaded; }
+  bool remote() const { return parked_[at_].remote; }
+  void skip() { ++at_; }
+  void take() {
+    parked_.erase(parked_.begin() + static_cast<std::ptrdiff_t>(at_));
+    --num_ready_;
+  }
+  // Whether `parked` comes before `waiting`, the head of the waiting queue.
+  bool before(RequestId parked, RequestId waiting) const { return !by_priority_ || order(parked) < order(waiting); }
+
+ private:
+  std::vector<Parked>::iterator find(RequestId request) {
+    return std::find_if(parked_.begin(), parked_.end(),
+                        [request](const Parked& one) { return one.request == request; });
+  }
+  std::tuple<std::int32_t, Ps, RequestId> order(RequestId request) const {
+    return {sequences_[request].priority, sequences_[request].arrival, request};
+  }
+
+  bool by_priority_;
+  const SequenceTable& sequences_;
+  std::vector<Parked> parked_;
+  std::size_t at_ = 0;
+  std::int32_t num_ready_ = 0;
+};
+
+}  // namespace llmsim

@@ -1,0 +1,134 @@
+// The waiting queue of a group, in one of four orders or in one that somebody else decides.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+
+#include "request/sequence_table.h"
+#include "scheduler/policies.h"
+
+namespace llmsim {
+
+// kFcfs      in order of arrival at the engine (vLLM's default).
+// kPriority  by (priority, arrival, row), a lower number first (vLLM's `--scheduling-policy priority`).
+// kShortest  by prompt length, then arrival: shortest job first as far as it can be known. How long the answer will be
+//            is nobody's to read.
+// kSlack     least slack first against one target for the time to first token. Slack is what would be left of the
+//            target if the prompt ran now and alone. Requests that can no longer make it wait behind all that can, the
+//            oldest first, so that one late request does not make the next ones late (least laxity first,
+//            A. Mok, 1983, with the overload rule of best-effort scheduling, C. D. Locke, 1986).
+// kKeyed     by a key from outside (Policies::queue_key), then arrival.
+enum class QueueOrder : std::uint8_t { kFcfs, kPriority, kShortest, kSlack, kKeyed };
+
+struct QueueConfig {
+  QueueOrder order = QueueOrder::kFcfs;
+  Ps ttft_target = 0;                                              // kSlack: from arrival to first token
+  Ps prefill_ps_per_token = 0;                                     // kSlack: how long a prompt takes alone
+  std::function<std::int64_t(const SequenceView&)> key = nullptr;  // kKeyed
+  bool preempted_first = true;                                     // kKeyed: else a preempted request gets a new key
+};
+
+inline SequenceView view_of(const SequenceTable& sequences, RequestId request) {
+  const Sequence& s = sequences[request];
+  return {request,    s.prompt_tokens, s.emitted(), s.num_computed, static_cast<std::int32_t>(s.blocks.size()),
+          s.priority, s.arrival};
+}
+
+// A preempted request goes in front of all others, except by priority, where it takes its old place as in vLLM.
+class WaitingQueue {
+ public:
+  WaitingQueue(const QueueConfig& config, const SequenceTable& sequences) : config_(config), sequences_(sequences) {}
+
+  bool empty() const { return listed_.empty() && sorted_.empty() && late_.empty(); }
+  std::size_t size() const { return listed_.size() + sorted_.size() + late_.size(); }
+
+  // The next request, as of `now`; requires !empty(). Also what `pop_front` takes, if nothing was pushed in between.
+  RequestId front(Ps now) {
+    if (!listed_.empty()) return listed_.front();
+    if (config_.order == QueueOrder::kSlack) set_late_aside(now);
+    return std::get<2>(sorted_.empty() ? *late_.begin() : *sorted_.begin());
+  }
+  void push_back(RequestId request) {
+    if (config_.order == QueueOrder::kKeyed) ask_key(request);
+    if (config_.order == QueueOrder::kFcfs) {
+      listed_.push_back(request);
+    } else {
+      sorted_.insert(entry(request));
+    }
+  }
+  void push_front(RequestId request) {
+    if (config_.order == QueueOrder::kKeyed && !config_.preempted_first) {
+      push_back(request);
+    } else if (config_.order == QueueOrder::kPriority) {
+      sorted_.insert(entry(request));
+    } else {
+      listed_.push_front(request);
+    }
+  }
+  void pop_front() {
+    if (!listed_.empty()) {
+      listed_.pop_front();
+    } else if (!sorted_.empty()) {
+      sorted_.erase(sorted_.begin());
+    } else {
+      late_.erase(late_.begin());
+    }
+  }
+  // `request` is in the queue.
+  void remove(RequestId request) {
+    const auto listed = std::find(listed_.begin(), listed_.end(), request);
+    if (listed != listed_.end()) {
+      listed_.erase(listed);
+    } else if (sorted_.erase(entry(request)) == 0) {
+      late_.erase(late_entry(request));
+    }
+  }
+
+ private:
+  using Entry = std::tuple<std::int64_t, Ps, RequestId>;
+
+  Entry entry(RequestId request) const {
+    const Sequence& s = sequences_[request];
+    switch (config_.order) {
+      case QueueOrder::kShortest:
+        return {s.prompt_tokens, s.arrival, request};
+      case QueueOrder::kSlack:  // the latest start that makes the target: slack, without the `now` that all share
+        return {s.arrival + config_.ttft_target - s.prompt_tokens * config_.prefill_ps_per_token, s.arrival, request};
+      case QueueOrder::kKeyed:
+        return {keys_.at(request), s.arrival, request};
+      default:
+        return {s.priority, s.arrival, request};
+    }
+  }
+  // A request whose key cannot be had because its policy was interrupted is in the queue nevertheless.
+  void ask_key(RequestId request) {
+    keys_[request] = 0;
+    try {
+      keys_[request] = config_.key(view_of(sequences_, request));
+    } catch (...) {
+      sorted_.insert(entry(request));
+      throw;
+    }
+  }
+  Entry late_entry(RequestId request) const { return {0, sequences_[request].arrival, request}; }
+
+  // Who must start first is late first, so the late ones are at the head.
+  void set_late_aside(Ps now) {
+    while (!sorted_.empty() && std::get<0>(*sorted_.begin()) < now) {
+      late_.insert(late_entry(std::get<2>(*sorted_.begin())));
+      sorted_.erase(sorted_.begin());
+    }
+  }
+
+  QueueConfig config_;
+  const SequenceTable& sequences_;
+  std::deque<RequestId> listed_;  // first come first served; else, what was put back in front
+  std::set<Entry> sorted_, late_;
+  std::unordered_map<RequestId, std::int64_t> keys_;  // kKeyed: the last key of each request; looked up, never walked
+};
+
+}  // namespace llmsim

@@ -1,0 +1,149 @@
+// The joint iteration of a domain: its members (data-parallel ranks) go through the pipeline's stages together.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "step/executor.h"
+
+namespace llmsim {
+
+// What a member brings to a joint iteration.
+struct MemberStep {
+  const Batch* batch = nullptr;
+  Program::Place place;
+  AttentionPrices attention;
+  std::span<const Ps> draws;  // of the domain's program, the same for all members
+};
+
+// When the devices of each (member, stage) and their links to the next stage are free; survives the step.
+struct Carry {
+  std::vector<Ps> device, link;  // by member * stages + stage
+};
+
+// Times the nodes of one joint iteration. Both ways of doing it agree to the picosecond (invariant 9):
+// - a stage's devices run its operators in order; an operator over gathered tokens starts on all members together, when
+//   the slowest is there;
+// - hidden states leave for the next stage as soon as the sender's last hand-over has arrived, beside its next batch.
+class JointTiming {
+ public:
+  virtual ~JointTiming() = default;
+  // `starts` and `ends` have one entry per member: when it begins its first stage, and ends its last.
+  virtual void run(std::span<const MemberStep> members, Ps now, Carry& carry, std::span<Ps> starts,
+                   std::span<Ps> ends) = 0;
+};
+
+// Chains of operators between two meetings of the members are one table each; identical layers are leapt over as soon
+// as they move all members alike (docs/explanation/execution.md, A6).
+class FoldedJoint final : public JointTiming {
+ public:
+  explicit FoldedJoint(const Program& program);
+  void run(std::span<const MemberStep> members, Ps now, Carry& carry, std::span<Ps> starts,
+           std::span<Ps> ends) override;
+
+ private:
+  // Operators in a row that either each member runs for itself, or all run together.
+  struct Segment {
+    bool together = false;
+    std::array<std::int32_t, kMaxAttentions> attention{};
+    std::array<std::vector<Ps>, kNumFeatures> ps;
+    std::vector<std::int64_t> first_draw;  // of each drawn operator
+    Ps own(const MemberStep& member) const;
+    Ps drawn(const MemberStep& member, std::int64_t layer) const;
+  };
+  // Layers with the same operators.
+  struct Band {
+    std::int64_t first = 0, repeat = 0;
+    bool together = false;
+    std::vector<Segment> segments;
+  };
+  struct Stage {
+    std::vector<Band> bands;
+    std::vector<Ps> handover;  // by tokens; empty: the last stage
+  };
+  static std::vector<Band> bands_of(const Program& program, std::span<const Operator> part);
+  void pass_layer(const Band& band, std::int64_t layer, std::span<const MemberStep> members);
+  static Ps drawn(const Band& band, const MemberStep& member, std::int64_t layer);
+  void pass_band(const Band& band, std::span<const MemberStep> members);
+
+  std::vector<Stage> stages_;
+  std::vector<Ps> at_, before_;  // where each member is, and was a layer ago
+};
+
+// What a member's step costs wherever it waits: its operators, and its drafts, which the last stage proposes.
+struct StepCosts {
+  Program::StepPrice operators, drafts;
+  Ps gap = 0;  // of the host
+};
+// Counts the step, too.
+StepCosts step_costs(Evaluator& member, const MemberStep& step, std::span<const Ps> draws);
+// Begun at `start`, its operators done at `done`.
+StepTimes step_times(const StepCosts& costs, Ps start, Ps done, std::int64_t padded_tokens);
+
+// Runs the iterations of a domain. Its members' own evaluators hold the counts of what ran.
+class DomainEvaluator {
+ public:
+  virtual ~DomainEvaluator() = default;
+  // One batch per member, all of which may start at `now`. Times without an end (kNever) come later.
+  virtual void run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) = 0;
+  // As Evaluator's.
+  virtual bool meets_others() const { return false; }
+  using Timed = std::function<void(std::size_t member, const StepTimes& times)>;
+  virtual void use_fabric(Fabric&, Timed) {}
+};
+
+// Evaluates joint iterations: features of the members, combined, priced, and timed.
+class JointEvaluator final : public DomainEvaluator {
+ public:
+  JointEvaluator(std::vector<Evaluator*> members, std::unique_ptr<JointTiming> timing);
+  // Needs a timing.
+  void run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) override;
+  // What runs: with a captured graph all members at the size of the largest; if one has none, nobody pads. Valid until
+  // the next call.
+  std::span<MemberStep> combine(std::span<const Batch* const> batches);
+
+ private:
+  std::vector<Evaluator*> members_;
+  std::unique_ptr<JointTiming> timing_;
+  Carry carry_;
+  std::vector<MemberStep> steps_;
+  std::vector<Ps> draws_;
+  std::vector<Ps> starts_, ends_;
+};
+
+// A group alone whose pipeline stages overlap.
+class PipelineEvaluator final : public Evaluator {
+ public:
+  PipelineEvaluator(std::shared_ptr<const Program> program, std::unique_ptr<JointTiming> timing)
+      : Evaluator(program), joint_({this}, std::move(timing)) {}
+  StepTimes run(const Batch& batch, Ps now) override {
+    const Batch* one = &batch;
+    StepTimes times;
+    joint_.run({&one, 1}, now, {&times, 1});
+    return times;
+  }
+  bool overlaps() const override { return program_->num_stages() > 1; }
+
+ private:
+  JointEvaluator joint_;
+};
+
+// A drafter's passes, every rank's operators run by the engine.
+class JointPasses final : public PassTimer {
+ public:
+  JointPasses(const Drafter& drafter, std::unique_ptr<JointTiming> first, std::unique_ptr<JointTiming> next)
+      : first_(drafter.first_program(), std::move(first)), next_(drafter.next_program(), std::move(next)) {}
+  Ps took(const Batch& pass, bool first) override {
+    const StepTimes times = (first ? first_ : next_).run(pass, now_);
+    now_ = times.end;
+    return times.end - times.start;
+  }
+
+ private:
+  PipelineEvaluator first_, next_;
+  Ps now_ = 0;  // one pass after the other, whenever they really run
+};
+
+}  // namespace llmsim

@@ -1,0 +1,8 @@
+"""Entry point of `python -m profiler`."""
+
+import sys
+
+from llmsim.profiler.cli.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

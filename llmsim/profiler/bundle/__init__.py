@@ -1,0 +1,1 @@
+"""What is measured in which order, and the files it goes to."""

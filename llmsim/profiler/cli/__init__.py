@@ -1,0 +1,1 @@
+"""The verbs of `python -m profiler`: measure, serve-log, dry run."""

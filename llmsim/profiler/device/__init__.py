@@ -1,0 +1,1 @@
+"""The device under test: its clocks, power, memory and timing."""

@@ -1,0 +1,1 @@
+"""Dense operators, quantised linear layers and fused layers of one rank."""

@@ -1,0 +1,1 @@
+"""The operators of one rank, ready to be measured."""

@@ -1,0 +1,1 @@
+"""Real engines that run in this process, with the times of their parts."""

@@ -1,1 +1,0 @@
-"""What a person reads: the summary and the heartbeat."""

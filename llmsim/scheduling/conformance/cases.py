@@ -1,0 +1,185 @@
+"""Schedules under test: one group, requests with known tokens, a given step time, and the steps that result.
+
+A case holds `config` (vLLM's option names, `num_gpu_blocks` with the null block), `resolved` (what the engine made of
+it) and `requests` (id, arrival in s, `segments` [[segment, length], ...], output_len, priority, and
+`cancel_after` s or `cancel_after_tokens` where the client gives up). Token j of segment s
+is s*100000+j; the k-th output token of request i is -(i*100000+k)-2. A step takes 5 ms plus 10 us per scheduled token
+plus 20 us per request.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from llmsim import _native
+from llmsim.config.engine.profile import DEFAULT_PROFILE, load_profile
+from llmsim.core import PS_PER_US
+
+STEP_PS = 5_000 * PS_PER_US
+TOKEN_PS = 10 * PS_PER_US
+SEQUENCE_PS = 20 * PS_PER_US
+DEFAULT_MAX_MODEL_LEN = 8192
+EVENTS_PER_CALL = 1_000_000
+
+Case = dict[str, Any]
+AddGroup = Callable[["_native.Simulation", "_native.GroupConfig", "_native.VllmV1Config", "_native.Program"], None]
+
+
+def by_arrival(case: Case) -> list[int]:
+    """Indices of the case's requests in order of arrival; rows of the simulation."""
+    requests = case["requests"]
+    return sorted(range(len(requests)), key=lambda i: requests[i]["arrival"])
+
+
+def prompt_tokens(request: Case) -> list[int]:
+    """Token ids of a request's prompt."""
+    return [s * 100_000 + j for s, length in request["segments"] for j in range(length)]
+
+
+def output_token(index: int, k: int) -> int:
+    """The k-th token (from 0) that request `index` of the case receives; never equal to a prompt token."""
+    return -(index * 100_000 + k) - 2
+
+
+def native_group(
+    simulation: "_native.Simulation", group: "_native.GroupConfig", scheduler: "_native.VllmV1Config", program: Any
+) -> None:
+    """The group under test with our own scheduler."""
+    simulation.add_group(group, scheduler, program, record_schedule=True)
+
+
+def run_case(case: Case, add_group: AddGroup = native_group) -> Iterator[Case]:
+    """Runs a case; yields its steps: times in ps, `scheduled` (id, tokens, computed before), gauges, who finished."""
+    requests, order = case["requests"], by_arrival(case)
+    n = len(order)
+    hasher = _native.ContentHasher(1)
+    for i in order:
+        hasher.add(prompt_tokens(requests[i]), [output_token(i, k) for k in range(requests[i]["output_len"])])
+    simulation = _native.Simulation(
+        arrival_ps=np.array([round(requests[i]["arrival"] * 1e6) * PS_PER_US for i in order], np.int64),
+        input_tokens=np.array([sum(length for _, length in requests[i]["segments"]) for i in order], np.int32),
+        output_tokens=np.array([requests[i]["output_len"] for i in order], np.int32),
+        model=np.zeros(n, np.int16),
+        next_call=np.full(n, -1, np.int32),
+        tool_delay_ps=np.zeros(n, np.int64),
+        priority=np.array([requests[i].get("priority", 0) for i in order], np.int32),
+        key_offsets=hasher.offsets(),
+        keys=hasher.keys(),
+        granularity=1,
+        series_interval_ps=0,
+    )
+    patience = [
+        round(requests[i]["cancel_after"] * 1e6) * PS_PER_US if "cancel_after" in requests[i] else -1 for i in order
+    ]
+    limits = [requests[i].get("cancel_after_tokens", 0) for i in order]
+    simulation.set_patience(np.array(patience, np.int64), np.array(limits, np.int32))
+    scheduler = scheduler_config(case)
+    group = _native.GroupConfig()
+    group.depth = case["resolved"]["max_concurrent_batches"]
+    add_group(simulation, group, scheduler, _program(scheduler.max_num_scheduled_tokens, scheduler.max_num_seqs))
+    while not simulation.run(EVENTS_PER_CALL):
+        pass
+    yield from _steps(simulation.schedule(0), [requests[i]["id"] for i in order])
+
+
+def scheduler_config(case: Case) -> "_native.VllmV1Config":
+    """The native scheduler's options for a case."""
+    config, resolved = case["config"], case["resolved"]
+    native = _native.VllmV1Config()
+    native.max_num_seqs = config["max_num_seqs"]
+    native.max_num_scheduled_tokens = resolved["max_num_scheduled_tokens"]
+    native.long_prefill_token_threshold = config.get("long_prefill_token_threshold", 0)
+    native.chunked_prefill = config.get("enable_chunked_prefill", True)
+    native.reserve_full_isl = resolved["reserve_full_isl"]
+    native.async_scheduling = config.get("async_scheduling", False)
+    native.ends_foreseen = not config.get("ends_with_stop_token", False)
+    stages = config.get("pipeline_parallel_size", 1)
+    native.decode_interval = stages if native.async_scheduling and resolved.get("use_v2_model_runner", False) else 1
+    native.watermark_blocks = int(resolved["watermark"] * config["num_gpu_blocks"])
+    by_priority = config.get("policy", "fcfs") == "priority"
+    native.order = _native.QueueOrder.PRIORITY if by_priority else _native.QueueOrder.FCFS
+    native.speculation = speculation(case)
+    _set_limits(native.limits, case)
+    kv = _native.KvCacheConfig()
+    kv.num_blocks = config["num_gpu_blocks"]
+    kv.block_size = config.get("block_size", 16)
+    kv.max_model_len = config.get("max_model_len", DEFAULT_MAX_MODEL_LEN)
+    kv.prefix_caching = config.get("enable_prefix_caching", False)
+    kv.drops_last_hit = resolved.get("use_eagle", False)
+    if "kv_windows" in config:
+        tables = _native.KvTables()
+        tables.windows, tables.step_tokens = config["kv_windows"], config["max_num_batched_tokens"]
+        kv.tables = tables
+    native.kv = kv
+    return native
+
+
+def _set_limits(limits: "_native.StepLimits", case: Case) -> None:
+    """Sets the limits of a step by the rules of the release that resolved the case; a recording names none (0.24)."""
+    config, resolved = case["config"], case["resolved"]
+    profile = load_profile(resolved.get("engine_profile", DEFAULT_PROFILE))
+    limits.prefill_schedule_interval = config.get("prefill_schedule_interval", 1)
+    limits.lone_prompt_uncapped = profile.lone_prompt_uncapped
+    limits.pads_new_decodes = profile.pads_new_decodes
+    if profile.second_token_budget:
+        limits.input_budget = config["max_num_batched_tokens"]
+        limits.draft_slots = resolved["draft_slots"]
+
+
+def speculation(case: Case) -> "_native.SpeculationConfig":
+    """What the case says of drafts: `accepted_draft_tokens` of them hold in every step, or those of `acceptance`, a
+    chance in 2^-53 for each position; `proposal_chance` likewise."""
+    resolved = case["resolved"]
+    native = _native.SpeculationConfig()
+    native.tokens, native.lookahead = resolved["num_spec_tokens"], resolved["num_lookahead_tokens"]
+    native.tokens_by_sequences = resolved.get("tokens_by_sequences", [])
+    acceptance = _native.Acceptance()
+    acceptance.chance = case.get("acceptance", [1 << 53] * case.get("accepted_draft_tokens", 0))
+    native.acceptance = acceptance
+    native.proposal_chance = case.get("proposal_chance", 1 << 53)
+    return native
+
+
+def _program(max_tokens: int, max_seqs: int) -> "_native.Program":
+    """The given step time as a step program without attention."""
+
+    def table(name: str, feature: Any, ps: Any) -> Any:
+        return _native.Operator(name, _native.NodeKind.COMPUTE, feature, 0, 1, ps, np.zeros(len(ps), np.uint8))
+
+    tokens = np.arange(max_tokens + 1, dtype=np.int64)
+    sequences = np.arange(max_seqs + 1, dtype=np.int64)
+    operators = [
+        table("tokens", _native.Feature.TOKENS, STEP_PS + TOKEN_PS * tokens),
+        table("sequences", _native.Feature.SEQUENCES, SEQUENCE_PS * sequences),
+    ]
+    zero = np.zeros(1, np.int64)
+    attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
+    return _native.Program(operators, attention, tokens.astype(np.int32), _native.LightFloor(), 0)
+
+
+def _steps(columns: dict[str, Any], ids: list[str]) -> Iterator[Case]:
+    steps = len(columns["time_ps"])
+    lists: dict[str, list[list[str]]] = {}
+    for name in ("finished", "preempted"):
+        lists[name] = [[] for _ in range(steps)]
+        for step, request in zip(columns[f"{name}_step"], columns[f"{name}_request"], strict=True):
+            lists[name][step].append(ids[request])
+    column = {name: values.tolist() for name, values in columns.items()}
+    for i in range(steps):
+        items = range(column["item_offsets"][i], column["item_offsets"][i + 1])
+        names = [ids[column["item_request"][j]] for j in items]
+        yield {
+            "schedule_ps": column["time_ps"][i],
+            "end_ps": column["end_ps"][i],
+            "scheduled": [
+                (name, column["item_tokens"][j], column["item_computed"][j])
+                for name, j in zip(names, items, strict=True)
+            ],
+            "drafts": {
+                name: column["item_drafts"][j] for name, j in zip(names, items, strict=True) if column["item_drafts"][j]
+            },
+            **{name: column[name][i] for name in ("running", "waiting", "free_blocks", "free_blocks_after")},
+            "preempted": sorted(lists["preempted"][i]),
+            "finished": sorted(lists["finished"][i]),
+        }

@@ -1,0 +1,189 @@
+"""Random configurations and workloads for conformance: every option of the scheduler under every pressure."""
+
+from typing import Any
+
+import numpy as np
+
+from llmsim.scheduling.conformance.cases import Case
+
+
+def random_case(seed: int, num_requests: int) -> Case:
+    """A case without its `resolved` part; the same seed and number give the same case."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    config = _options(rng)
+    longest = config["max_model_len"]
+    _leave_room_for_drafts(config)
+    if rng.random() < 0.3:
+        _pipeline(rng, config)
+    requests = _requests(rng, num_requests, longest, by_priority=config.get("policy") == "priority")
+    most = max(_prompt(request) + request["output_len"] for request in requests)
+    # From barely enough for the largest request, and the slots of its drafts, to plenty.
+    drafts = config.get("speculative", {}).get("num_speculative_tokens", 0)
+    drafts *= 2 + config.get("pipeline_parallel_size", 1)
+    need = -(-(min(most, longest) + 8 + drafts) // config["block_size"]) + 2
+    blocks = int(need * rng.choice([1.0, 1.05, 1.3, 2.0, 4.0, 20.0])) + 1
+    config["num_gpu_blocks"] = int(blocks / (1 - config.get("watermark", 0.0))) + 2
+    case: Case = {"name": f"random {seed}", "config": config, "requests": requests}
+    if "speculative" in config:
+        _acceptance(rng, case, config["speculative"])
+    if rng.random() < 0.4:
+        _give_up(rng, requests)
+    if rng.random() < 0.3:
+        _windows(rng, config, min(most, longest) + 8 + drafts)
+    if rng.random() < 0.3:
+        config["ends_with_stop_token"] = True
+    return case
+
+
+def _windows(rng: np.random.Generator, config: dict[str, Any], slots: int) -> None:
+    """Layers that see windows of one size or two, or keep states, beside those that see everything, if there are any.
+
+    The pool keeps its size relative to what the largest request needs at once.
+    """
+    size, step = config["block_size"], config["max_num_batched_tokens"]
+    one, two = (int(window) for window in rng.choice([2, 17, 128, 300, 1024], 2, replace=False))
+    tables = [[one], [0, one], [one, one, one, 0], [0, one, two], [one, two]][int(rng.integers(5))]
+    if not config["enable_prefix_caching"] and rng.random() < 0.4:
+        tables = [*tables, *[-1] * int(rng.integers(1, 4))]
+    whole = -(-slots // size)
+    held = {window: min(whole, -(-(window - 1 + step + slots - 1) // size) + 1) for window in tables if window > 0}
+    need = sum(held.get(window, whole if window == 0 else 1) for window in tables)
+    config["kv_windows"] = tables
+    config["num_gpu_blocks"] = int(config["num_gpu_blocks"] * (need + 2) / (whole + 2)) + 2
+
+
+def _leave_room_for_drafts(config: dict[str, Any]) -> None:
+    """A draft model's slots come off the budget for every sequence; vLLM refuses to start where nothing is left."""
+    drafts = config.get("speculative", {})
+    if drafts.get("method") != "draft_model":
+        return
+    slots = drafts["num_speculative_tokens"] if drafts.get("parallel_drafting") else 1
+    if slots * config["max_num_seqs"] >= config["max_num_batched_tokens"]:
+        config["max_num_seqs"] = max(1, config["max_num_batched_tokens"] // slots // 2)
+
+
+def _pipeline(rng: np.random.Generator, config: dict[str, Any]) -> None:
+    """Several batches in flight; Model Runner V2 takes one more, with asynchronous scheduling.
+
+    With drafts vLLM 0.24 runs these under V2 alone: a step behind one whose drafts are rejected would have less than no
+    tokens, which it asserts not to happen.
+    """
+    speculative = config.get("speculative")
+    runs = speculative is None or (speculative["method"] == "eagle" and not set(speculative) & set(_NOT_V2))
+    v2 = runs and bool(rng.random() < 0.6)
+    if speculative is not None and not (v2 and config["async_scheduling"]):
+        return
+    config["pipeline_parallel_size"] = int(rng.integers(2, 5))
+    config["use_v2_model_runner"] = v2
+
+
+def _acceptance(rng: np.random.Generator, case: Case, config: dict[str, Any]) -> None:
+    """How many drafts hold: a fixed number, or by chance at every position; and whether ngram finds any."""
+    tokens = config["num_speculative_tokens"]
+    if rng.random() < 0.3:
+        case["accepted_draft_tokens"] = int(rng.integers(0, tokens + 1))
+    else:
+        case["acceptance"] = [int(share * (1 << 53)) for share in rng.random(tokens)]
+    if config["method"] == "ngram":
+        case["proposal_chance"] = int(rng.choice([0.3, 0.7, 1.0]) * (1 << 53))
+
+
+_NOT_V2 = ("parallel_drafting", "num_speculative_tokens_per_batch_size")
+"""What vLLM's Model Runner V2 does not run of a speculative_config."""
+
+
+def _speculative(rng: np.random.Generator, config: dict[str, Any]) -> dict[str, Any]:
+    method = ("draft_model", "eagle", "ngram")[int(rng.integers(3))]
+    tokens = int(rng.choice([1, 2, 3, 5, 8]))
+    chosen: dict[str, Any] = {"method": method, "num_speculative_tokens": tokens}
+    if method == "ngram":
+        config["async_scheduling"] = False  # it proposes on the host, between two steps
+        return chosen | {"prompt_lookup_max": 4, "prompt_lookup_min": 2}
+    if method == "draft_model" and rng.random() < 0.25:
+        return chosen | {"parallel_drafting": True}
+    if rng.random() < 0.25:
+        fewer = int(rng.integers(0, tokens + 1))
+        chosen["num_speculative_tokens_per_batch_size"] = [[1, 4, tokens], [8, config["max_num_seqs"] + 8, fewer]]
+    return chosen
+
+
+def _give_up(rng: np.random.Generator, requests: list[Case]) -> None:
+    """Some clients lose patience: after a time, with some tokens, or both."""
+    for request in requests:
+        if rng.random() < 0.25:
+            request["cancel_after"] = round(1 + float(rng.exponential(rng.choice([3e3, 3e5, 3e6])))) / 1e6
+        if rng.random() < 0.15:
+            request["cancel_after_tokens"] = 1 + int(rng.integers(0, request["output_len"]))
+
+
+def _options(rng: np.random.Generator) -> dict[str, Any]:
+    def chance(share: float) -> bool:
+        return bool(rng.random() < share)
+
+    def pick(*values: Any) -> Any:
+        return values[int(rng.integers(len(values)))]
+
+    longest = pick(200, 1000, 2048, 4096, 8192)
+    chunked = chance(0.85)
+    budget = pick(40, 256, 512, 1024, 2048, 2048, 8192)
+    budget = budget if chunked else max(budget, longest)
+    config: dict[str, Any] = {
+        "max_num_batched_tokens": budget,
+        "max_num_seqs": min(pick(1, 2, 8, 32, 64, 128, 256), budget),
+        "block_size": pick(16, 16, 16, 1, 3, 8, 24, 32, 64, 100, 128, 256),
+        "max_model_len": longest,
+        "enable_chunked_prefill": chunked,
+        "enable_prefix_caching": chance(0.6),
+        "async_scheduling": chance(0.5),
+        "scheduler_reserve_full_isl": chance(0.7),
+    }
+    if chunked and chance(0.3):
+        config["long_prefill_token_threshold"] = min(pick(1, 7, 64, 128, 256), longest)
+    if chance(0.3):
+        config["policy"] = "priority"
+    if chance(0.3):
+        config["watermark"] = pick(0.01, 0.05, 0.1)
+    if chance(0.35):
+        config["speculative"] = _speculative(rng, config)
+    if chance(0.2):
+        config["prefill_schedule_interval"] = pick(2, 4, 16)
+    if chunked and chance(0.15):
+        config["max_num_scheduled_tokens"] = max(1, int(budget * pick(0.3, 0.9)))
+    return config
+
+
+def _requests(rng: np.random.Generator, number: int, longest: int, *, by_priority: bool) -> list[Case]:
+    rate = float(rng.choice([5, 20, 50, 5000]))
+    prompt, output = float(rng.choice([3, 100, 200, 400])), float(rng.choice([1, 30, 80, 150]))
+    edges = rng.random() < 0.3
+    sharing = rng.random() < 0.6
+    prefixes = {1: min(200, longest // 4), 2: min(333, longest // 4), 3: 77}
+    requests: list[Case] = []
+    arrival_us = 0
+    for i in range(number):
+        arrival_us += 1 + int(rng.exponential(1e6 / rate))
+        own = int(np.clip(rng.lognormal(0, 0.9) * prompt, 1, longest // 2))
+        segments = [[1000 + i, own]]
+        if sharing:
+            group = int(rng.integers(1, 4))
+            segments.insert(0, [group, prefixes[group]])
+            if requests and rng.random() < 0.2:
+                segments = [list(part) for part in requests[int(rng.integers(len(requests)))]["segments"]]
+        request: Case = {
+            "id": f"r{i:05d}",
+            "arrival": arrival_us / 1e6,
+            "segments": segments,
+            "output_len": int(np.clip(rng.lognormal(0, 0.7) * output, 1, longest // 4)),
+        }
+        if edges and rng.random() < 0.2:  # as long as the model reads, or answers that it cuts off
+            request["segments"][-1][1] += int(rng.choice([0, longest]))
+            request["output_len"] = int(rng.choice([1, 2, longest // 4, longest]))
+        request["segments"][-1][1] -= max(0, _prompt(request) - (longest - 1))
+        if by_priority:
+            request["priority"] = int(rng.integers(0, 4))
+        requests.append(request)
+    return requests
+
+
+def _prompt(request: Case) -> int:
+    return sum(length for _, length in request["segments"])

@@ -1,0 +1,198 @@
+"""Replays schedules recorded from a real vLLM scheduler and finds the first difference, step by step.
+
+A recording is one JSON object per file, plain or gzip: a case (llmsim.scheduling.conformance.cases) and its `steps`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from llmsim import _native
+from llmsim.config import input_files
+from llmsim.config.errors import InputError
+from llmsim.config.reading import MAX_WHOLE_BYTES, decoded, json_value, too_large
+from llmsim.scheduling.conformance.cases import Case, run_case
+from llmsim.workload.open_trace import opened
+
+_Seconds = Annotated[float, Meta(ge=0, le=1e6)]
+_Count = Annotated[int, Meta(ge=0, le=1 << 24)]
+_Chance = Annotated[int, Meta(ge=0, le=1 << 53)]
+
+
+class _Request(msgspec.Struct):
+    id: str
+    arrival: _Seconds
+    segments: list[tuple[Annotated[int, Meta(ge=0, le=20_000)], _Count]]
+    output_len: _Count
+    priority: Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)] = 0
+    cancel_after: _Seconds | None = None
+    cancel_after_tokens: _Count = 0
+
+
+class _Config(msgspec.Struct):
+    num_gpu_blocks: _Count
+    max_num_seqs: Annotated[int, Meta(ge=1, le=1 << 16)]
+    max_num_batched_tokens: Annotated[int, Meta(ge=1, le=1 << 24)]
+    block_size: Annotated[int, Meta(ge=1, le=1 << 20)] = 16
+    max_model_len: Annotated[int, Meta(ge=1, le=1 << 30)] = 1
+    long_prefill_token_threshold: _Count = 0
+    enable_chunked_prefill: bool = True
+    async_scheduling: bool = False
+    ends_with_stop_token: bool = False
+    enable_prefix_caching: bool = False
+    pipeline_parallel_size: Annotated[int, Meta(ge=1, le=1 << 10)] = 1
+    prefill_schedule_interval: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
+    policy: str = "fcfs"
+    kv_windows: list[_Count] = []
+
+
+class _Resolved(msgspec.Struct):
+    max_concurrent_batches: Annotated[int, Meta(ge=1, le=1 << 10)]
+    num_lookahead_tokens: _Count
+    num_spec_tokens: _Count
+    max_num_scheduled_tokens: Annotated[int, Meta(ge=1, le=1 << 24)]
+    reserve_full_isl: bool
+    watermark: Annotated[float, Meta(ge=0, le=1)]
+    use_v2_model_runner: bool = False
+    use_eagle: bool = False
+    tokens_by_sequences: list[_Count] = []
+
+
+class _Step(msgspec.Struct):
+    t: _Seconds
+    sched: list[tuple[str, _Count, _Count]]
+    running: int
+    waiting: int
+    free_blocks: int
+    preempted: list[str] = []
+    finished: list[str] = []
+    spec: dict[str, int] = {}
+    t_end: _Seconds | None = None
+    free_blocks_after: int | None = None
+
+
+class _Recorded(msgspec.Struct):
+    """What `replay` reads of a recording; a file that does not convert to it is refused."""
+
+    config: _Config
+    resolved: _Resolved
+    requests: Annotated[list[_Request], Meta(min_length=1)]
+    steps: list[_Step]
+    acceptance: list[_Chance] = []
+    accepted_draft_tokens: Annotated[int, Meta(ge=0, le=1 << 10)] = 0
+    proposal_chance: _Chance = 1 << 53
+
+
+_MOST_TOKENS = 1 << 25
+"""Of all prompts and answers of a recording: every one of them is hashed."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Outcome of one replay: `difference` is empty when every step was identical."""
+
+    path: Path
+    steps: int
+    difference: str
+
+    @property
+    def identical(self) -> bool:
+        return not self.difference
+
+
+def find_recordings(paths: Iterable[Path]) -> list[Path]:
+    """All recordings among files and folders, sorted; raises InputError where there is none."""
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(p for p in input_files.entries(path) if p.name.endswith((".json", ".json.gz")))
+            if not inside:
+                raise InputError(f'no recorded schedule (.json or .json.gz) in folder "{path}".')
+            found += inside
+        elif path.exists():
+            found.append(path)
+        else:
+            raise InputError(f'recorded schedule "{path}" does not exist; give a .json or .json.gz file or a folder.')
+    return found
+
+
+def load_recording(path: Path) -> Case:
+    """One recording; raises InputError naming the file when it is not one."""
+    wanted = "a recorded schedule (.json or .json.gz)"
+    with opened(path) as stream:
+        data = stream.read(MAX_WHOLE_BYTES + 1)
+    if len(data) > MAX_WHOLE_BYTES:
+        raise too_large(path)
+    case = json_value(decoded(data, path, wanted), path, wanted)
+    try:
+        known = msgspec.convert(case, _Recorded)
+    except msgspec.ValidationError as error:
+        said = str(error).replace("`", '"').replace('"$.', '"')
+        raise InputError(f'"{path}" is not a recorded schedule: {said}.') from None
+    except UnicodeEncodeError:
+        raise InputError(f'"{path}" is not a recorded schedule: a text holds half of a surrogate pair.') from None
+    _check(path, known)
+    return case  # type: ignore[no-any-return]
+
+
+def _check(path: Path, known: _Recorded) -> None:
+    """Raises InputError for what no single field says: too many tokens, repeated ids, a step without its end."""
+    prompts = sum(length for request in known.requests for _, length in request.segments)
+    total = prompts + sum(request.output_len for request in known.requests)
+    if total > _MOST_TOKENS:
+        raise InputError(f'"{path}": its requests have {total} tokens, but at most {_MOST_TOKENS} are replayed.')
+    if len({request.id for request in known.requests}) < len(known.requests):
+        raise InputError(f'"{path}": two of its requests have the same id.')
+    for number, step in enumerate(known.steps):
+        if step.sched and (step.t_end is None or step.free_blocks_after is None):
+            raise InputError(f'"{path}": steps[{number}] has no t_end or no free_blocks_after.')
+
+
+def replay(path: Path) -> Verdict:
+    """Runs the recording's requests through the native scheduler and compares every step."""
+    case = load_recording(path)
+    try:
+        ours = list(run_case(case))
+    except KeyError as error:
+        raise InputError(f'recorded schedule "{path}" has no field {error}.') from None
+    except (ValueError, OverflowError) as error:  # how the native scheduler refuses a configuration
+        raise InputError(f'recorded schedule "{path}" cannot be run: {error}.') from None
+    except _native.Stalled as error:
+        return Verdict(path, 0, f"the native scheduler stalls: {error}")
+    theirs = [_normalise(step) for step in case["steps"]]
+    for number, (mine, recorded) in enumerate(zip(ours, theirs, strict=False)):
+        for field, value in recorded.items():
+            if mine[field] != value:
+                return Verdict(path, number, f"step {number}: {field} is {mine[field]}, recorded {value}")
+    if len(ours) != len(theirs):
+        return Verdict(path, min(len(ours), len(theirs)), f"{len(ours)} steps, recorded {len(theirs)}")
+    return Verdict(path, len(theirs), "")
+
+
+def _ps(seconds: float) -> int:
+    """Recorded times are seconds rounded to nanoseconds."""
+    return round(seconds * 1e9) * 1000
+
+
+def _normalise(step: Case) -> Case:
+    """The fields to compare, with times in ps and unordered lists sorted."""
+    fields: Case = {
+        "schedule_ps": _ps(step["t"]),
+        "scheduled": [tuple(item) for item in step["sched"]],
+        "running": step["running"],
+        "waiting": step["waiting"],
+        "free_blocks": step["free_blocks"],
+        "preempted": sorted(step.get("preempted", [])),
+        "drafts": step.get("spec", {}),
+    }
+    if step["sched"]:
+        fields |= {
+            "end_ps": _ps(step["t_end"]),
+            "free_blocks_after": step["free_blocks_after"],
+            "finished": sorted(step.get("finished", [])),
+        }
+    return fields

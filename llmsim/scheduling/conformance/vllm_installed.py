@@ -1,0 +1,88 @@
+"""`--scheduler vllm`: a run whose steps the installed vLLM's own scheduler and KV cache manager form.
+
+Slower than `vllm_v1` by two orders of magnitude, and for vLLM 0.24 the same to the step; for another version it is that
+version. Prompts are made of token ids that are equal where the workload's content is, since nothing else is known.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from llmsim.config import EngineArgs
+from llmsim.config.errors import InputError
+from llmsim.core import PS_PER_S, Workload
+from llmsim.scheduling.conformance.vllm_live import LiveRequest, VllmScheduler, installed_version, resolve
+
+NAME = "vllm"
+OWN = 1 << 62
+"""From here on tokens are the request's alone; ids of content, below, come from its key."""
+_PER_REQUEST = 1 << 31
+_HEADS = {"eagle3": "eagle", "mtp": "eagle"}
+"""Methods whose schedule is another's."""
+
+
+def installed_scheduler(engine: EngineArgs, config: Any, workload: Workload) -> VllmScheduler:
+    """The scheduler of one group; `config` is the native twin's. InputError where vLLM is missing or refuses."""
+    if installed_version() is None:
+        raise InputError("the scheduler vllm is the installed vLLM's own, but there is none; install llmsim[vllm]")
+    vllm_config, scheduler = resolve({"config": _options(engine, config)})
+    requests = [replace(_request(workload, row), stops=not engine.ignore_eos) for row in range(len(workload))]
+    interval = engine.limits.prefill_schedule_interval
+    return VllmScheduler(requests, vllm_config, scheduler, config.speculation, interval)
+
+
+def _options(engine: EngineArgs, config: Any) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "max_num_seqs": engine.max_num_seqs,
+        "max_num_batched_tokens": engine.max_num_batched_tokens,
+        "max_model_len": config.kv.max_model_len,
+        "block_size": engine.block_size,
+        "enable_prefix_caching": engine.enable_prefix_caching,
+        "enable_chunked_prefill": engine.enable_chunked_prefill,
+        "async_scheduling": engine.async_scheduling,
+        "long_prefill_token_threshold": engine.long_prefill_token_threshold,
+        "policy": engine.scheduling_policy,
+        "watermark": engine.watermark,
+        "scheduler_reserve_full_isl": engine.reserve_full_isl,
+        "num_gpu_blocks": config.kv.num_blocks,
+    }
+    speculation = engine.speculation
+    if speculation is not None:
+        method = _HEADS.get(speculation.method, speculation.method)
+        options["speculative"] = {"method": method, "num_speculative_tokens": speculation.tokens}
+        if method == "ngram":
+            options["speculative"] |= {"prompt_lookup_max": 4}
+        elif speculation.parallel:
+            options["speculative"] |= {"parallel_drafting": True}
+    return options
+
+
+def _request(workload: Workload, row: int) -> LiveRequest:
+    token = _tokens(workload, row)
+    tokens = int(workload.input_tokens[row])
+    return LiveRequest(
+        name=f"{row:09d}",
+        arrival_s=max(int(workload.arrival_ps[row]), 0) / PS_PER_S,
+        input_tokens=tokens,
+        output_tokens=int(workload.output_tokens[row]),
+        priority=0 if workload.priority is None else int(workload.priority[row]),
+        prompt=lambda: [token(position) for position in range(tokens)],
+        output=partial(_after, token, tokens),
+    )
+
+
+def _after(token: Callable[[int], int], tokens: int, place: int) -> int:
+    return token(tokens + place)
+
+
+def _tokens(workload: Workload, row: int) -> Callable[[int], int]:
+    """Position of a request's stream -> token id."""
+    keys = workload.keys[workload.key_offsets[row] : workload.key_offsets[row + 1]].tolist()
+    unit = workload.granularity
+
+    def token(position: int) -> int:
+        block, place = divmod(position, unit)
+        return keys[block] * unit + place if block < len(keys) else OWN + row * _PER_REQUEST + position
+
+    return token

@@ -1,0 +1,312 @@
+"""The installed vLLM's own scheduler and KV cache manager behind our loop: your version, exactly.
+
+Needs the extra `llmsim[vllm]`; the model is replaced by known token ids, so nothing but scheduling runs.
+"""
+
+import tempfile
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from llmsim.config.errors import InputError
+from llmsim.scheduling.base import Emitted, ScheduledItem
+from llmsim.scheduling.conformance.cases import Case, by_arrival, output_token, prompt_tokens, speculation
+from llmsim.scheduling.conformance.vllm_platform import prepare, prepare_runner, write_model
+
+RELEASES = {"0.24": "vllm-0.24", "0.33": "vllm-0.33"}
+"""Release of vLLM whose scheduler runs in this loop -> the engine profile with its rules."""
+
+
+def installed_version() -> str | None:
+    """The version of the vLLM that would be used, or None."""
+    try:
+        from importlib.metadata import PackageNotFoundError, version
+
+        return version("vllm")
+    except PackageNotFoundError:
+        return None
+
+
+def engine_profile_of(version: str) -> str:
+    """The engine profile whose rules an installed vLLM follows; InputError names the versions that run here."""
+    release = ".".join(version.split(".")[:2])
+    if release in RELEASES:
+        return RELEASES[release]
+    raise InputError(
+        f"vLLM {version} is installed, but this version of llmsim runs the schedulers of vLLM "
+        f"{' and '.join(RELEASES)} only; install one of them, as in pip install vllm=={next(reversed(RELEASES))}.0"
+    )
+
+
+def resolve(case: Case) -> tuple[Any, Any]:
+    """vLLM's own configuration object for a case's `config`, and its scheduler.
+
+    Raises InputError for a release of vLLM that does not run here, and with vLLM's reason when it refuses the options.
+    """
+    engine_profile_of(installed_version() or "none")
+    prepare()
+    config = case["config"]
+    options: dict[str, Any] = {
+        "model": "",
+        "skip_tokenizer_init": True,
+        "load_format": "dummy",
+        "disable_log_stats": True,
+        "max_num_seqs": config["max_num_seqs"],
+        "max_num_batched_tokens": config["max_num_batched_tokens"],
+        "max_model_len": config["max_model_len"],
+        "block_size": config["block_size"],
+        "enable_prefix_caching": config["enable_prefix_caching"],
+        "enable_chunked_prefill": config["enable_chunked_prefill"],
+        "async_scheduling": config["async_scheduling"],
+        "long_prefill_token_threshold": config.get("long_prefill_token_threshold", 0),
+        "scheduling_policy": config.get("policy", "fcfs"),
+        "watermark": config.get("watermark", 0.0),
+        "scheduler_reserve_full_isl": config.get("scheduler_reserve_full_isl", True),
+    }
+    prepare_runner(config.get("use_v2_model_runner", False))
+    with tempfile.TemporaryDirectory() as folder:
+        options["model"] = write_model(Path(folder), config["max_model_len"])
+        vllm_config = _configured(options, config)
+        vllm_config.cache_config.num_gpu_blocks = config["num_gpu_blocks"]
+        scheduled = vllm_config.scheduler_config.max_num_scheduled_tokens or config["max_num_batched_tokens"]
+        asked = config.get("max_num_scheduled_tokens", scheduled)  # no option of its engine's arguments
+        vllm_config.scheduler_config.max_num_scheduled_tokens = min(scheduled, asked)
+        # Asked for with the other options, it would want an executor with as many workers.
+        vllm_config.parallel_config.pipeline_parallel_size = config.get("pipeline_parallel_size", 1)
+        return vllm_config, _scheduler(vllm_config, config["num_gpu_blocks"], config.get("kv_windows", [0]))
+
+
+def _configured(options: dict[str, Any], config: dict[str, Any]) -> Any:
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    if "speculative" in config:
+        model = {} if config["speculative"]["method"] == "ngram" else {"model": options["model"]}
+        options["speculative_config"] = {**config["speculative"], **model}
+    try:
+        return EngineArgs(**options).create_engine_config(UsageContext.OPENAI_API_SERVER)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise InputError(f"vLLM {installed_version()} refuses the options {config}: {error}") from None
+
+
+def _scheduler(vllm_config: Any, num_blocks: int, windows: Sequence[int]) -> Any:
+    """vLLM's scheduler with a table of blocks for each window (`model.memory.hybrid_groups`), of one layer each."""
+    from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    groups = [KVCacheGroupSpec([f"layer.{i}"], _layer(vllm_config, window)) for i, window in enumerate(windows)]
+    kv_config = KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+    block_size, hash_block_size = resolve_kv_cache_block_sizes(kv_config, vllm_config)
+    return vllm_config.scheduler_config.get_scheduler_cls()(
+        vllm_config=vllm_config,
+        kv_cache_config=kv_config,
+        structured_output_manager=StructuredOutputManager(vllm_config),
+        block_size=block_size,
+        hash_block_size=hash_block_size,
+        log_stats=False,
+    )
+
+
+def _layer(vllm_config: Any, window: int) -> Any:
+    """What vLLM's cache is told of a layer that sees so many tokens, everything (0), or a state (-1)."""
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
+
+    model, parallel = vllm_config.model_config, vllm_config.parallel_config
+    if window < 0:
+        page = _layer(vllm_config, 0).page_size_bytes
+        one = {"shapes": ((1,),), "dtypes": (model.dtype,), "page_size_padded": page}
+        return MambaSpec(block_size=model.max_model_len, **one)
+    sizes = {
+        "block_size": vllm_config.cache_config.block_size,
+        "num_kv_heads": model.get_num_kv_heads(parallel),
+        "head_size": model.get_head_size(),
+        "dtype": model.dtype,
+    }
+    return SlidingWindowSpec(**sizes, sliding_window=window) if window else FullAttentionSpec(**sizes)
+
+
+def resolved_part(vllm_config: Any, scheduler: Any) -> Case:
+    """What the engine made of the options, in the form of a recorded case."""
+    drafts = vllm_config.speculative_config
+    return {
+        "max_num_scheduled_tokens": scheduler.max_num_scheduled_tokens,
+        "max_concurrent_batches": vllm_config.max_concurrent_batches,
+        "use_v2_model_runner": vllm_config.use_v2_model_runner,
+        "num_lookahead_tokens": scheduler.num_lookahead_tokens,
+        "num_spec_tokens": scheduler.num_spec_tokens,
+        "tokens_by_sequences": scheduler.dynamic_sd_lookup or [],
+        "use_eagle": scheduler.use_eagle,
+        "reserve_full_isl": scheduler.scheduler_reserve_full_isl,
+        "watermark": vllm_config.scheduler_config.watermark,
+        "draft_slots": 0 if drafts is None else drafts.max_num_new_slots_for_drafting,
+        "engine_profile": engine_profile_of(installed_version() or "none"),
+    }
+
+
+@dataclass(frozen=True)
+class LiveRequest:
+    """A request as vLLM sees it. `prompt` makes its token ids, `output` the k-th token of its answer."""
+
+    name: str
+    arrival_s: float
+    input_tokens: int
+    output_tokens: int
+    priority: int
+    prompt: Callable[[], list[int]]
+    output: Callable[[int], int]
+    stops: bool = False
+    """The answer ends with its last token, as with the end of a text, and not because no more was asked for."""
+
+
+class VllmScheduler:
+    """vLLM's scheduler as `llmsim.scheduling.base.Scheduler`; `requests` by row."""
+
+    def __init__(
+        self, requests: Sequence[LiveRequest], vllm_config: Any, scheduler: Any, speculation: Any, interval: int = 1
+    ) -> None:
+        self._requests = requests
+        self._row = {request.name: row for row, request in enumerate(requests)}
+        self._speculation = speculation
+        self._interval = interval
+        self._steps = 0
+        self._scheduler = scheduler
+        self._drafts_from_model = scheduler.num_spec_tokens > 0 and not vllm_config.scheduler_config.async_scheduling
+        self._hasher = _block_hasher(vllm_config)
+        self._computed = [0] * len(self._requests)  # as a model runner counts: accepted tokens only
+        self._sampled = [0] * len(self._requests)
+        self._known = [one.input_tokens for one in self._requests]  # tokens that the model runner holds of each
+        self._async = vllm_config.scheduler_config.async_scheduling
+        self._in_flight: deque[tuple[Any, Any]] = deque()
+
+    def add(self, request: int) -> None:
+        from vllm.sampling_params import SamplingParams
+        from vllm.v1.request import Request
+
+        one = self._requests[request]
+        self._scheduler.add_request(
+            Request(
+                request_id=one.name,
+                prompt_token_ids=one.prompt(),
+                sampling_params=SamplingParams(ignore_eos=True, **self._end(one)),
+                pooling_params=None,
+                arrival_time=one.arrival_s,
+                priority=one.priority,
+                block_hasher=self._hasher,
+            )
+        )
+
+    def _end(self, one: LiveRequest) -> dict[str, Any]:
+        if not one.stops:
+            return {"max_tokens": one.output_tokens}
+        return {"max_tokens": self._scheduler.max_model_len, "stop_token_ids": [one.output(one.output_tokens - 1)]}
+
+    def build(self, now_ps: int) -> tuple[list[ScheduledItem], list[int]]:
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        output = self._scheduler.schedule(throttle_prefills=self._steps % self._interval != 0)
+        self._steps = self._steps + 1 if output.num_scheduled_tokens else 0
+        before = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+        cached = output.scheduled_cached_reqs
+        before |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        for name in [*(new.req_id for new in output.scheduled_new_reqs), *cached.resumed_req_ids]:
+            self._computed[self._row[name]] = before[name]
+            if not self._async:  # what it samples for a batch in flight comes after what it is told now
+                self._known[self._row[name]] = self._scheduler.requests[name].num_tokens
+        names = list(output.num_scheduled_tokens)
+        items, tokens = [], []
+        for name in names:
+            drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
+            sampled = self._sample(self._row[name], output.num_scheduled_tokens[name], drafts)
+            tokens.append(sampled)
+            items.append((self._row[name], output.num_scheduled_tokens[name], before[name], drafts, bool(sampled)))
+        if names:
+            index = {name: place for place, name in enumerate(names)}
+            answer = ModelRunnerOutput(req_ids=names, req_id_to_index=index, sampled_token_ids=tokens)
+            self._in_flight.append((output, answer))
+        return items, [self._row[name] for name in output.preempted_req_ids or ()]
+
+    def asks_again(self) -> bool:
+        """Whether vLLM's engine, with nothing in flight, would come to schedule something by asking once more."""
+        vllm = self._scheduler
+        if not (vllm.use_pp and vllm.use_v2_model_runner):
+            return False
+        return any(vllm.current_step < request.next_decode_eligible_step for request in vllm.running)
+
+    def _sample(self, row: int, scheduled: int, drafts: int) -> list[int]:
+        """What the model would answer: nothing before the end of the prompt, else a token and the accepted drafts."""
+        one = self._requests[row]
+        accepted = self._speculation.acceptance.accepted(row, self._sampled[row], drafts)
+        self._computed[row] += scheduled - (drafts - accepted)
+        if self._computed[row] < self._known[row]:
+            return []
+        first = self._sampled[row]
+        self._sampled[row] += 1 + accepted
+        self._known[row] += 1 + accepted
+        return [one.output(first + k) for k in range(1 + accepted)]
+
+    def abort(self, request: int) -> None:
+        from vllm.v1.request import RequestStatus
+
+        self._scheduler.finish_requests(self._requests[request].name, RequestStatus.FINISHED_ABORTED)
+
+    def complete(self) -> list[Emitted]:
+        output, answer = self._in_flight.popleft()
+        outputs = self._scheduler.update_from_output(output, answer)
+        if self._drafts_from_model:
+            from vllm.v1.outputs import DraftTokenIds
+
+            number = self._speculation.drafts_after(len(answer.req_ids))
+            drafts = [[7] * number if self._proposes(name) else [] for name in answer.req_ids]
+            self._scheduler.update_draft_token_ids(DraftTokenIds(list(answer.req_ids), drafts))
+        return [
+            (self._row[one.request_id], len(one.new_token_ids), one.finish_reason is not None)
+            for client in outputs.values()
+            for one in client.outputs
+        ]
+
+    def _proposes(self, name: str) -> bool:
+        row = self._row[name]
+        return bool(self._speculation.proposes(row, self._sampled[row]))
+
+    def gauges(self) -> tuple[int, int, int]:
+        running, waiting = self._scheduler.get_request_counts()  # their queues differ between releases
+        return running, waiting, self._scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+
+
+def _block_hasher(vllm_config: Any) -> Callable[..., Any] | None:
+    if not vllm_config.cache_config.enable_prefix_caching:
+        return None
+    from vllm.utils.hashing import get_hash_fn_by_name
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+
+    function = get_hash_fn_by_name(vllm_config.cache_config.prefix_caching_hash_algo)
+    init_none_hash(function)
+    hasher: Callable[..., Any] = get_request_block_hasher(vllm_config.cache_config.block_size, function)
+    return hasher
+
+
+def live_case(case: Case) -> tuple[Case, VllmScheduler]:
+    """A case with its `resolved` part filled in by vLLM, and vLLM's scheduler ready to run it."""
+    vllm_config, scheduler = resolve(case)
+    case = {**case, "resolved": resolved_part(vllm_config, scheduler)}
+    requests = [_live_request(case, i) for i in by_arrival(case)]
+    interval = case["config"].get("prefill_schedule_interval", 1)
+    return case, VllmScheduler(requests, vllm_config, scheduler, speculation(case), interval)
+
+
+def _live_request(case: Case, index: int) -> LiveRequest:
+    data = case["requests"][index]
+    return LiveRequest(
+        name=data["id"],
+        arrival_s=data["arrival"],
+        input_tokens=sum(length for _, length in data["segments"]),
+        output_tokens=data["output_len"],
+        priority=data.get("priority", 0),
+        prompt=partial(prompt_tokens, data),
+        output=partial(output_token, index),
+        stops=case["config"].get("ends_with_stop_token", False),
+    )

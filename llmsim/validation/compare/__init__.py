@@ -1,0 +1,1 @@
+"""Compares two recorded runs request by request, by means, and over time."""

@@ -1,0 +1,1 @@
+"""Fits calibration constants to a log of a real server."""

@@ -1,0 +1,1 @@
+"""Reads logs of real servers and outputs of simulators into one form."""

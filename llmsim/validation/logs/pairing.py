@@ -1,0 +1,81 @@
+"""Finds, for each request of a log, the same request in a simulated run."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from llmsim.config.errors import InputError
+from llmsim.validation.logs.recording import Finding, Int64, Recording
+
+_NUMBER = re.compile(r"([0-9]+)[^0-9]*$")
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Rows of the log and of the simulation that are one request, in the log's order of arrival."""
+
+    real: Recording
+    simulated: Recording
+    findings: tuple[Finding, ...]
+
+
+def pair(real: Recording, simulated: Recording) -> Pairs:
+    """Pairs by request id where both runs use the same ids, else by the last number of each id ("bench-17": 17).
+
+    Raises InputError when no request is in both, or an id occurs twice.
+    """
+    for recording in (real, simulated):
+        twice = _twice(recording.request_id)
+        if twice is not None:
+            raise InputError(f'{recording.source}: the request id "{twice}" occurs twice; each request has its own')
+    matches = matching_rows(real.request_id, simulated.request_id)
+    both = [(row, match) for row, match in enumerate(matches) if match >= 0]
+    if not both:
+        raise InputError(
+            f'{real.source} and {simulated.source} have no request in common (ids such as "{real.request_id[0]}" and '
+            f'"{simulated.request_id[0]}"); simulate the trace that was recorded'
+        )
+    rows = np.array(both, dtype=np.int64)
+    if real.has_arrivals:
+        rows = rows[np.argsort(real.arrival_s[rows[:, 0]], kind="stable")]
+    findings = []
+    if len(both) < max(len(real), len(simulated)):
+        sentence = (
+            f"different requests: {len(real)} in the log, {len(simulated)} in the simulation, {len(both)} in both; "
+            "the others loaded only one of the two"
+        )
+        findings.append(Finding("counts", True, sentence))
+    return Pairs(_selected(real, rows[:, 0]), _selected(simulated, rows[:, 1]), tuple(findings))
+
+
+def _twice(ids: Sequence[str]) -> str | None:
+    seen: set[str] = set()
+    return next((name for name in ids if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
+
+
+def matching_rows(wanted: Sequence[str], available: Sequence[str]) -> list[int]:
+    """For each id of `wanted`, the row of the same request in `available`, or -1."""
+    first, second = _keys(wanted, available)
+    place = {key: row for row, key in enumerate(second)}
+    return [place.get(key, -1) for key in first]
+
+
+def _selected(recording: Recording, rows: Int64) -> Recording:
+    """Pooled latencies survive where every request is selected."""
+    chosen = recording.rows(rows)
+    if len(chosen) == len(recording) and recording.itl_s is not None:
+        return replace(chosen, itl_s=recording.itl_s)
+    return chosen
+
+
+def _keys(a: Sequence[str], b: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    if set(a) == set(b):
+        return a, b
+    numbers = [[match.group(1) if (match := _NUMBER.search(name)) else None for name in ids] for ids in (a, b)]
+    for ids in numbers:
+        if None in ids or len(set(ids)) < len(ids):
+            return a, b
+    first, second = ([number.lstrip("0") for number in ids if number is not None] for ids in numbers)
+    return first, second

@@ -1,0 +1,180 @@
+"""Simulated runs from their files: our run folder and requests.parquet, and the CSV that LLMServingSim shares."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llmsim.config import input_files
+from llmsim.config.errors import InputError
+from llmsim.config.reading import finite, quoted
+from llmsim.core import PS_PER_S
+from llmsim.export.csv import COLUMNS
+from llmsim.validation.logs.recording import Finding, KvUse, Recording
+
+NS_PER_S = 1e9
+LARGEST_NS = 1 << 62
+"""No clock says more; differences of two such times fit 64 bits."""
+LONGEST_ITL = 1 << 26
+"""Characters of a cell: inter-token latencies of millions of tokens."""
+SIMULATED_KINDS = ("llmsim run folder", "simulator CSV")
+"""`Recording.kind` of what this module reads."""
+
+
+def read_csv(path: Path, text: str) -> Recording:
+    """One row per finished request, times in ns; ITL, where it is there, as a list of integers."""
+    header, rows = _csv_rows(path, text)
+
+    def column(name: str) -> "np.ndarray[Any, np.dtype[np.int64]]":
+        at = header.index(name)
+        return np.array([_whole(path, line, name, row[at]) for line, row in rows], dtype=np.int64)
+
+    arrival = column("arrival")
+    return Recording(
+        source=str(path),
+        kind="simulator CSV",
+        request_id=tuple(row[header.index("request id")] for _, row in rows),
+        arrival_s=(arrival - arrival.min()) / NS_PER_S,
+        ttft_s=column("TTFT") / NS_PER_S,
+        latency_s=(column("end_time") - arrival) / NS_PER_S,
+        input_tokens=column("input"),
+        output_tokens=column("output"),
+        itl_s=_itl(path, rows, header.index("ITL")) if "ITL" in header else None,
+    )
+
+
+def _csv_rows(path: Path, text: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The header and (line, cells) of every row; InputError names the line that is not CSV or has missing cells."""
+    limit_before = csv.field_size_limit(LONGEST_ITL)
+    reader = csv.reader(io.StringIO(text, newline=""))
+    try:
+        header = next(reader, [])
+        missing = [name for name in COLUMNS[:10] if name not in header]
+        if missing:
+            raise InputError(f'{path}:1: there is no column "{missing[0]}"; the columns must be {", ".join(COLUMNS)}')
+        rows = [(reader.line_num, row) for row in reader if row]
+    except csv.Error as error:
+        raise InputError(f"{path}:{reader.line_num}: not valid CSV ({error}); quote values that hold commas") from None
+    finally:
+        csv.field_size_limit(limit_before)
+    if not rows:
+        raise InputError(f"{path}: no request finished; there is nothing to compare")
+    for line, row in rows:
+        if len(row) < len(header):
+            raise InputError(f"{path}:{line}: {len(row)} fields, but the header names {len(header)}")
+    return header, rows
+
+
+def _whole(path: Path, line: int, name: str, cell: str) -> int:
+    """A time in ns, or a count; "12.0" is 12."""
+    try:
+        number = int(cell) if len(cell) < 20 and cell.isdecimal() else round(float(cell))
+    except (OverflowError, ValueError):  # an infinity, and what is no number
+        number = LARGEST_NS + 1
+    if not -LARGEST_NS <= number <= LARGEST_NS:
+        raise InputError(f"{path}:{line}: {name} is {quoted(cell)}; it must be a number from 0 to {LARGEST_NS}")
+    return number
+
+
+def _itl(path: Path, rows: list[tuple[int, list[str]]], at: int) -> "np.ndarray[Any, np.dtype[np.float64]] | None":
+    """All inter-token latencies in seconds; None where no row has one."""
+    found = [_gaps(path, line, row[at]) for line, row in rows if row[at]]
+    pooled = np.array([gap for gaps in found for gap in gaps], dtype=np.float64)
+    return pooled / NS_PER_S if len(pooled) else None
+
+
+def _gaps(path: Path, line: int, cell: str) -> list[float]:
+    """The numbers, ns, of a cell such as "[15800000, 15800000]"."""
+    try:
+        values = json.loads(cell)
+    except (ValueError, RecursionError):
+        values = None
+    gaps = [finite(one) for one in values] if isinstance(values, list) else [None]
+    if any(gap is None or abs(gap) > LARGEST_NS for gap in gaps):
+        raise InputError(f"{path}:{line}: ITL is {quoted(cell)}; it must be a list of numbers of ns")
+    return gaps  # type: ignore[return-value]  # none is missing
+
+
+_NEEDED = ("request_id", "status", "arrival_ps", "first_token_ps", "finish_ps", "input_tokens", "emitted_tokens")
+
+
+def read_parquet(path: Path) -> Recording:
+    """`requests.parquet` of a run folder; summary.json and manifest.json beside it say how full the KV cache was."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        input_files.note(path)
+        table = pq.read_table(path)
+        table.validate(full=True)  # a damaged table would end the process where its values are taken
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
+        said = " ".join(str(error).split())
+        raise InputError(f"{path}: not a Parquet file that can be read ({said})") from None
+    missing = [name for name in _NEEDED if name not in table.column_names]
+    if missing:
+        raise InputError(f'{path}: there is no column "{missing[0]}"; it must be the requests.parquet of a run folder')
+    done = np.array([status == "finished" for status in table["status"].to_pylist()], dtype=np.bool_)
+    unfinished = int(len(done) - done.sum())
+    table = table.filter(pa.array(done))
+    if table.num_rows == 0:
+        raise InputError(f"{path}: no request finished; there is nothing to compare")
+    arrival, first, finish, inputs, outputs = (_integers(path, table, name) for name in _NEEDED[2:])
+    findings = []
+    if unfinished:
+        findings.append(Finding("unfinished", True, f"{unfinished} requests of the simulation did not finish"))
+    return Recording(
+        source=str(path.parent),
+        kind="llmsim run folder",
+        request_id=tuple(map(str, table["request_id"].to_pylist())),
+        arrival_s=(arrival - arrival.min()) / PS_PER_S,
+        ttft_s=(first - arrival) / PS_PER_S,
+        latency_s=(finish - arrival) / PS_PER_S,
+        input_tokens=inputs,
+        output_tokens=outputs,
+        itl_s=_stored_gaps(path, table) if "itl_ps" in table.column_names else None,
+        findings=tuple(findings),
+        kv=_kv_use(path.parent),
+    )
+
+
+def _integers(path: Path, table: Any, name: str) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """A column of 64-bit integers that are all there and not beyond `LARGEST_NS`."""
+    import pyarrow as pa
+
+    column = table[name]
+    if not pa.types.is_integer(column.type) or column.null_count:
+        raise InputError(f"{path}: {name} must be whole numbers in every row, but holds {column.type} or gaps")
+    values = column.to_numpy().astype(np.float64)
+    if float(np.abs(values).max()) > LARGEST_NS:
+        raise InputError(f"{path}: {name} holds {values[np.abs(values).argmax()]:g}, more than any clock says")
+    return np.asarray(column.to_numpy(), dtype=np.int64)
+
+
+def _stored_gaps(path: Path, table: Any) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """Inter-token latencies of a run folder, seconds."""
+    import pyarrow as pa
+
+    column = table["itl_ps"]
+    wanted = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    if not wanted or not pa.types.is_integer(column.type.value_type):
+        raise InputError(f"{path}: itl_ps holds {column.type}, but must be lists of whole numbers of ps")
+    gaps = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return np.asarray(gaps, dtype=np.float64) / PS_PER_S
+
+
+def _kv_use(folder: Path) -> KvUse | None:
+    """None where the folder has no summary or manifest, as that of a lone Parquet file."""
+    try:
+        summary = json.loads(input_files.read_text(folder / "summary.json"))
+        manifest = json.loads(input_files.read_text(folder / "manifest.json"))
+        engines = [group["engine"] for group in manifest["config"]["groups"]]
+        return KvUse(
+            peak_usage=max(float(group["peak_usage"] or 0) for group in summary["kv_cache"]),
+            preemptions=int(summary["preemptions"]),
+            blocks_given=all(engine["num_gpu_blocks_override"] is not None for engine in engines),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None  # a folder is compared without it

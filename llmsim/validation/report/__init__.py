@@ -1,0 +1,1 @@
+"""Renders comparisons and calibrations as tables and plots."""

@@ -1,0 +1,1 @@
+"""Trace formats of benchmarks and other simulators."""

@@ -1,0 +1,1 @@
+"""Trace formats of chats and agents with sessions."""

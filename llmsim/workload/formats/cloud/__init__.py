@@ -1,0 +1,1 @@
+"""Trace formats that providers published."""

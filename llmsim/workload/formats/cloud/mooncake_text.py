@@ -1,0 +1,71 @@
+"""Rows of Mooncake's extended format that hold what was said instead of its length: their tokens, estimated or counted.
+
+aiperf's `text_input` is a whole prompt, `messages` a conversation so far, or with `message_mode` "delta" what is new in
+its session: its answers are then part of the prompts behind them. `payload` is the body of a request.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from llmsim.workload.formats.chat.sharegpt import BYTES_PER_TOKEN, counter
+from llmsim.workload.formats.source import Source
+
+LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+"""Where a request's body says how long its answer may be."""
+
+
+class Prompts:
+    """Counts prompts; remembers those of sessions that are told in steps."""
+
+    def __init__(self, source: Source) -> None:
+        self._count: Callable[[str], int] | None = None
+        self.how = ""
+        """How tokens were counted; empty while nothing was."""
+        self._source = source
+        self._told: dict[str, int] = {}
+
+    def tokens(self, text: str) -> int:
+        """Of a text, at least 1."""
+        if not self.how:
+            self._count, self.how = counter(self._source)
+        if self._count is not None:
+            return self._count(text)
+        return max(1, -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN))
+
+    def of_messages(self, messages: Sequence[Any], tools: Any, session: str | None, answer: int, *, delta: bool) -> int:
+        """Tokens of a prompt; with `delta` it begins with what its session has said and heard, and adds `answer`."""
+        said = self.tokens("".join(map(_text, messages)) + _encoded(tools))
+        if not delta or session is None:
+            return said
+        prompt = self._told.get(session, 0) + said
+        self._told[session] = prompt + answer
+        return prompt
+
+    def of_payload(self, body: dict[str, Any]) -> int | None:
+        """Tokens of the prompt in a request's body; None where it has no text."""
+        if isinstance(body.get("messages"), list):
+            return self.of_messages(body["messages"], body.get("tools"), None, 0, delta=False)
+        prompt = body.get("prompt", body.get("input"))
+        return self.tokens(prompt) if isinstance(prompt, str) else None
+
+
+def _text(message: Any) -> str:
+    """What one message says: its text, or the texts of its parts, and the calls of tools."""
+    if not isinstance(message, dict):
+        return ""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [content]
+    texts = [part if isinstance(part, str) else part.get("text") for part in parts if isinstance(part, str | dict)]
+    return "".join(text for text in texts if isinstance(text, str)) + _encoded(message.get("tool_calls"))
+
+
+def _encoded(value: Any) -> str:
+    if not value:
+        return ""
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which counts as the bytes that it would take
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

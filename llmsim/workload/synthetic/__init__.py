@@ -1,0 +1,1 @@
+"""Synthetic traffic: distributions of lengths, patterns of arrival, shared prefixes."""
