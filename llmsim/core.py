@@ -132,7 +132,7 @@ class RequestColumns:
 
 
 @dataclass(eq=False)
-class HandoverColumns:
+class KvTransferColumns:
     """How the KV of disaggregated requests went from group to group, row i of the workload; times in ps, -1 where it
     never happened. Rows with `prefill_group` -1 were served by one group.
 
@@ -269,7 +269,7 @@ class Results:
     """Parts of each request's latency, `llmsim.results.tables.BLAME`, shape (requests,); zero unless it finished."""
     accepted_at: tuple[Int64, ...] = ()
     """Per group, how many drafts of each position held."""
-    handovers: HandoverColumns | None = None
+    kv_transfers: KvTransferColumns | None = None
     """None: no group has a role of its own."""
     energy: Energy | None = None
     """None: no node says what it draws."""

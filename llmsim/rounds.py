@@ -25,7 +25,7 @@ def round_of(
 
     Runs until that iteration. Raises InputError when the run ends before it, and what `simulate` raises.
     """
-    members = next((wave.groups for wave in deployment.waves if group in wave.groups), (group,))
+    members = next((lockstep.groups for lockstep in deployment.lockstep_groups if group in lockstep.groups), (group,))
     simulation = native_simulation(deployment, workload, replace(options, record_steps=True), recorded=members)
     done, count = False, 0
     while not done:

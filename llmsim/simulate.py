@@ -9,7 +9,7 @@ import numpy as np
 from llmsim import _native
 from llmsim.config.errors import InfeasibleError, InputError, InvariantError, NotYetError
 from llmsim.config.plugin_calls import foreign_code
-from llmsim.core import PS_PER_S, Clients, HandoverColumns, RequestColumns, Results, TimeShare, Workload
+from llmsim.core import PS_PER_S, Clients, KvTransferColumns, RequestColumns, Results, TimeShare, Workload
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.kv.tiers import LoweredTiers
 from llmsim.results.detokenization_delay import with_output_processing
@@ -120,7 +120,7 @@ def errors_named(
         raise InputError(options.policies.named(str(error))) from None
     except _native.BadRoute as error:
         name, place = options.router.name, options.router.place()
-        if deployment.handovers is not None and options.decode_router.python is not None:
+        if deployment.kv_transfers is not None and options.decode_router.python is not None:
             name = f"{name} or {options.decode_router.name}"
             place = ", ".join(filter(None, (place, options.decode_router.place())))
         raise InputError(f"router {name} {error} ({place})") from None
@@ -145,11 +145,11 @@ def native_simulation(
     _refuse_what_a_python_scheduler_does_not_do(deployment, options)
     for group in deployment.groups:
         _add_group(simulation, group, workload, options, record_schedule=group.info.index in recorded)
-    for wave in deployment.waves:
-        program = deployment.groups[wave.groups[0]].program
-        simulation.add_wave(list(wave.groups), program, wave.sync_interval, wave.expanded)
+    for lockstep in deployment.lockstep_groups:
+        program = deployment.groups[lockstep.groups[0]].program
+        simulation.add_lockstep_group(list(lockstep.groups), program, lockstep.sync_interval, lockstep.expanded)
     if deployment.network is not None:
-        simulation.set_fabric(deployment.network.config)
+        simulation.set_network(deployment.network.config)
     for domain in deployment.shared:
         domain.install(simulation)
     if options.tiers is not None:
@@ -170,9 +170,9 @@ def native_simulation(
         simulation.record_shares()
     options.policies.install_admission(simulation, deployment.models, workload)
     options.router.install(simulation, options.seed, deployment.models, workload)
-    if deployment.handovers is not None:
+    if deployment.kv_transfers is not None:
         options.decode_router.install(simulation, options.seed, deployment.models, workload, decode_side=True)
-        simulation.set_handovers(deployment.handovers)
+        simulation.set_kv_transfers(deployment.kv_transfers)
     return simulation
 
 
@@ -238,9 +238,9 @@ def _model_indices(deployment: LoweredDeployment, workload: Workload) -> "np.nda
     return np.array([*of_workload, 0], dtype=np.int16)[workload.model]
 
 
-def _handovers(simulation: "_native.Simulation") -> HandoverColumns | None:
-    columns = simulation.handovers()
-    return None if columns is None else HandoverColumns(**columns)
+def _kv_transfers(simulation: "_native.Simulation") -> KvTransferColumns | None:
+    columns = simulation.kv_transfers()
+    return None if columns is None else KvTransferColumns(**columns)
 
 
 def _results(
@@ -279,7 +279,7 @@ def _results(
         ),
         blame=simulation.blame(),
         accepted_at=tuple(simulation.accepted_at()),
-        handovers=_handovers(simulation),
+        kv_transfers=_kv_transfers(simulation),
         energy=deployment.accounting.energy(simulation, requests, interval_ps or PS_PER_S),
         interrupted=interrupted,
         circular=circular,

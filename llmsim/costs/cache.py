@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.costs.cache_checks import check
-from llmsim.costs.experts.load_sampling import DrawnTable
+from llmsim.costs.experts.load_sampling import SampledTable
 from llmsim.costs.source import AttentionCost, CompiledCosts, Floor, MixedGrid, OpCost, SplitGrid
 
 MAGIC = b"LLMSIMC1"
@@ -28,7 +28,7 @@ DAMAGED = (OSError, ArithmeticError, AttributeError, LookupError, MemoryError, R
 """What reading a file raises that `pack` did not write."""
 
 _CLASSES = {
-    cls.__name__: cls for cls in (AttentionCost, CompiledCosts, DrawnTable, Floor, MixedGrid, OpCost, SplitGrid)
+    cls.__name__: cls for cls in (AttentionCost, CompiledCosts, SampledTable, Floor, MixedGrid, OpCost, SplitGrid)
 }
 
 

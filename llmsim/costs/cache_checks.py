@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from llmsim.costs.experts.load_sampling import DrawnTable
+from llmsim.costs.experts.load_sampling import SampledTable
 from llmsim.costs.source import AttentionCost, CompiledCosts, MixedGrid, OpCost, SplitGrid
 
 
@@ -28,8 +28,8 @@ def check(costs: object) -> CompiledCosts:
 def _check_op(op: OpCost) -> None:
     curves: list[np.ndarray] = [op.ps, op.provenance, *([] if op.power_uw is None else [op.power_uw])]
     _need(len(op.ps) > 0 and all(one.shape == (len(op.ps),) for one in curves), op.name)
-    if op.drawn is not None:
-        table = op.drawn
+    if op.sampled is not None:
+        table = op.sampled
         _need(table.ps.ndim == 3 and table.ps.shape[2] == len(table.tokens) > 0, op.name)
 
 
@@ -67,7 +67,7 @@ def _check_fields(value: Any) -> None:
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind, localns={"DrawnTable": DrawnTable})
+    return get_type_hints(kind, localns={"DrawnTable": SampledTable})
 
 
 def _fits(value: Any, hint: Any) -> bool:

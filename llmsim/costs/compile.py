@@ -15,7 +15,7 @@ from llmsim.costs import cache
 from llmsim.costs.catalog import Available, look, sources_of
 from llmsim.costs.collectives import among_whom, collective_pricer, own_collective
 from llmsim.costs.context_parallel import context_attention
-from llmsim.costs.experts.load_sampling import curve_price, drawn_table
+from llmsim.costs.experts.load_sampling import curve_price, sampled_table
 from llmsim.costs.hardware_limits import bandwidth_differs, floor_of, light_of, own_light_of
 from llmsim.costs.source import AttentionCost, CompiledCosts, CostRequest, CostSource, Curve, OpCost, TableFeature
 from llmsim.costs.sources.csv_tables import read_content
@@ -185,12 +185,12 @@ def _loaded(op: Operator, curve: Curve, source: CostSource, request: CostRequest
     price = priced(op) if priced is not None else curve_price(op, curve.ps, light_of(request))
     last = request.counts(op.feature)
     provenance = Provenance.INTERPOLATED if priced is not None else Provenance.SCALED
-    table, fullest = drawn_table(routing, op, last, request.expert_placement, price, int(provenance))
+    table, fullest = sampled_table(routing, op, last, request.expert_placement, price, int(provenance))
     notes.append(
         f"{routing.label.removeprefix('--expert-routing-policy ')}: at {min(1024, last)} tokens the fullest of "
         f"{request.expert_placement.ranks} ranks has {fullest:.2f} times the mean load of experts"
     )
-    return replace(cost, drawn=table, source=f"{curve.source}, loads drawn ({routing.name})")
+    return replace(cost, sampled=table, source=f"{curve.source}, loads drawn ({routing.name})")
 
 
 def _attention(

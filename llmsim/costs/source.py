@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 
 from llmsim.core import Int64, Provenance, UInt8
-from llmsim.costs.experts.load_sampling import DrawnTable, Placement
+from llmsim.costs.experts.load_sampling import Placement, SampledTable
 from llmsim.costs.experts.routing import ExpertRouting
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class OpCost:
     source: str
     power_uw: Int64 | None = None
     """What one device draws while it runs, by the same index; None: nobody says, as its power in the cluster file."""
-    drawn: DrawnTable | None = None
+    sampled: SampledTable | None = None
     """Where tokens load experts unevenly: the slowest rank's times, drawn for every layer; `ps` is of even loads."""
 
 

@@ -36,7 +36,7 @@ def write_csv(results: Results, path: str | Path) -> None:
     )
     with atomic_writer(path) as stream:
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(COLUMNS if results.handovers is None else (*COLUMNS, *HANDOVER_COLUMNS))
+        writer.writerow(COLUMNS if results.kv_transfers is None else (*COLUMNS, *HANDOVER_COLUMNS))
         for index, row in enumerate(rows.tolist()):
             emitted = int(requests.emitted_tokens[row])
             latency, ttft = finish[index] - arrival[index], first[index] - arrival[index]
@@ -55,13 +55,13 @@ def write_csv(results: Results, path: str | Path) -> None:
                     ttft,
                     (2 * (latency - ttft) + emitted - 1) // (2 * (emitted - 1)) if emitted > 1 else "",
                     _itl_ns(int(requests.first_token_ps[row]), results.itl_of(row)),
-                    *_handover(results, row),
+                    *_kv_transfer(results, row),
                 )
             )
 
 
-def _handover(results: Results, row: int) -> tuple[int | str, ...]:
-    h = results.handovers
+def _kv_transfer(results: Results, row: int) -> tuple[int | str, ...]:
+    h = results.kv_transfers
     if h is None:
         return ()
     group = int(h.prefill_group[row])

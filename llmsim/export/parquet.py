@@ -125,14 +125,14 @@ def _progress(results: Results, rows: slice) -> dict[str, _Masked]:
             results.blame[column.name][rows],
             np.maximum(requests.finish_ps[rows], requests.cancelled_ps[rows]) < 0,
         )
-    columns |= _handover(results, rows)
+    columns |= _kv_transfer(results, rows)
     joules = np.zeros(len(requests.status[rows])) if results.energy is None else results.energy.request_j[rows]
     columns[_ENERGY.name] = (joules, np.full(len(joules), results.energy is None))
     return columns
 
 
-def _handover(results: Results, rows: slice) -> dict[str, _Masked]:
-    h = results.handovers
+def _kv_transfer(results: Results, rows: slice) -> dict[str, _Masked]:
+    h = results.kv_transfers
     if h is None:
         nothing = np.ones(len(results.requests.status[rows]), dtype=np.bool_)
         return {column.name: (np.zeros(len(nothing), column.dtype), nothing) for column in HANDOVERS}

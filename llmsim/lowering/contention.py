@@ -1,7 +1,7 @@
 """Which groups' steps meet other transfers, and what of their memories is on the cluster's network.
 
 A group whose copies nobody can meet is folded: its ranks copy at once, each with an even share of the memory. All
-others move their bytes over the fabric, where only those that are active share (docs/memory.md).
+others move their bytes over the network, where only those that are active share (docs/memory.md).
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from llmsim.config.deployment import PoolSpec
 from llmsim.config.errors import InfeasibleError
 from llmsim.lowering.network.cluster_network import BETWEEN_NODES, EVERY_NODE, ClusterNetwork, add_link, port_links
 from llmsim.lowering.offload.placement import HOST, memory_at, port_of
-from llmsim.lowering.offload.plan import OffloadPlan, on_fabric
+from llmsim.lowering.offload.plan import OffloadPlan, on_network
 from llmsim.lowering.parallel_layout import members_of
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def meeting_groups(
 
 @dataclass(frozen=True, eq=False)
 class Memories:
-    """Places on the fabric of what is beside the devices."""
+    """Places on the network of what is beside the devices."""
 
     pools: dict[str, int]
     channels: dict[int, tuple[int, ...]]
@@ -162,7 +162,7 @@ def met_by_others(
         assert plan is not None, "only groups with a plan meet others"
         host = network.hosts[group.node]
         places = memories.pools | ({} if host is None else {HOST: host})
-        lowered.native.offload = on_fabric(
+        lowered.native.offload = on_network(
             plan, deployment, group, group.tp, network.devices[index], places, memories.channels.get(index, ())
         )
 

@@ -18,14 +18,14 @@ from llmsim.lowering.contention import (
 )
 from llmsim.lowering.energy.accounting import accounting
 from llmsim.lowering.group import lower_group, overheads_of, placed_at
-from llmsim.lowering.kv.kv_transfer import handover_config, transfer_notes
+from llmsim.lowering.kv.kv_transfer import kv_transfer_config, transfer_notes
 from llmsim.lowering.network.cluster_network import ClusterNetwork, cluster_network
 from llmsim.lowering.network.contended_collectives import SharedLinks, shared_links, unshared_notes
 from llmsim.lowering.network.servers import server_notes
 from llmsim.lowering.network.topology import Routes, routes_of
 from llmsim.lowering.offload.plan import evicted_notes
 from llmsim.lowering.parallel_layout import (
-    lockstep_waves,
+    lockstep_groups_of,
     spread_notes,
 )
 from llmsim.lowering.scheduler import NOT_VALIDATED
@@ -70,19 +70,22 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     )
     notes = _notes(deployment, groups, done.values())
     account = accounting(deployment, groups, options.disabled_terms)
-    waves = lockstep_waves(deployment, [(lowered.model, lowered.expanded) for lowered in groups])
-    for index in (index for wave in waves for index in wave.groups):
-        groups[index] = replace(groups[index], expanded=None)  # its wave runs it
-    network, handovers = _meeting(deployment, groups, options, routes)
+    lockstep_groups = lockstep_groups_of(deployment, [(lowered.model, lowered.expanded) for lowered in groups])
+    for index in (index for lockstep in lockstep_groups for index in lockstep.groups):
+        groups[index] = replace(groups[index], expanded=None)  # its lock-step group runs it
+    network, kv_transfers = _meeting(deployment, groups, options, routes)
     shared: tuple[SharedLinks, ...] = ()
     if network is not None:
-        shared = shared_links(deployment, groups, waves, network, routes, tiers=options.tiers, exact=options.exact)
+        shared = shared_links(
+            deployment, groups, lockstep_groups, network, routes, tiers=options.tiers, exact=options.exact
+        )
     how = (
         *transfer_notes(deployment, groups),
-        *unshared_notes(deployment, groups, waves, routes, tiers=options.tiers),
+        *unshared_notes(deployment, groups, lockstep_groups, routes, tiers=options.tiers),
     )
     return LoweredDeployment(
-        tuple(groups), models, account, network, handovers, (*changes, *notes, *account.notes, *how), waves, shared,
+        tuple(groups), models, account, network, kv_transfers, (*changes, *notes, *account.notes, *how),
+        lockstep_groups, shared,
         overheads.output_ps if (overheads := overheads_of(options.cost_plugin)) is not None else 0,
     )  # fmt: skip
 
@@ -118,10 +121,10 @@ def _meeting(
     if len(memories.pools) > 1:
         network = replace(network, stripes=tuple(memories.pools.values()))
     met_by_others(deployment, groups, meeting, network, memories)
-    handovers = None
+    kv_transfers = None
     if deployment.disaggregation is not None:
-        handovers = handover_config(deployment, groups, kv_places(deployment, groups, network, memories))
-    return network, handovers
+        kv_transfers = kv_transfer_config(deployment, groups, kv_places(deployment, groups, network, memories))
+    return network, kv_transfers
 
 
 def _lower_in_place(

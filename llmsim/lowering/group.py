@@ -20,7 +20,7 @@ from llmsim.lowering.cuda_graphs import graph_rules, padded_mixed
 from llmsim.lowering.drafter import DraftPlan, Links, busy_names, draft_plan, refuse_what_does_not_run_yet
 from llmsim.lowering.kv.hybrid_cache import shares_blocks, with_state_blocks
 from llmsim.lowering.kv.kv_transfer import ROLES
-from llmsim.lowering.kv.resharding import all_but_last
+from llmsim.lowering.kv.resharding import prefill_all_but_last_token
 from llmsim.lowering.network.mesh import LinkedCosts, expanded_config, link_collective_costs, links_of
 from llmsim.lowering.network.topology import Routes
 from llmsim.lowering.offload.host_memory import located
@@ -107,7 +107,7 @@ def lower_group(
             program,
             group.pd_type,
             layout.context_ranks,
-            all_but_last=all_but_last(model),
+            prefill_all_but_last_token=prefill_all_but_last_token(model),
             stages=group.pp,
             tables=ledger.tables,
         ),

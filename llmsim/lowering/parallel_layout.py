@@ -13,7 +13,7 @@ from llmsim.model.parallel.transforms import split_layers
 
 
 @dataclass(frozen=True, eq=False)
-class LoweredWave:
+class LoweredLockstep:
     """Groups that run in lock-step."""
 
     groups: tuple[int, ...]
@@ -157,29 +157,29 @@ def batches_in_flight(group: Group) -> int:
     return 2 if engine.async_scheduling else 1
 
 
-def lockstep_waves(
+def lockstep_groups_of(
     deployment: Deployment, groups: Sequence[tuple[ModelConfig, "_native.ExpandedConfig | None"]]
-) -> tuple[LoweredWave, ...]:
-    """The waves of a deployment; of every group its model, and how to run its domain's nodes in the engine.
+) -> tuple[LoweredLockstep, ...]:
+    """The lock-step groups of a deployment. `groups` gives each group's model, and how its nodes run in the engine.
 
     Raises InputError where members differ: one program describes them all.
     """
     in_step = [members_of(group, model) for group, (model, _) in zip(deployment.groups, groups, strict=True)]
     return tuple(
-        LoweredWave(members, deployment.groups[members[0]].engine.dp_sync_interval, groups[members[0]][1])
-        for members in _wave_members(deployment, in_step)
+        LoweredLockstep(members, deployment.groups[members[0]].engine.dp_sync_interval, groups[members[0]][1])
+        for members in _lockstep_members(deployment, in_step)
     )
 
 
-def _wave_members(deployment: Deployment, in_step: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Indices of the groups of each wave; `in_step` says of every group how many move with it."""
-    waves: dict[tuple[str, int], list[int]] = {}
+def _lockstep_members(deployment: Deployment, in_step: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Indices of the members of each lock-step group; `in_step` says how many groups move with each group."""
+    lockstep_groups: dict[tuple[str, int], list[int]] = {}
     seen: dict[str, int] = {}
     for group, count in zip(deployment.groups, in_step, strict=True):
         if count > 1 and group.dp_group is not None:
             before = seen[group.dp_group] = seen.get(group.dp_group, -1) + 1
-            waves.setdefault((group.dp_group, before // count), []).append(group.index)
-    for (name, _), members in waves.items():
+            lockstep_groups.setdefault((group.dp_group, before // count), []).append(group.index)
+    for (name, _), members in lockstep_groups.items():
         first = deployment.groups[members[0]]
         for index in members[1:]:
             other = deployment.groups[index]
@@ -194,7 +194,7 @@ def _wave_members(deployment: Deployment, in_step: Sequence[int]) -> tuple[tuple
                     f"{deployment.cluster_path}: {other.field_path}: other engine options than {first.field_path}, "
                     f'with which it runs in lock-step in the dp_group "{name}"; members must be alike'
                 )
-    return tuple(tuple(members) for members in waves.values())
+    return tuple(tuple(members) for members in lockstep_groups.values())
 
 
 def _options(group: Group) -> tuple[object, ...]:

@@ -56,7 +56,7 @@ class Placed:
         if self.operator is None or self.operator.kind != "collective":
             return _native.NodeKind.COMPUTE
         sends = self.operator.collective == "send"
-        return _native.NodeKind.HANDOVER if sends else _native.NodeKind.COLLECTIVE
+        return _native.NodeKind.STAGE_SEND if sends else _native.NodeKind.COLLECTIVE
 
 
 def build_program(
@@ -142,17 +142,17 @@ def _operator(placed: Placed, attentions: Sequence[AttentionCost]) -> "_native.O
         return _native.Operator(
             cost.name, kind, FEATURES["tokens"], part, placed.repeat, *nothing, placed.stage, attention=which
         )
-    drawn = None
-    if cost.drawn is not None:
-        table = cost.drawn
+    sampled = None
+    if cost.sampled is not None:
+        table = cost.sampled
         layers, draws, _ = table.ps.shape
         ps = np.ascontiguousarray(table.ps).ravel()
-        drawn = _native.Drawn(
+        sampled = _native.SampledCostTable(
             table.tokens, layers, draws, ps, table.seed, table.provenance, placed.first_layer, table.in_order
         )
     return _native.Operator(
         *(cost.name, placed.kind, FEATURES[cost.feature], part, placed.repeat, cost.ps, cost.provenance, placed.stage),
-        drawn=drawn,
+        sampled=sampled,
     )
 
 

@@ -32,7 +32,7 @@ def scheduler_config(
     pd_type: str | None,
     context_ranks: int = 1,
     *,
-    all_but_last: bool = False,
+    prefill_all_but_last_token: bool = False,
     stages: int = 1,
     tables: KvTables | None = None,
 ) -> "_native.VllmV1Config | _native.BatchingConfig":
@@ -48,20 +48,20 @@ def scheduler_config(
         scheduler.chunked_prefill = engine.enable_chunked_prefill
         scheduler.reserve_full_isl = engine.reserve_full_isl
         scheduler.async_scheduling = engine.async_scheduling
-        scheduler.ends_foreseen = engine.ignore_eos or pd_type == "prefill"
+        scheduler.output_length_known = engine.ignore_eos or pd_type == "prefill"
         scheduler.prefill_first = engine.prioritize_prefill
         scheduler.limits = _limits(engine)
         if engine.speculation is not None:
             scheduler.speculation = speculation_config(engine.speculation)
-        scheduler.all_but_last = all_but_last
+        scheduler.prefill_all_but_last_token = prefill_all_but_last_token
         several = engine.async_scheduling or stages > 1  # batches in flight
-        scheduler.frees_late = several and engine.engine_profile not in FREES_AT_ONCE
+        scheduler.defer_block_free = several and engine.engine_profile not in FREES_AT_ONCE
         scheduler.decode_interval = stages if engine.async_scheduling and engine.use_v2_model_runner else 1
     else:
         scheduler = _native.BatchingConfig()
         scheduler.scheduler = engine.scheduler
-        scheduler.ends_foreseen = engine.ignore_eos
-    scheduler.hands_over, scheduler.takes_over = pd_type == "prefill", pd_type == "decode"
+        scheduler.output_length_known = engine.ignore_eos
+    scheduler.kv_producer, scheduler.kv_consumer = pd_type == "prefill", pd_type == "decode"
     scheduler.max_num_seqs = engine.max_num_seqs
     scheduler.max_num_scheduled_tokens = engine.max_num_scheduled_tokens
     scheduler.watermark_blocks = int(engine.watermark * num_blocks)

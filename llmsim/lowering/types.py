@@ -19,7 +19,7 @@ from llmsim.lowering.network.mesh import DomainLinks, Network
 from llmsim.lowering.network.topology import RoutedLinks
 from llmsim.lowering.offload.plan import OffloadPlan
 from llmsim.lowering.parallel_layout import (
-    LoweredWave,
+    LoweredLockstep,
 )
 from llmsim.lowering.program import Placed
 from llmsim.model import (
@@ -107,9 +107,9 @@ class LoweredDeployment:
     accounting: Accounting
     network: ClusterNetwork | None = None
     """What groups share; None where nothing moves between them."""
-    handovers: "_native.HandoverConfig | None" = None
+    kv_transfers: "_native.HandoverConfig | None" = None
     notes: tuple[str, ...] = field(default=())
-    waves: tuple[LoweredWave, ...] = ()
+    lockstep_groups: tuple[LoweredLockstep, ...] = ()
     shared: tuple[SharedLinks, ...] = ()
     """Domains whose collectives or hand-overs are flows on the network."""
     output_processing_ps: int = 0

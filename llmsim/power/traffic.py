@@ -109,13 +109,13 @@ class TrafficTable:
             size = layout.ranks(op.among)
         return RING_FACTOR.get(op.collective, 1) * (size - 1) * (devices // size)
 
-    def _copied(self, tables: Sequence[Int64], drawn: int) -> tuple[int, int]:
+    def _copied(self, tables: Sequence[Int64], sampled: int) -> tuple[int, int]:
         """Bytes from the host and from the pool."""
         host = pool = 0
         for one in self.copies:
             rows = tables[FEATURES.index(one.feature or "tokens")]
-            if one.experts and drawn:
-                size = drawn
+            if one.experts and sampled:
+                size = sampled
             elif one.feature:
                 read = np.flatnonzero(rows[: len(one.rows)])
                 size = sum(int(rows[row]) * int(one.rows[row]) for row in read.tolist())

@@ -186,7 +186,7 @@ def interval_lengths_ps(energy: Energy) -> Int64:
 
 def _transfers(results: Results) -> str:
     """Whole and in order: prompt, KV, decode; and the groups agree on how many there were."""
-    h, r = results.handovers, results.requests
+    h, r = results.kv_transfers, results.requests
     if h is None:
         return OK
     done = np.flatnonzero((h.prefill_group >= 0) & (r.status == Status.FINISHED))

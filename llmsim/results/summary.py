@@ -145,7 +145,7 @@ def _prefix_cache(results: Results) -> dict[str, Any]:
         "queried_tokens": queried,
         "hit_tokens": hit,
         "hit_rate": _rounded(hit / queried if queried else None),
-        "both_sides_of_hand_overs": results.handovers is not None,
+        "both_sides_of_hand_overs": results.kv_transfers is not None,
     }
 
 
@@ -190,7 +190,7 @@ def _blame(results: Results) -> dict[str, Any]:
 
 def _kv_transfer(results: Results) -> dict[str, Any] | None:
     """Of the finished requests that two groups served; times in ms from the reservation of blocks to the last byte."""
-    h = results.handovers
+    h = results.kv_transfers
     if h is None:
         return None
     rows = finished_rows(results.requests)

@@ -121,7 +121,7 @@ def _rates(block: Mapping[str, Any], results: Results, rows: Int64) -> Found:
 
 
 def _transfers(block: Mapping[str, Any], results: Results, rows: Int64) -> Found:
-    columns, shown = results.handovers, block["kv_transfer"]
+    columns, shown = results.kv_transfers, block["kv_transfer"]
     if columns is None or shown is None:
         return
     rows = rows[columns.prefill_group[rows] >= 0]

@@ -33,7 +33,7 @@ REPLACED = ("--cost-source", "--collective-costs")
 FIXED = ["--request-routing-policy", "RR", "--collective-costs", "links", "--cost-source", "roofline"]
 
 
-def drawn(seed: int) -> tuple[Json, list[str]]:
+def sampled(seed: int) -> tuple[Json, list[str]]:
     """A cluster and options under which the same work reaches each group, whatever the times."""
     draw = random.Random(seed)
     document = draw_cluster(draw)
@@ -77,7 +77,7 @@ def test_better_is_not_worse(seed: int, tmp_path: Path, capsys: pytest.CaptureFi
         found: Json = json.loads(out)
         return found
 
-    document, options = drawn(seed)
+    document, options = sampled(seed)
     before = run(document, options)
     for change in CHANGES:
         other, changed = copy.deepcopy(document), list(options)

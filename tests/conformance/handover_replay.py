@@ -26,15 +26,15 @@ class RemoteKv:
     With `all_but_last`, as for models that keep states, of longer prompts all but the last token.
     """
 
-    def __init__(self, *, all_but_last: bool) -> None:
+    def __init__(self, *, prefill_all_but_last_token: bool) -> None:
         self.reserved: set[str] = set()
-        self.all_but_last = all_but_last
+        self.prefill_all_but_last_token = prefill_all_but_last_token
 
     def get_num_new_matched_tokens(self, request: Any, computed: int) -> tuple[int, bool]:
         if request.request_id in self.reserved:
             return 0, False
         tokens = len(request.prompt_token_ids)
-        return tokens - (self.all_but_last and tokens > 1) - computed, True
+        return tokens - (self.prefill_all_but_last_token and tokens > 1) - computed, True
 
     def update_state_after_alloc(self, request: Any, blocks: Any, tokens: int) -> None:
         self.reserved.add(request.request_id)
@@ -122,16 +122,16 @@ class Replay:
             "num_gpu_blocks": cluster.decode[0],
         }
         resolved, self._scheduler = vllm_live.resolve({"config": config})
-        self._scheduler.connector = self._remote = RemoteKv(all_but_last=cluster.state_bytes > 0)
+        self._scheduler.connector = self._remote = RemoteKv(prefill_all_but_last_token=cluster.state_bytes > 0)
         self._scheduler.defer_block_free = resolved.max_concurrent_batches > 1  # as for a connector that consumes
         self._scheduler.kv_cache_manager.watermark_blocks = cluster.watermark
         self._hasher = vllm_live._block_hasher(resolved)
         self._requests, self._keys, self._priority, self._cluster = requests, keys, priority, cluster
         self._steps, self._columns = schedule(sim, 1), sim.schedule(1)
-        handovers = sim.handovers()
-        seen = handovers["prefill_end_ps"].tolist()  # without API latency, when the decode group is told
+        kv_transfers = sim.kv_transfers()
+        seen = kv_transfers["prefill_end_ps"].tolist()  # without API latency, when the decode group is told
         self._arrivals = sorted((seen[i], i) for i in range(len(requests)))
-        self._landings = sorted((at, i) for i, at in enumerate(handovers["kv_landed_ps"].tolist()))
+        self._landings = sorted((at, i) for i, at in enumerate(kv_transfers["kv_landed_ps"].tolist()))
         self._sampled = [0] * len(requests)
         self._now = self._step = self._finished = 0
         self._in_flight: deque[Launched] = deque()

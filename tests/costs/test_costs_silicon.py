@@ -267,7 +267,7 @@ def test_experts_and_their_routing_are_named() -> None:
         request("Qwen/Qwen3-30B-A3B", "H100", source="silicon", expert_routing=parse_expert_routing("POWER_LAW"))
     )
     skewed = next(op for op in uneven.ops if op.name == "moe")
-    assert "power_law_1.2 routing" in skewed.source and (skewed.ps != moe.ps).any() and skewed.drawn is None
+    assert "power_law_1.2 routing" in skewed.source and (skewed.ps != moe.ps).any() and skewed.sampled is None
     scaled = dataclasses.replace(request("Qwen/Qwen3-30B-A3B").model, moe_intermediate_size=1000)
     costs = compile_costs(request(scaled, "H100", source="silicon"))
     assert "scaled from MoeShape" in next(op for op in costs.ops if op.name == "moe").source

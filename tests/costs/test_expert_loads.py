@@ -12,13 +12,13 @@ from llmsim.config.errors import InputError
 from llmsim.costs.experts.load_sampling import (
     Placement,
     draw_counts,
-    drawn_table,
     group_probability,
     in_turn,
     inclusion_probability,
     place,
     rank_loads,
     recorded_counts,
+    sampled_table,
     token_axis,
 )
 from llmsim.costs.experts.routing import ExpertRouting, parse_expert_routing
@@ -128,7 +128,7 @@ def price(pairs: Any, touched: Any) -> Any:
 
 
 def test_an_even_table_is_the_closed_form() -> None:
-    table, fullest = drawn_table(parse_expert_routing("RR"), layers_of(3), 512, Placement(8), price, 3)
+    table, fullest = sampled_table(parse_expert_routing("RR"), layers_of(3), 512, Placement(8), price, 3)
     assert table.ps.shape == (3, 1, len(table.tokens))
     assert table.ps[1, 0, -1] == round((512 * TOPK / 8 * 2.0 + 4 * 100.0) * 1e6)
     assert fullest == 1.0
@@ -136,7 +136,7 @@ def test_an_even_table_is_the_closed_form() -> None:
 
 def test_a_steeper_distribution_takes_longer_and_the_seed_decides() -> None:
     def last(text: str, seed: int = 0) -> Any:
-        return drawn_table(parse_expert_routing(text, seed), layers_of(4), 512, Placement(8), price, 3)[0].ps
+        return sampled_table(parse_expert_routing(text, seed), layers_of(4), 512, Placement(8), price, 3)[0].ps
 
     assert last("RR")[..., -1].mean() < last("RAND")[..., -1].mean() < last("ZIPF:s=0.8")[..., -1].mean()
     assert last("ZIPF:s=0.8")[..., -1].mean() < last("ZIPF:s=1.5")[..., -1].mean()
@@ -208,7 +208,7 @@ class OneHot:
 
 def test_a_class_is_asked_once() -> None:
     routing = parse_expert_routing(f"{__name__}:OneHot").with_array(3, EXPERTS)
-    drawn_table(routing, layers_of(3), 64, Placement(8), price, 3)
+    sampled_table(routing, layers_of(3), 64, Placement(8), price, 3)
     assert OneHot.calls == 1 and routing.popularity(3, EXPERTS)[0, 2, 0] == pytest.approx(2 / (EXPERTS + 1))
     assert repr(routing) == repr(parse_expert_routing(f"{__name__}:OneHot").with_array(3, EXPERTS))
 

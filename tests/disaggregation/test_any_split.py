@@ -47,7 +47,7 @@ def test_kv_that_was_not_there_moves_once_and_is_waited_for(seed: int, way: str,
     tiers = ["--prefix-storage", "CPU"] if rng.random() < 0.4 else []
     results = run(written(tmp_path, document), *WAYS[way], *tiers, trace=rng.choice(TRACES))
     assert_sound(results)
-    h = results.handovers
+    h = results.kv_transfers
     assert h is not None
     missing = (results.workload.input_tokens - h.decode_cached_tokens).astype(np.int64)
     assert (missing >= 1).all() and (h.kv_transfer_bytes == missing * KV_BYTES).all()
@@ -60,7 +60,7 @@ def test_kv_that_was_not_there_moves_once_and_is_waited_for(seed: int, way: str,
 
 def least_ps(results: Results, layouts: list[tuple[int, int]], missing: Any, bytes_per_s: int) -> Any:
     """A request's KV alone, through the ports of the side with fewer ranks for it."""
-    h = results.handovers
+    h = results.kv_transfers
     assert h is not None
     ranks = np.array([tp * pp for tp, pp in layouts])
     fewest = np.minimum(ranks[h.prefill_group], ranks[results.requests.group])
@@ -76,7 +76,7 @@ def test_n_prompts_at_once_take_n_times_as_long(prefill: int, decode: int, way: 
     took = []
     for n in (1, 2, 5):
         results = run(path, *WAYS[way], trace=f"synthetic:n={n},rate=1000000,input=fixed:200,output=fixed:2,seed=1")
-        h = results.handovers
+        h = results.kv_transfers
         assert h is not None
         took.append(int(h.kv_landed_ps.max() - np.maximum(h.prefill_end_ps, h.kv_reserved_ps).min()))
     alone = 200 * KV_BYTES // min(prefill, decode) * PS_PER_S // 10**7

@@ -60,7 +60,7 @@ def assert_sound(results: Results) -> None:
 def test_examples_run(path: Path) -> None:
     results = run(path)
     assert_sound(results)
-    assert results.handovers is not None and (results.handovers.prefill_group >= 0).all()
+    assert results.kv_transfers is not None and (results.kv_transfers.prefill_group >= 0).all()
     assert summary(results, {})["kv_transfer"]["requests"] == len(results.workload)
 
 
@@ -83,7 +83,7 @@ def test_bytes_are_the_tokens_that_were_not_there(tmp_path: Path) -> None:
     for prefill, decode, copies in ((1, 1, 1), (4, 2, 1), (2, 4, 1)):
         document = cluster([instance("prefill", tp_size=prefill)], [instance("decode", tp_size=decode)])
         results = run(written(tmp_path, document))
-        h = results.handovers
+        h = results.kv_transfers
         assert h is not None
         tokens = results.workload.input_tokens - h.decode_cached_tokens
         assert (h.kv_transfer_bytes == tokens.astype(np.int64) * 131_072 * copies).all()
@@ -116,7 +116,7 @@ def test_ranks_that_share_sequences_hand_over(
     for name, column in vars(folded.requests).items():
         assert (getattr(exact.requests, name) == column).all(), name
     copies = decode["tp_size"] // decode.get("decode_context_parallel_size", 1)
-    h = folded.handovers
+    h = folded.kv_transfers
     assert h is not None
     tokens = (folded.workload.input_tokens - h.decode_cached_tokens).astype(np.int64)
     assert (h.kv_transfer_bytes == tokens * 27 * 576 * 2 * copies).all()
@@ -127,7 +127,7 @@ def test_slow_links_show_in_the_first_token_and_in_the_blame(tmp_path: Path) -> 
     fast = run(written(tmp_path, cluster(pair, link_bw=400)))
     slow = run(written(tmp_path, cluster(pair, link_bw=0.4)))
     layers = run(written(tmp_path, cluster(pair, link_bw=0.4, kv_transfer="layerwise")))
-    moved = int(fast.handovers.kv_transfer_bytes.sum())  # type: ignore[union-attr]
+    moved = int(fast.kv_transfers.kv_transfer_bytes.sum())  # type: ignore[union-attr]
     assert slow.blame["kv_transfer_ps"].sum() > 900 * fast.blame["kv_transfer_ps"].sum()
     assert int(slow.blame["kv_transfer_ps"].sum()) >= moved * 10**12 // 400_000_000
     assert layers.blame["kv_transfer_ps"].sum() < slow.blame["kv_transfer_ps"].sum()
@@ -138,9 +138,9 @@ def test_more_prefill_groups_and_their_routers(tmp_path: Path) -> None:
     path = written(tmp_path, cluster([instance("prefill")] * 3, [instance("decode")] * 2))
     results = run(path, "--request-routing-policy", "RR", "--decode-routing-policy", "RR")
     assert_sound(results)
-    assert results.handovers is not None
-    assert results.handovers.prefill_group.tolist() == [i % 3 for i in range(60)]
-    order = np.argsort(results.handovers.prefill_end_ps, kind="stable")
+    assert results.kv_transfers is not None
+    assert results.kv_transfers.prefill_group.tolist() == [i % 3 for i in range(60)]
+    order = np.argsort(results.kv_transfers.prefill_end_ps, kind="stable")
     assert set(results.requests.group.tolist()) == {3, 4} and results.requests.group[order].tolist()[:2] == [3, 4]
 
 
@@ -152,11 +152,11 @@ def test_the_files_name_both_groups(tmp_path: Path) -> None:
     with (tmp_path / "out.csv").open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     assert {(row["instance id"], row["prefill instance id"]) for row in rows} == {("1", "0")}
-    assert sum(int(row["KV bytes"]) for row in rows) == int(results.handovers.kv_transfer_bytes.sum())  # type: ignore[union-attr]
+    assert sum(int(row["KV bytes"]) for row in rows) == int(results.kv_transfers.kv_transfer_bytes.sum())  # type: ignore[union-attr]
     write_requests(results, tmp_path / "requests.parquet")
     table = pq.read_table(tmp_path / "requests.parquet").to_pydict()
     assert set(table["group"]) == {1} and set(table["prefill_group"]) == {0}
-    assert table["kv_landed_ps"] == results.handovers.kv_landed_ps.tolist()  # type: ignore[union-attr]
+    assert table["kv_landed_ps"] == results.kv_transfers.kv_landed_ps.tolist()  # type: ignore[union-attr]
     assert min(table["kv_transfer_ps"]) > 0
 
 
@@ -216,7 +216,7 @@ def test_models_of_several_kinds_of_layers_hand_over(tmp_path: Path, name: str, 
         written(tmp_path, cluster(pair)), *how, "--max-model-len", "8192", "--max-num-seqs", "64", trace=trace
     )
     assert_sound(results)
-    h = results.handovers
+    h = results.kv_transfers
     assert h is not None
     window = load_model(name).window
     for prompt, cached, moved in zip(
@@ -242,7 +242,7 @@ def test_drafters_on_both_sides_hand_their_layers_over(tmp_path: Path, how: tupl
     path = written(tmp_path, cluster(pair))
     results = run(path, *how, "--check-every-step")
     assert_sound(results)
-    h = results.handovers
+    h = results.kv_transfers
     assert h is not None
     tokens = (results.workload.input_tokens - h.decode_cached_tokens).astype(np.int64)
     assert (h.kv_transfer_bytes == tokens * 131_072 // 32 * 33).all()
@@ -367,12 +367,12 @@ def test_the_worked_example_of_the_page() -> None:
     example = ROOT / "cluster_config" / "h100_llama31_8b_pd.json"
     one = "synthetic:n=1,rate=1,input=fixed:1000,output=fixed:3,seed=1"
     results = run(example, "--cost-source", "roofline", trace=one)
-    columns = {**vars(results.requests), **vars(results.handovers)}
+    columns = {**vars(results.requests), **vars(results.kv_transfers)}
     rows = re.findall(r"^\| ([\d.]+) \| .* \| (`.*`) \|$", page, re.MULTILINE)
     assert len(rows) == 7
     for time, names in rows:
         first = names.split("`")[1]
         assert f"{(columns[first][0] - columns['arrival_ps'][0]) / 1e9:.3f}" == time, first
     layers = run(example, "--cost-source", "roofline", "--kv-transfer", "layerwise", trace=one)
-    for name, value in (("kv_landed_ps", vars(layers.handovers)), ("first_token_ps", vars(layers.requests))):
+    for name, value in (("kv_landed_ps", vars(layers.kv_transfers)), ("first_token_ps", vars(layers.requests))):
         assert f"at\n{(value[name][0] - layers.requests.arrival_ps[0]) / 1e9:.3f}" in page.replace("at ", "at\n"), name

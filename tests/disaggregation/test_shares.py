@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from llmsim.config.errors import NotYetError
-from llmsim.lowering.kv.resharding import all_but_last, kv_shares, of_several_kinds
+from llmsim.lowering.kv.resharding import kv_shares, of_several_kinds, prefill_all_but_last_token
 from llmsim.model import Dtypes, Layout, ModelConfig, layout_problem, load_model
 from llmsim.model.memory.sizes import kv_bytes_per_token, kv_groups, state_bytes_per_sequence
 
@@ -89,7 +89,7 @@ def test_every_layer_of_every_kind_arrives_on_every_rank(name: str, prefill: int
     assert windows == ({rank: groups["sliding"] for rank in ranks} if "sliding" in groups else {})
     assert all(states[rank] == state_bytes_per_sequence(model, Layout(decode), dtypes) for rank in ranks)
     assert set(layers) == set(range(model.num_layers))
-    assert all_but_last(model) == (name.startswith("Qwen"))
+    assert prefill_all_but_last_token(model) == (name.startswith("Qwen"))
 
 
 def test_a_chunked_window_is_no_kind_of_its_own() -> None:

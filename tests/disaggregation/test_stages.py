@@ -41,6 +41,6 @@ def test_a_thin_link_slows_steps_as_well_as_kv(tmp_path: Path, way: str) -> None
     took_ps = []
     for link in (50, 0.5):
         _, results = run(tmp_path, 2, way, link)
-        assert results.handovers is not None
-        took_ps.append(int(results.handovers.prefill_end_ps[0] - results.requests.arrival_ps[0]))
+        assert results.kv_transfers is not None
+        took_ps.append(int(results.kv_transfers.prefill_end_ps[0] - results.requests.arrival_ps[0]))
     assert 12e9 < took_ps[1] - took_ps[0] < 15e9

@@ -117,7 +117,7 @@ def test_gathers_do_not_see_the_skew(tmp_path: Path) -> None:
         next(op for op in lowered(where, experts=how).groups[0].program_costs if op.name == "dispatch")
         for how in ("BALANCED", "ZIPF:s=2")
     ]
-    assert np.array_equal(layers[0].ps, layers[1].ps) and layers[1].drawn is None
+    assert np.array_equal(layers[0].ps, layers[1].ps) and layers[1].sampled is None
 
 
 @pytest.mark.parametrize("groups", [(1, 1), (4, 2), (8, 3)])

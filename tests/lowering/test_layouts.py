@@ -149,7 +149,7 @@ def test_the_model_says_which_runner_stages_have_by_default(tmp_path: Path) -> N
     ahead = lowered(stages(tmp_path, {})).groups[0]
     assert (ahead.engine.async_scheduling, ahead.engine.use_v2_model_runner, ahead.native.depth) == (True, True, 3)
     assert (ahead.scheduler.decode_interval, ahead.native.stages_wait) == (2, False)
-    assert ahead.scheduler.frees_late
+    assert ahead.scheduler.defer_block_free
     behind = lowered(stages(tmp_path, {"experts": 8})).groups[0]
     assert (behind.engine.async_scheduling, behind.engine.use_v2_model_runner, behind.native.depth) == (True, False, 2)
     assert (behind.scheduler.decode_interval, behind.native.stages_wait) == (1, True)
@@ -159,7 +159,7 @@ def test_the_model_says_which_runner_stages_have_by_default(tmp_path: Path) -> N
                 "acceptance_rate": 0.5}}, {"async_scheduling": False}):  # fmt: skip
         group = lowered(stages(tmp_path, {}, **off)).groups[0]
         assert not group.engine.async_scheduling and group.native.depth == 2
-        assert group.scheduler.frees_late == ("engine_profile" not in off)
+        assert group.scheduler.defer_block_free == ("engine_profile" not in off)
     together = cluster(model(tmp_path, experts=8), members=2, dp_group="a", pp_size=2, num_npus=2)
     assert "lock-step" in lowered(together).groups[0].engine.origin["async_scheduling"]
 

@@ -92,9 +92,9 @@ def test_the_cable_between_two_leaves_carries_every_second_pair(tmp_path: Path, 
     rows = ROWS[way]
     took = ports.ps(rows, each * 2, ports.even(rows, Busiest(each, each * 4)))
     assert took[1:].tolist() == [round(rows_ * 1000 * 100) + 1_300_000 for rows_ in each[1:]]  # 100 ps per byte
-    drawn = ports.loads(rows, np.array([0.0, 30.0, 10.0, 2.0]), np.array([42.0]))
+    sampled = ports.loads(rows, np.array([0.0, 30.0, 10.0, 2.0]), np.array([42.0]))
     # Leaf 0's devices get 30 rows, half of them from leaf 1; leaf 1's get 12, of which 6 cross.
-    assert ports.ps(rows, np.array(42.0), drawn) == 15 * 1000 * 100 + 1_300_000
+    assert ports.ps(rows, np.array(42.0), sampled) == 15 * 1000 * 100 + 1_300_000
 
 
 def test_staged_rows_on_rails_are_ports_of_both_kinds(tmp_path: Path) -> None:

@@ -72,8 +72,8 @@ def test_the_order_of_the_queue(policy: str, order: str) -> None:
 )
 def test_a_prefill_groups_only_token_is_foreseen(pd_type: str | None, ignore_eos: bool, foreseen: bool) -> None:
     found = config(pd_type, ignore_eos=ignore_eos)
-    assert found.ends_foreseen is foreseen
-    assert (found.hands_over, found.takes_over) == (pd_type == "prefill", pd_type == "decode")
+    assert found.output_length_known is foreseen
+    assert (found.kv_producer, found.kv_consumer) == (pd_type == "prefill", pd_type == "decode")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_blocks_in_flight_are_freed_late_since_a_version(
     profile: str, stages: int, in_flight: bool, late: bool
 ) -> None:
     found = config(stages=stages, engine_profile=profile, async_scheduling=in_flight)
-    assert found.frees_late is late
+    assert found.defer_block_free is late
     order = _native.FreeOrder.APPEND if profile == "vllm-0.19" else _native.FreeOrder.UNKEYED_FIRST
     assert found.kv.free_order == order
 

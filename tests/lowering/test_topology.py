@@ -134,9 +134,9 @@ def test_members_that_share_links_run_in_the_engine_and_say_so(tmp_path: Path) -
         {**entry, "topology_devices": devices} for entry, devices in zip(instances, ([0, 4], [1, 5]), strict=True)
     ]
     shared = lowered(document)
-    assert shared.waves[0].expanded is not None
+    assert shared.lockstep_groups[0].expanded is not None
     assert any("since its members share links" in note for note in shared.notes)
-    assert lowered(document, network="congestion-unaware").waves[0].expanded is None
+    assert lowered(document, network="congestion-unaware").lockstep_groups[0].expanded is None
 
 
 def test_groups_of_equal_routes_share_their_tables(tmp_path: Path) -> None:

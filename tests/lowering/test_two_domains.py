@@ -51,7 +51,7 @@ def test_the_instance_is_as_many_engines_as_its_attention_has_ranks(tmp_path: Pa
     assert len(deployment.groups) == keys.get("attn_dp_size", 1)
     assert {group.info.tp for group in deployment.groups} == {keys["attn_tp_size"]}
     assert [group.info.index for group in deployment.groups] == list(range(len(deployment.groups)))
-    sizes = {len(wave.groups) for wave in deployment.waves}
+    sizes = {len(wave.groups) for wave in deployment.lockstep_groups}
     shared = name not in ("dense2x2_apart", "attn4_ep4")
     assert sizes == ({2 if name == "dense1x4_pairs" else keys["attn_dp_size"]} if shared else set())
 

@@ -102,7 +102,7 @@ def test_nothing_else_on_the_links_an_exchange_over_nodes_takes_what_its_table_s
 
     def lengths() -> list[int]:
         results = run(document, trace="synthetic:n=3,rate=0.5,input=fixed:100,output=fixed:6,seed=2")
-        landed = results.handovers.kv_landed_ps  # type: ignore[union-attr]
+        landed = results.kv_transfers.kv_landed_ps  # type: ignore[union-attr]
         steps = results.steps
         apart = [
             not any(start < at + 10**9 and at - 10**9 < end for at in landed)

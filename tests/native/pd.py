@@ -25,7 +25,7 @@ class Cluster:
     max_seqs: int = 8
     budget: int = 64
     depth: int = 1
-    frees_late: bool = True
+    defer_block_free: bool = True
     """With depth 2, as vLLM 0.24: blocks that a batch in flight writes are not free before it has ended."""
     caching: bool = False
     order: str = "FCFS"
@@ -39,7 +39,7 @@ class Cluster:
     bytes_per_token_and_layer: int = 1000
     api_ps: int = 0
     router: str = "LOAD"
-    waves: bool = False
+    lockstep: bool = False
     """All prefill groups run in lock-step, and all decode groups."""
     tier_chunks: int = -1
     """Chunks of two blocks that a pool below all groups holds; -1: there is none."""
@@ -133,9 +133,9 @@ def run(
         cluster.block_size, 0,
     )  # fmt: skip
     roles = ["PREFILL"] * len(cluster.prefill) + ["DECODE"] * len(cluster.decode) + ["BOTH"] * len(cluster.both)
-    fabric = _native.FabricConfig(getattr(_native.Sharing, cluster.sharing))
+    network = _native.NetworkConfig(getattr(_native.Sharing, cluster.sharing))
     tiers = _native.KvTiersConfig(getattr(_native.TierWrite, cluster.tier_write), cluster.tier_parks)
-    memory = fabric.add_place(0, (fabric.add_link(cluster.bytes_per_s, 0),) * 2, (-1, -1))
+    memory = network.add_place(0, (network.add_link(cluster.bytes_per_s, 0),) * 2, (-1, -1))
     chunk = 2 * cluster.block_size
     if cluster.tier_chunks >= 0:
         size = cluster.tier_chunks * chunk * cluster.bytes_per_token
@@ -148,21 +148,21 @@ def run(
         sim.add_group(
             group, scheduler(cluster, role, blocks), program_of(cluster, role), record_steps=True, record_schedule=True
         )
-        port = (fabric.add_link(cluster.bytes_per_s, cluster.latency_ps), fabric.add_link(cluster.bytes_per_s, 0))
-        places.append([fabric.add_place(0, port, port)])
+        port = (network.add_link(cluster.bytes_per_s, cluster.latency_ps), network.add_link(cluster.bytes_per_s, 0))
+        places.append([network.add_place(0, port, port)])
         tiers.add_group([0], places[-1], chunk, [cluster.bytes_per_token], 0)
     sim.set_router(cluster.router)
     if cluster.prefill:
-        sim.set_fabric(fabric)
-        if cluster.waves:
-            add_waves(sim, cluster, places)
+        sim.set_network(network)
+        if cluster.lockstep:
+            add_lockstep_groups(sim, cluster, places)
         if cluster.tier_chunks >= 0:
             sim.set_kv_tiers(tiers)
         if cluster.decode_route is None:
             sim.set_router(cluster.router, decode_side=True)
         else:
             sim.set_python_router(cluster.decode_route, None, ["model"], decode_side=True)
-        sim.set_handovers(handovers(cluster, places))
+        sim.set_kv_transfers(kv_transfers(cluster, places))
     if timeouts is not None:
         sim.set_patience(np.array(timeouts, np.int64), np.array(cancel_tokens or [], np.int32))
     if clients:
@@ -182,11 +182,11 @@ def program_of(cluster: Cluster, role: str) -> Any:
     return program(cluster.budget, cluster.max_seqs, cluster.layers, gather)
 
 
-def add_waves(sim: Any, cluster: Cluster, places: list[list[int]]) -> None:
+def add_lockstep_groups(sim: Any, cluster: Cluster, places: list[list[int]]) -> None:
     sizes = [len(cluster.prefill), len(cluster.decode)]
     for first, size, role in zip([0, sizes[0]], sizes, ["PREFILL", "DECODE"], strict=True):
         members = list(range(first, first + size))
-        sim.add_wave(members, program_of(cluster, role), 4)
+        sim.add_lockstep_group(members, program_of(cluster, role), 4)
         if cluster.gathered_bytes and role == "DECODE":
             spec = _native.CollectiveSpec(2, _native.engine.CollectiveKind.ALL_GATHER, cluster.gathered_bytes)
             sim.share_links(members, [place for index in members for place in places[index]], [spec])
@@ -196,14 +196,14 @@ def scheduler(cluster: Cluster, role: str, blocks: int) -> Any:
     if cluster.scheduler == "vllm_v1":
         config = _native.VllmV1Config()
         config.async_scheduling = cluster.depth == 2
-        config.frees_late = cluster.depth == 2 and cluster.frees_late
-        config.all_but_last = cluster.state_bytes > 0
+        config.defer_block_free = cluster.depth == 2 and cluster.defer_block_free
+        config.prefill_all_but_last_token = cluster.state_bytes > 0
         config.speculation = speculation(cluster.drafts)
     else:
         config = _native.BatchingConfig()
         config.scheduler = cluster.scheduler
     config.max_num_seqs, config.max_num_scheduled_tokens = cluster.max_seqs, cluster.budget
-    config.hands_over, config.takes_over = role == "PREFILL", role == "DECODE"
+    config.kv_producer, config.kv_consumer = role == "PREFILL", role == "DECODE"
     config.watermark_blocks = cluster.watermark
     queue = _native.QueueConfig()
     queue.order = getattr(_native.QueueOrder, cluster.order)
@@ -224,8 +224,8 @@ def speculation(drafts: int) -> Any:
     return config
 
 
-def handovers(cluster: Cluster, places: list[list[int]]) -> Any:
-    config = _native.HandoverConfig(cluster.push, cluster.layerwise, places)
+def kv_transfers(cluster: Cluster, places: list[list[int]]) -> Any:
+    config = _native.KvTransferConfig(cluster.push, cluster.layerwise, places)
     table = config.add_table([(0, 0, cluster.kinds)], cluster.block_size, cluster.state_bytes > 0)
     for p in range(len(cluster.prefill)):
         for d in range(len(cluster.decode)):

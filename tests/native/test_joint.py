@@ -63,7 +63,7 @@ class Plan:
                 gather = engine.CollectiveKind.ALL_GATHER
                 self._collective("logits_gather", gather, 1, _native.Feature.SEQUENCES, stage, HEAD)
         else:
-            self._handover(stage)
+            self._kv_transfer(stage)
 
     def _table(self, size: int, most: int) -> Any:
         return np.concatenate([[0], self.rng.integers(1, most, size)]).astype(np.int64)
@@ -97,7 +97,7 @@ class Plan:
         shared.append(_native.CollectiveSpec(len(self.ops), kind, per_unit, everyone=everyone))
         self._add(name, _native.NodeKind.COLLECTIVE, part, repeat, feature, table, stage)
 
-    def _handover(self, stage: int) -> None:
+    def _kv_transfer(self, stage: int) -> None:
         per_unit = int(self.rng.integers(1, 100_000))
         flat = engine.Topology.fully_connected(2, *self.links[1])
         pair = engine.CollectiveSite(
@@ -107,19 +107,19 @@ class Plan:
         table = np.concatenate([[0], engine.isolated_durations(pair, sizes)]).astype(np.int64)
         self.specs.append(_native.CollectiveSpec(len(self.ops), engine.CollectiveKind.ALL_GATHER, per_unit))
         self.shared.append(self.specs[-1])
-        self._add("handover", _native.NodeKind.HANDOVER, LAYER, 1, _native.Feature.TOKENS, table, stage)
+        self._add("handover", _native.NodeKind.STAGE_SEND, LAYER, 1, _native.Feature.TOKENS, table, stage)
 
 
 def share_links(sim: Any, plan: Plan, port: tuple[int, int, bool]) -> None:
     """Every device has a port of (bytes/s, latency), or all send by one; for whatever is between devices."""
     bytes_per_s, latency, common = port
-    fabric = _native.FabricConfig(_native.Sharing.FAIR)
-    one = fabric.add_link(bytes_per_s, latency)
+    network = _native.NetworkConfig(_native.Sharing.FAIR)
+    one = network.add_link(bytes_per_s, latency)
     places = []
     for _ in range(plan.members * plan.stages * plan.tp):
-        link = one if common else fabric.add_link(bytes_per_s, latency), fabric.add_link(bytes_per_s, 0)
-        places.append(fabric.add_place(0, link, (-1, -1)))
-    sim.set_fabric(fabric)
+        link = one if common else network.add_link(bytes_per_s, latency), network.add_link(bytes_per_s, 0)
+        places.append(network.add_place(0, link, (-1, -1)))
+    sim.set_network(network)
     sim.share_links(list(range(plan.members)), places, plan.shared + plan.inside)
 
 
@@ -153,7 +153,7 @@ def simulate(
         alone = plan.members == 1
         sim.add_group(group, scheduler, program(), expanded if alone else None, record_steps=True)
     if plan.members > 1:
-        sim.add_wave(list(range(plan.members)), program(), 4, expanded)
+        sim.add_lockstep_group(list(range(plan.members)), program(), 4, expanded)
         sim.set_router("RR", 0, {}, np.empty(0, np.int32))
     if port is not None:
         share_links(sim, plan, port)

@@ -58,16 +58,16 @@ def run(
         np.cumsum([0, *map(len, keys)]).astype(np.int64), np.array([k for row in keys for k in row], np.uint64),
         granularity, 0,
     )  # fmt: skip
-    fabric = _native.FabricConfig(_native.Sharing.FAIR)
+    network = _native.NetworkConfig(_native.Sharing.FAIR)
     config = _native.KvTiersConfig(getattr(_native.TierWrite, write), parks)
     devices = [
-        [fabric.add_place(0, (fabric.add_link(10**9, 0),) * 2, (-1, -1)) for _ in range(ranks)] for _ in range(groups)
+        [network.add_place(0, (network.add_link(10**9, 0),) * 2, (-1, -1)) for _ in range(ranks)] for _ in range(groups)
     ]
     lists: list[list[int]] = [[] for _ in range(groups)]
 
     def add_memory() -> int:
-        both = (fabric.add_link(pool_bytes_per_s, 0),) * 2
-        place: int = fabric.add_place(0, both, (-1, -1), near_latency_ps=way_out)
+        both = (network.add_link(pool_bytes_per_s, 0),) * 2
+        place: int = network.add_place(0, both, (-1, -1), near_latency_ps=way_out)
         return place
 
     pool_place = [add_memory() for _ in range(stripes)]
@@ -96,7 +96,7 @@ def run(
         sim.add_group(group, builder, program(256, max_seqs), record_steps=True)
         config.add_group(lists[index], devices[index], CHUNK, [BYTES] * ranks, 0)
     sim.set_router(router, 0, 1)
-    sim.set_fabric(fabric)
+    sim.set_network(network)
     sim.set_kv_tiers(config)
     sim.check_every_step()
     if timeouts is not None:

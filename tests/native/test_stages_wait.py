@@ -19,7 +19,7 @@ def program(stages: int) -> Any:
         for name, kind, table in (
             ("mlp", _native.NodeKind.COMPUTE, np.full(TOKENS + 1, STAGE_PS)),
             ("attention", _native.NodeKind.ATTENTION, np.empty(0, np.int64)),
-            ("handover", _native.NodeKind.HANDOVER, np.zeros(TOKENS + 1, np.int64)),
+            ("handover", _native.NodeKind.STAGE_SEND, np.zeros(TOKENS + 1, np.int64)),
         ):
             if name == "handover" and stage + 1 == stages:
                 continue

@@ -11,18 +11,18 @@ LAYERS = 3
 FIRST_US, SECOND_US, HEAD_US = (10, 20, 40), (100, 200, 400), 7
 
 
-def drawn(by_layer: tuple[int, ...]) -> Any:
+def sampled(by_layer: tuple[int, ...]) -> Any:
     """One sample for each layer, whatever the batch; in microseconds, or as many bytes as ps."""
     points = np.array([1, TOKENS], np.int64)
     values = np.array([[each * US] * 2 for each in by_layer], np.int64).ravel()
-    return _native.Drawn(points, LAYERS, 1, values, 1, 0)
+    return _native.SampledCostTable(points, LAYERS, 1, values, 1, 0)
 
 
-def drawn_operator(name: str, by_layer: tuple[int, ...]) -> Any:
+def sampled_operator(name: str, by_layer: tuple[int, ...]) -> Any:
     kind, feature = _native.NodeKind.COMPUTE, _native.Feature.TOKENS
     table = np.zeros(TOKENS + 1, np.int64)
     return _native.Operator(
-        name, kind, feature, 1, LAYERS, table, np.zeros(TOKENS + 1, np.uint8), drawn=drawn(by_layer)
+        name, kind, feature, 1, LAYERS, table, np.zeros(TOKENS + 1, np.uint8), sampled=sampled(by_layer)
     )
 
 
@@ -44,7 +44,7 @@ def step_us(a_program: Any, weights: Any | None) -> float:
 def test_each_layer_takes_its_own_draw_of_each_operator() -> None:
     weights = _native.WeightStreaming()
     weights.sources = [ONE_PS_PER_BYTE]
-    both = layers(drawn_operator("first", FIRST_US), drawn_operator("second", SECOND_US))
+    both = layers(sampled_operator("first", FIRST_US), sampled_operator("second", SECOND_US))
     for elsewhere in (weights, None):
         assert step_us(both, elsewhere) == sum(FIRST_US) + sum(SECOND_US) + HEAD_US
     busy_us = {number: sum(ps) / US for _, number, ps in run(both, None, [(0, 8, 1)], depth=1).busy_time()}
@@ -57,5 +57,5 @@ def test_each_layer_copies_its_own_draw() -> None:
     weights = _native.WeightStreaming()
     weights.buffers, weights.sources = 9, [ONE_PS_PER_BYTE]
     weights.by_batch, weights.by_batch_from, weights.demand = [[]] * 4, [0] * 4, [False] * 4
-    weights.drawn = [drawn(FIRST_US), None, drawn(SECOND_US), None]
+    weights.sampled = [sampled(FIRST_US), None, sampled(SECOND_US), None]
     assert step_us(layers(*flat), weights) == sum(FIRST_US) + sum(SECOND_US) + 1 + HEAD_US

@@ -57,7 +57,7 @@ def run_in_lockstep(ranks: int, prompts: list[int], offload: Any, output: int = 
         sim.add_group(group, scheduler, one_layer(), None, record_steps=True)
     sim.set_router("RR")
     if ranks > 1:
-        sim.add_wave(list(range(ranks)), one_layer(), 1)
+        sim.add_lockstep_group(list(range(ranks)), one_layer(), 1)
     while not sim.run(10_000):
         pass
     return sim

@@ -14,9 +14,9 @@ from tests.offload.test_streams import SEQUENCES, TOKENS, US, attention_node, dr
 FAST, SLOW = 10**14, 10**12  # bytes/s: a port that never limits, and a memory that takes 1 ps per byte
 
 
-def network(ranks: int, groups: int = 1) -> tuple[Any, list[list[int]], int, list[list[int]]]:
+def shared_network(ranks: int, groups: int = 1) -> tuple[Any, list[list[int]], int, list[list[int]]]:
     """(fabric, places of the devices by group, the host's place, places of each rank's memory that computes)."""
-    config = _native.FabricConfig(_native.Sharing.FAIR)
+    config = _native.NetworkConfig(_native.Sharing.FAIR)
 
     def place(near: tuple[int, int]) -> int:
         number: int = config.add_place(0, near, (-1, -1))
@@ -36,7 +36,7 @@ def network(ranks: int, groups: int = 1) -> tuple[Any, list[list[int]], int, lis
     return config, devices, host, memory
 
 
-def simulation(programs: list[Any], offloads: list[Any], requests: list[tuple[int, int, int]], fabric: Any) -> Any:
+def simulation(programs: list[Any], offloads: list[Any], requests: list[tuple[int, int, int]], network: Any) -> Any:
     """One group for each program; requests take turns at them."""
     columns, n = np.array(requests, np.int64), len(requests)
     model = (np.arange(n) % len(programs)).astype(np.int16)
@@ -54,8 +54,8 @@ def simulation(programs: list[Any], offloads: list[Any], requests: list[tuple[in
         group = _native.GroupConfig()
         group.index, group.model, group.depth, group.offload = index, index, 2, offload
         sim.add_group(group, scheduler, a_program, None, record_steps=True)
-    if fabric is not None:
-        sim.set_fabric(fabric)
+    if network is not None:
+        sim.set_network(network)
     while not sim.run(10_000):
         pass
     return sim
@@ -81,7 +81,7 @@ def test_alone_it_is_the_folded_time(data: Any) -> None:
 
     a_program = staged(layers, 1, table, rng, data.draw(st.sampled_from([0, 777])))
     config = drawn_config(data, rng, layers, table)
-    fabric, devices, host, memory = network(ranks)
+    network, devices, host, memory = shared_network(ranks)
     weights = config.weights
     weights.sources = [_native.CopySource(0, (SLOW << 16) // ranks, host)]
     config.weights, config.host = weights, _native.HostOperators()
@@ -95,7 +95,7 @@ def test_alone_it_is_the_folded_time(data: Any) -> None:
     rows = sorted((int(rng.integers(0, 10**10)), int(rng.integers(1, 150)), int(rng.integers(1, 20))) for _ in range(6))
     folded = simulation([a_program], [copy(config)], rows, None)
     config.shared = True
-    shared = simulation([a_program], [config], rows, fabric)
+    shared = simulation([a_program], [config], rows, network)
     a, b = folded.steps(), shared.steps()
     assert len(a["end_ps"]) > 5
     assert all((a[name] == b[name]).all() for name in a)
@@ -104,7 +104,7 @@ def test_alone_it_is_the_folded_time(data: Any) -> None:
 
 def two_groups(requests: list[tuple[int, int, int]], copy_ps: int, layers: int = 4) -> Any:
     """Two groups that copy from one host; every layer of each computes for 1 us."""
-    fabric, devices, host, _ = network(1, groups=2)
+    network, devices, host, _ = shared_network(1, groups=2)
     flat = np.full(TOKENS + 1, US)
     programs, configs = [], []
     for group in range(2):
@@ -116,7 +116,7 @@ def two_groups(requests: list[tuple[int, int, int]], copy_ps: int, layers: int =
         weights.ahead, weights.ahead_from, weights.buffers = [[copy_ps] * layers], [[0] * layers], 2
         config.weights, config.shared, config.ranks = weights, True, [devices[group]]
         configs.append(config)
-    return simulation(programs, configs, requests, fabric)
+    return simulation(programs, configs, requests, network)
 
 
 def lengths(sim: Any, group: int) -> Any:
@@ -139,14 +139,14 @@ def test_a_neighbour_that_computes_longer_takes_less() -> None:
     alone = two_groups([(0, 8, 30), (10**13, 8, 2)], 100 * US)
     both = two_groups([(0, 8, 30), (0, 8, 30)], 100 * US)
     assert lengths(alone, 0).sum() < lengths(both, 0).sum() <= 2 * lengths(alone, 0).sum()
-    used = both.fabric()
+    used = both.network()
     assert int(used["busy_ps"].max()) <= int(both.steps()["end_ps"].max()) + 10**10
     assert int(used["bytes"][0]) % (100 * US) == 0
 
 
-def test_the_fabric_is_needed() -> None:
-    with pytest.raises(ValueError, match="need the fabric"):
-        devices = network(1)[1]
+def test_the_network_is_needed() -> None:
+    with pytest.raises(ValueError, match="need the network"):
+        devices = shared_network(1)[1]
         config = _native.OffloadConfig()
         config.shared, config.ranks = True, devices
         rng = np.random.default_rng(0)
@@ -156,7 +156,7 @@ def test_the_fabric_is_needed() -> None:
 
 def test_a_step_that_takes_nothing_still_lasts_a_picosecond() -> None:
     """So that time goes on where every time of a step is zero."""
-    fabric, [devices], host, _ = network(1)
+    network, [devices], host, _ = shared_network(1)
     flat = [np.zeros(TOKENS + 1), np.zeros(TOKENS + 1), np.zeros(SEQUENCES + 1)]
     ops = [operator("qkv", 1, 1, flat[0]), attention_node(1), operator("mlp", 1, 1, flat[1])]
     ops.append(operator("head", 2, 1, flat[2], _native.Feature.SEQUENCES))
@@ -164,5 +164,5 @@ def test_a_step_that_takes_nothing_still_lasts_a_picosecond() -> None:
     weights.sources = [_native.CopySource(0, SLOW << 16, host)]
     config = _native.OffloadConfig()
     config.weights, config.shared, config.ranks = weights, True, [devices]
-    steps = simulation([program(ops, np.zeros(4), np.zeros(4))], [config], [(0, 8, 5)], fabric).steps()
+    steps = simulation([program(ops, np.zeros(4), np.zeros(4))], [config], [(0, 8, 5)], network).steps()
     assert (steps["end_ps"] - steps["start_ps"]).tolist() == [1] * 5

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llmsim.core import HandoverColumns, Results, Status
+from llmsim.core import KvTransferColumns, Results, Status
 from llmsim.export.csv import write_csv
 from llmsim.results.detokenization_delay import with_output_processing
 from llmsim.results.invariants import _transfers
@@ -33,7 +33,7 @@ def handed_over(results: Results, rows: list[int]) -> Results:
     tokens = results.workload.input_tokens.astype(np.int64)
     return replace(
         results,
-        handovers=HandoverColumns(
+        kv_transfers=KvTransferColumns(
             prefill_group=np.where(of, 1, -1).astype(np.int16),
             prefill_end_ps=np.where(of, r.scheduled_ps, -1),
             kv_reserved_ps=np.where(of, r.scheduled_ps, -1),
@@ -56,15 +56,15 @@ def test_only_what_was_handed_over_counts_as_transfer(build: Callable[..., Resul
 
 def test_broken_transfers_are_found(build: Callable[..., Results]) -> None:
     results = handed_over(build(40, finished_share=1.0), [3, 5, 8])
-    h = results.handovers
+    h = results.kv_transfers
     assert h is not None and _transfers(results) == "ok"
     early, odd = h.decode_scheduled_ps.copy(), h.kv_transfer_bytes.copy()
     early[5] -= 8
     odd[8] += 1
     assert "request 5 was decoded before" in _transfers(
-        replace(results, handovers=replace(h, decode_scheduled_ps=early))
+        replace(results, kv_transfers=replace(h, decode_scheduled_ps=early))
     )
-    assert "of request 8" in _transfers(replace(results, handovers=replace(h, kv_transfer_bytes=odd)))
+    assert "of request 8" in _transfers(replace(results, kv_transfers=replace(h, kv_transfer_bytes=odd)))
     missing = {**results.counters, "handed_over": np.array([2, 0])}
     assert "the groups count 2" in _transfers(replace(results, counters=missing))
 

@@ -64,11 +64,11 @@ def request(name: str, row: int, value: int) -> Change:
     return changed
 
 
-def handover(name: str, rows: Any, amount: int) -> Change:
+def kv_transfer(name: str, rows: Any, amount: int) -> Change:
     def changed(results: Results) -> Results:
-        assert results.handovers is not None
-        column = plus(getattr(results.handovers, name), rows, amount)
-        return replace(results, handovers=replace(results.handovers, **{name: column}))
+        assert results.kv_transfers is not None
+        column = plus(getattr(results.kv_transfers, name), rows, amount)
+        return replace(results, kv_transfers=replace(results.kv_transfers, **{name: column}))
 
     return changed
 
@@ -81,18 +81,18 @@ def late(row: int) -> Change:
     """Decoded one picosecond before its KV had landed."""
 
     def changed(results: Results) -> Results:
-        h = results.handovers
+        h = results.kv_transfers
         assert h is not None
         scheduled_ps = np.array(h.decode_scheduled_ps)
         scheduled_ps[row] = h.kv_landed_ps[row] - 1
-        return replace(results, handovers=replace(h, decode_scheduled_ps=scheduled_ps))
+        return replace(results, kv_transfers=replace(h, decode_scheduled_ps=scheduled_ps))
 
     return changed
 
 
 def test_what_was_simulated_holds(apart: Results, powered: Results) -> None:
     assert violated(apart) == violated(powered) == {}
-    assert apart.handovers is not None and set(apart.handovers.prefill_group) == {0}
+    assert apart.kv_transfers is not None and set(apart.kv_transfers.prefill_group) == {0}
 
 
 WRONG: Mapping[str, tuple[Change, str, str]] = {
@@ -118,10 +118,12 @@ WRONG: Mapping[str, tuple[Change, str, str]] = {
     "light": (counter("steps_below_light", 1, 3), "10 speed of light", "group 1: 3 steps are faster"),
     "blame": (blame("decode_ps", 5, 1), "11 blame", "the parts of request 5's latency do not add up to it"),
     "landed": (late(0), "13 transfers", "request 0 was decoded before its KV was there"),
-    "never landed": (handover("kv_landed_ps", slice(7, 8), -(1 << 62)), "13 transfers", "request 7 was decoded before"),
-    "prefilled": (handover("prefill_end_ps", slice(6, 7), 1 << 60), "13 transfers", "request 6 was decoded before"),
-    "cached": (handover("decode_cached_tokens", slice(None), 1 << 20), "13 transfers", "whole prompt was cached"),
-    "moved": (handover("kv_transfer_bytes", slice(9, 10), 1), "13 transfers", "of request 9 "),
+    "never landed": (
+        kv_transfer("kv_landed_ps", slice(7, 8), -(1 << 62)), "13 transfers", "request 7 was decoded before",
+    ),
+    "prefilled": (kv_transfer("prefill_end_ps", slice(6, 7), 1 << 60), "13 transfers", "request 6 was decoded before"),
+    "cached": (kv_transfer("decode_cached_tokens", slice(None), 1 << 20), "13 transfers", "whole prompt was cached"),
+    "moved": (kv_transfer("kv_transfer_bytes", slice(9, 10), 1), "13 transfers", "of request 9 "),
     "handed over": (counter("handed_over", 0, 1), "13 transfers", "20 prompts were handed over, the groups count 21"),
 }  # fmt: skip
 

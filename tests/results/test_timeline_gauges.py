@@ -84,22 +84,22 @@ def apart(request, tmp_path_factory):
 
 def test_kv_flows_from_the_prefill_to_the_decode_group(apart):
     leaving, arriving = apart.slices("KV out"), apart.slices("KV in")
-    handovers = apart.results.handovers
+    kv_transfers = apart.results.kv_transfers
     assert len(leaving) == len(arriving) == 40
     by_flow = {flows[0]: one for *one, flows in arriving}
     for process, _, start, end, facts, flows in leaving:
         target, _, *times, their_facts = by_flow[flows[0]]
         row = facts["row"]
-        assert process.startswith(f"group {handovers.prefill_group[row]}:")
+        assert process.startswith(f"group {kv_transfers.prefill_group[row]}:")
         assert target.startswith(f"group {apart.results.requests.group[row]}:")
         assert times == [start, end]
-        assert end == int(handovers.kv_landed_ps[row]) // PS_PER_NS
-        assert facts["bytes"] == their_facts["bytes"] == int(handovers.kv_transfer_bytes[row]) > 0
+        assert end == int(kv_transfers.kv_landed_ps[row]) // PS_PER_NS
+        assert facts["bytes"] == their_facts["bytes"] == int(kv_transfers.kv_transfer_bytes[row]) > 0
     assert len(by_flow) == 40
 
 
 def test_what_leaves_lands(apart):
-    moved = apart.results.handovers
+    moved = apart.results.kv_transfers
     decode = f"group {apart.results.requests.group[0]}:"
     total = 0.0
     for source in sorted(set(moved.prefill_group.tolist())):
@@ -111,7 +111,7 @@ def test_what_leaves_lands(apart):
 
 
 def test_a_handed_over_request_shows_its_hand_over(apart):
-    handovers = apart.results.handovers
+    kv_transfers = apart.results.kv_transfers
     for row in range(40):
         begins = [
             e.track_event.name for e in apart.events if apart.title(e.track_event.track_uuid)[1] == f"request {row}"
@@ -119,7 +119,7 @@ def test_a_handed_over_request_shows_its_hand_over(apart):
         assert [name for name in begins if name] == [
             f"request {row}", "queue", "prefill", "hand-over", "first token", "decode",
         ]  # fmt: skip
-    assert (handovers.decode_scheduled_ps >= handovers.prefill_end_ps).all()
+    assert (kv_transfers.decode_scheduled_ps >= kv_transfers.prefill_end_ps).all()
 
 
 def test_collectives_share_is_the_time_of_the_collectives(tmp_path):

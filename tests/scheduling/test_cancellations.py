@@ -82,7 +82,7 @@ def test_a_preempted_request_can_be_dropped() -> None:
 @settings(max_examples=50, deadline=None)
 @given(
     requests=requests_strategy,
-    drawn=options_strategy,
+    sampled=options_strategy,
     seed=st.integers(0, 2**32),
     share=st.sampled_from([0.1, 0.5, 1.0]),
     clients=st.sampled_from([0, 0, 1, 3]),
@@ -92,7 +92,7 @@ def test_a_preempted_request_can_be_dropped() -> None:
 def test_nothing_is_lost_with_cancellations(
     scheduler: str,
     requests: list[tuple[int, int, int]],
-    drawn: dict[str, Any],
+    sampled: dict[str, Any],
     seed: int,
     share: float,
     clients: int,
@@ -100,7 +100,7 @@ def test_nothing_is_lost_with_cancellations(
     per_token_ms: float,
 ) -> None:
     rng = np.random.default_rng(seed)
-    options = build_options(scheduler, drawn, requests, seed)
+    options = build_options(scheduler, sampled, requests, seed)
     n = len(requests)
     options.timeout_ms = [float(rng.exponential(300)) + 0.001 if rng.random() < share else -1 for _ in range(n)]
     options.cancel_tokens = [int(rng.integers(1, 40)) if rng.random() < share else 0 for _ in range(n)]

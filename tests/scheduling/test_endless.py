@@ -221,7 +221,7 @@ def in_python(scheduler: Any, members: int = 1) -> Any:
         group.index, group.depth, group.model = index, 1, index
         simulation.add_python_group(group, scheduler(), configuration(options).kv, step)
     if members > 1:
-        simulation.add_wave(list(range(members)), step, 32)
+        simulation.add_lockstep_group(list(range(members)), step, 32)
     return simulation
 
 

@@ -93,16 +93,16 @@ def test_a_request_runs_in_the_blocks_that_it_ever_holds_and_in_no_fewer(
 
 @pytest.mark.parametrize("seed", range(0, 400, 8))
 def test_every_request_ends_and_every_block_comes_back(seed: int) -> None:
-    drawn = random_case(seed, 25)
-    config = drawn["config"]
+    sampled = random_case(seed, 25)
+    config = sampled["config"]
     for option in ("speculative", "pipeline_parallel_size", "use_v2_model_runner", "max_num_scheduled_tokens"):
         config.pop(option, None)
     windows = [[17, 0], [0, 128, 300], [2], [0, 17, 17]][seed // 8 % 4]
     config["kv_windows"] = windows + ([] if config["enable_prefix_caching"] else [-1])
     config["num_gpu_blocks"] *= len(config["kv_windows"])
-    steps = list(run_case(with_resolved(drawn)))
+    steps = list(run_case(with_resolved(sampled)))
     gone = {name for step in steps for name in step["finished"]}
-    patient = {one["id"] for one in drawn["requests"] if not set(one) & {"cancel_after", "cancel_after_tokens"}}
+    patient = {one["id"] for one in sampled["requests"] if not set(one) & {"cancel_after", "cancel_after_tokens"}}
     assert patient <= gone
     assert all(0 <= step["free_blocks"] < config["num_gpu_blocks"] for step in steps)
 

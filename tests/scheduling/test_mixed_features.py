@@ -125,7 +125,7 @@ def test_nothing_is_lost_whatever_meets(seed: int) -> None:
         check_gaps(sim, done, answers)
         assert token_balance(sim, [prompt for _, prompt, _ in rows]) == "ok", number
         if options.scheduler == "vllm_v1":
-            options.extra["every_step_in_full"] = True
+            options.extra["disable_fast_path"] = True
         again = run(rows, options)
         for table, columns in (("requests", r), ("steps", steps), ("counters", c), ("blame", blame)):
             other = getattr(again, table)()

@@ -36,12 +36,16 @@ options_strategy = st.fixed_dictionaries(
 )
 
 
-def build_options(scheduler: str, drawn: dict[str, Any], requests: list[tuple[int, int, int]], seed: int) -> Options:
+def build_options(scheduler: str, sampled: dict[str, Any], requests: list[tuple[int, int, int]], seed: int) -> Options:
     rng = np.random.default_rng(seed)
-    drawn = dict(drawn)
-    stages = drawn.pop("stages")
+    sampled = dict(sampled)
+    stages = sampled.pop("stages")
     options = Options(
-        scheduler.removesuffix(" prefill first"), ttft_target_ms=40, prefill_ms_per_token=0.1, per_token_ms=0.1, **drawn
+        scheduler.removesuffix(" prefill first"),
+        ttft_target_ms=40,
+        prefill_ms_per_token=0.1,
+        per_token_ms=0.1,
+        **sampled,
     )
     options.extra = dict(options.extra)
     if scheduler.endswith("prefill first"):
@@ -104,22 +108,22 @@ def check(requests: list[tuple[int, int, int]], options: Options, *, drafts: int
 
 @pytest.mark.parametrize("scheduler", [*SCHEDULERS, "vllm_v1 prefill first"])
 @settings(max_examples=60, deadline=None)
-@given(requests=requests_strategy, drawn=options_strategy, seed=st.integers(0, 2**32))
+@given(requests=requests_strategy, sampled=options_strategy, seed=st.integers(0, 2**32))
 def test_nothing_is_lost_under_any_pressure(
-    scheduler: str, requests: list[tuple[int, int, int]], drawn: dict[str, Any], seed: int
+    scheduler: str, requests: list[tuple[int, int, int]], sampled: dict[str, Any], seed: int
 ) -> None:
-    check(requests, build_options(scheduler, drawn, requests, seed))
+    check(requests, build_options(scheduler, sampled, requests, seed))
 
 
 @pytest.mark.parametrize("scheduler", [*SCHEDULERS, "vllm_v1 prefill first"])
 @settings(max_examples=30, deadline=None)
-@given(requests=requests_strategy, drawn=options_strategy, seed=st.integers(0, 2**32))
+@given(requests=requests_strategy, sampled=options_strategy, seed=st.integers(0, 2**32))
 def test_tokens_add_up_between_any_two_events(
-    scheduler: str, requests: list[tuple[int, int, int]], drawn: dict[str, Any], seed: int
+    scheduler: str, requests: list[tuple[int, int, int]], sampled: dict[str, Any], seed: int
 ) -> None:
     """Also of clients that give up: so an interrupted run keeps invariant 5."""
     rng = np.random.default_rng(seed)
-    options = build_options(scheduler, drawn, requests, seed)
+    options = build_options(scheduler, sampled, requests, seed)
     if rng.random() < 0.5:
         options.timeout_ms = [float(rng.choice([-1, 5, 60])) for _ in requests]
     sim = built(requests, options)  # type: ignore[arg-type]
@@ -130,13 +134,13 @@ def test_tokens_add_up_between_any_two_events(
 
 
 @settings(max_examples=150, deadline=None)
-@given(requests=requests_strategy, drawn=options_strategy, seed=st.integers(0, 2**32), first=st.booleans())
+@given(requests=requests_strategy, sampled=options_strategy, seed=st.integers(0, 2**32), first=st.booleans())
 def test_steps_of_calm_sequences_are_those_in_full(
-    requests: list[tuple[int, int, int]], drawn: dict[str, Any], seed: int, first: bool
+    requests: list[tuple[int, int, int]], sampled: dict[str, Any], seed: int, first: bool
 ) -> None:
     """Sequences that only count are the same to the bit as all of them scheduled and received in full."""
     rng = np.random.default_rng(seed)
-    options = build_options("vllm_v1 prefill first" if first else "vllm_v1", drawn, requests, seed)
+    options = build_options("vllm_v1 prefill first" if first else "vllm_v1", sampled, requests, seed)
     options.extra["limits"] = limits = _native.StepLimits()
     limits.long_prefill_token_threshold = int(rng.choice([0, 0, 8]))
     if rng.random() < 0.4:
@@ -147,7 +151,7 @@ def test_steps_of_calm_sequences_are_those_in_full(
         tables.windows = [0, *(int(rng.choice([2, 5, options.block_size + 1, 100])) for _ in range(rng.integers(1, 3)))]
         tables.step_tokens, options.blocks = options.budget, 2 * options.blocks
     calm = run(requests, options)  # type: ignore[arg-type]
-    options.extra["every_step_in_full"] = True
+    options.extra["disable_fast_path"] = True
     full = run(requests, options)  # type: ignore[arg-type]
     for table in ("requests", "steps", "counters", "blame"):
         one, other = getattr(calm, table)(), getattr(full, table)()

@@ -113,7 +113,7 @@ def test_sglang_admits_by_what_the_running_may_still_write() -> None:
     small = Options("sglang", block_size=4, blocks=11)
     assert schedule(run(requests, replace(small, extra={"sglang_new_tokens": 4})))[0] == [(0, 4, 0), (1, 8, 0)]
     # 40 tokens of cache: 8 + 20 + a page do not go beside 4 and what request 0 may write, whatever it will
-    unknown = {"sglang_new_tokens": 20, "ends_foreseen": False}
+    unknown = {"sglang_new_tokens": 20, "output_length_known": False}
     careful = schedule(run(requests, replace(small, extra=unknown)))
     assert careful == [[(0, 4, 0)], [(0, 1, 4)], [(0, 1, 5)], [(0, 1, 6)], [(1, 8, 0)]]
 

@@ -35,7 +35,7 @@ NEWTON_STEPS = 100
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnTable:
+class SampledTable:
     """The slowest rank's time of the experts: ps [layer, draw, token count], linear between `tokens`."""
 
     tokens: Int64
@@ -267,9 +267,9 @@ def number_of_draws(routing: ExpertRouting, snapshots: int) -> int:
     return 1 if routing.name == "RR" else max(DRAWS, snapshots)
 
 
-def drawn_table(
+def sampled_table(
     routing: ExpertRouting, op: Operator, last: int, placement: Placement, price: Price, provenance: int
-) -> tuple[DrawnTable, float]:
+) -> tuple[SampledTable, float]:
     """The table of a model's MoE layers, and how far the fullest rank is above the mean at 1,024 tokens or `last`."""
     axis = token_axis(last)
     shown = int(np.searchsorted(axis, min(1024, last), side="right")) - 1
@@ -278,11 +278,11 @@ def drawn_table(
         pairs, touched = rank_loads(one.counts, one.slots, placement.ranks)
         ps.append(np.floor(price(pairs, touched).max(axis=-1) * 1e6 + 0.5).astype(np.int64))
         fullest.append(float((pairs[:, shown].max(axis=-1) / pairs[:, shown].mean(axis=-1)).mean()))
-    return DrawnTable(axis, np.stack(ps), routing.seed, provenance, routing.in_order), float(np.mean(fullest))
+    return SampledTable(axis, np.stack(ps), routing.seed, provenance, routing.in_order), float(np.mean(fullest))
 
 
-def touched_table(routing: ExpertRouting, op: Operator, last: int, placement: Placement) -> DrawnTable:
+def touched_table(routing: ExpertRouting, op: Operator, last: int, placement: Placement) -> SampledTable:
     """Experts that the rank with the most of them touches, in the very draws of `drawn_table`; `ps` are experts."""
     draws = each_layer(routing, op, last, placement)
     touched = [rank_loads(one.counts, one.slots, placement.ranks)[1].max(axis=-1) for one in draws]
-    return DrawnTable(token_axis(last), np.stack(touched).astype(np.int64), routing.seed, 0, routing.in_order)
+    return SampledTable(token_axis(last), np.stack(touched).astype(np.int64), routing.seed, 0, routing.in_order)

@@ -49,16 +49,16 @@ def transfers(results: Results, *, layerwise: bool) -> list[Transfer]:
 
     It starts when the decode group holds blocks and the prompt is computed; layer by layer, when the prompt begins.
     """
-    handovers, requests = results.handovers, results.requests
-    if handovers is None:
+    kv_transfers, requests = results.kv_transfers, results.requests
+    if kv_transfers is None:
         return []
     found = []
-    for row in np.flatnonzero((handovers.kv_landed_ps >= 0) & (handovers.kv_transfer_bytes > 0)).tolist():
-        ready = requests.scheduled_ps[row] if layerwise else handovers.prefill_end_ps[row]
-        end = int(handovers.kv_landed_ps[row])
-        start = min(max(int(handovers.kv_reserved_ps[row]), int(ready)), end)
-        groups = int(handovers.prefill_group[row]), int(requests.group[row])
-        found.append(Transfer(row, *groups, start, end, int(handovers.kv_transfer_bytes[row])))
+    for row in np.flatnonzero((kv_transfers.kv_landed_ps >= 0) & (kv_transfers.kv_transfer_bytes > 0)).tolist():
+        ready = requests.scheduled_ps[row] if layerwise else kv_transfers.prefill_end_ps[row]
+        end = int(kv_transfers.kv_landed_ps[row])
+        start = min(max(int(kv_transfers.kv_reserved_ps[row]), int(ready)), end)
+        groups = int(kv_transfers.prefill_group[row]), int(requests.group[row])
+        found.append(Transfer(row, *groups, start, end, int(kv_transfers.kv_transfer_bytes[row])))
     return sorted(found, key=lambda one: (one.start_ps, one.row))
 
 

@@ -161,9 +161,9 @@ class _Timeline:
         times = (requests.arrival_ps, requests.scheduled_ps, requests.first_token_ps, requests.finish_ps)
         arrival, scheduled, first, finish = (int(column[row]) for column in times)
         yield "queue", arrival, scheduled
-        handovers = self._results.handovers
-        if handovers is not None and handovers.prefill_group[row] >= 0:
-            computed, decoding = int(handovers.prefill_end_ps[row]), int(handovers.decode_scheduled_ps[row])
+        kv_transfers = self._results.kv_transfers
+        if kv_transfers is not None and kv_transfers.prefill_group[row] >= 0:
+            computed, decoding = int(kv_transfers.prefill_end_ps[row]), int(kv_transfers.decode_scheduled_ps[row])
             yield "prefill", scheduled, computed
             yield "hand-over", computed, decoding
             yield "first token", decoding, first

@@ -181,8 +181,8 @@ def _label(ppm: int) -> str:
 def _scaled_op(op: OpCost, ppm: int) -> OpCost:
     if ppm == MILLION:
         return op
-    drawn = None if op.drawn is None else replace(op.drawn, ps=_scaled(op.drawn.ps, ppm))
-    return replace(op, ps=_scaled(op.ps, ppm), drawn=drawn, source=op.source + _label(ppm))
+    sampled = None if op.sampled is None else replace(op.sampled, ps=_scaled(op.sampled.ps, ppm))
+    return replace(op, ps=_scaled(op.ps, ppm), sampled=sampled, source=op.source + _label(ppm))
 
 
 def _scaled_attention(attention: AttentionCost, ppm: int, label: str) -> AttentionCost:

@@ -44,7 +44,7 @@ class Accounting:
         """The account of a run that recorded shares, from the first arrival to the end of the last step."""
         if self.power is None:
             return None
-        handed = self._handed_over(simulation.handovers(), requests)
+        handed = self._handed_over(simulation.kv_transfers(), requests)
         media = [str(row["name"]).split()[0] for row in simulation.kv_tiers()]
         times_ps = _operator_times(simulation.busy_time())
         activities = [simulation.activity(index) for index in range(len(self.traffic))]
@@ -69,18 +69,18 @@ class Accounting:
         end_ps = max([start_ps, *(int(use.step_end_ps.max()) for use in uses if len(use.step_end_ps))])
         return account(self.power, uses, len(requests.status), (start_ps, end_ps), interval_ps)
 
-    def _handed_over(self, handovers: Mapping[str, Any] | None, requests: RequestColumns) -> list[dict[str, int]]:
+    def _handed_over(self, kv_transfers: Mapping[str, Any] | None, requests: RequestColumns) -> list[dict[str, int]]:
         """Bytes of KV hand-overs by group: over links of the sender's node, through network cards at both ends, and
         in the memory that holds the KV at either end."""
         kinds = ("link_bytes", "nic_bytes", "processor_bytes", "memory_bytes")
         moved = [dict.fromkeys(kinds, 0) for _ in self.traffic]
-        if handovers is None or self.power is None:
+        if kv_transfers is None or self.power is None:
             return moved
-        rows = np.flatnonzero((handovers["prefill_group"] >= 0) & (handovers["kv_transfer_bytes"] > 0))
+        rows = np.flatnonzero((kv_transfers["prefill_group"] >= 0) & (kv_transfers["kv_transfer_bytes"] > 0))
         where = self.power.node_of_group
         for row in rows.tolist():
-            sender, receiver = int(handovers["prefill_group"][row]), int(requests.group[row])
-            size = int(handovers["kv_transfer_bytes"][row])
+            sender, receiver = int(kv_transfers["prefill_group"][row]), int(requests.group[row])
+            size = int(kv_transfers["kv_transfer_bytes"][row])
             if where[sender] == where[receiver]:
                 moved[sender]["link_bytes"] += size
             else:
@@ -195,7 +195,7 @@ def _known_energy(group: "LoweredGroup", activity: dict[str, Any], times_ps: Map
     for number, placed, tables in _ran(group, activity):
         cost, took_ps = placed.cost, times_ps.get(number, 0)
         if isinstance(cost, OpCost):
-            if cost.power_uw is None or cost.drawn is not None:
+            if cost.power_uw is None or cost.sampled is not None:
                 continue
             rows = np.asarray(tables[FEATURES.index(cost.feature)])
             used = np.flatnonzero(rows)

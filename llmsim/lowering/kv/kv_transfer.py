@@ -8,12 +8,12 @@ from llmsim.config import Deployment, Group
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.lowering.kv.resharding import (
     Share,
-    all_but_last,
     draft_shares,
     even_layers,
     kept_tokens,
     kv_shares,
     of_several_kinds,
+    prefill_all_but_last_token,
 )
 
 if TYPE_CHECKING:
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 ROLES = {None: _native.Role.BOTH, "prefill": _native.Role.PREFILL, "decode": _native.Role.DECODE}
 
 
-def handover_config(
+def kv_transfer_config(
     deployment: Deployment, lowered: Sequence["LoweredGroup"], kv_places: list[list[int]]
 ) -> "_native.HandoverConfig":
-    """Routes between all prefill and decode groups of a model; `kv_places` by group and rank, on the fabric.
+    """Routes between all prefill and decode groups of a model; `kv_places` by group and rank, on the network.
 
     Raises InputError where the KV of the two sides differs in its element type, or, of a model whose layers do not all
     keep every token, in its blocks.
     """
     assert deployment.disaggregation is not None
     how = deployment.disaggregation
-    config = _native.HandoverConfig(how.push, how.layerwise, kv_places)
+    config = _native.KvTransferConfig(how.push, how.layerwise, kv_places)
     tables: dict[tuple[object, ...], int] = {}
     for source in deployment.groups:
         for target in deployment.groups:
@@ -45,7 +45,7 @@ def handover_config(
             kind = (source.model_name, a.dtypes.kv, a.layout, b.layout, block_size, drafts)
             if kind not in tables:
                 tables[kind] = config.add_table(
-                    list(_shares(a, b)), block_size, all_but_last(a.model), even_layers(a.model)
+                    list(_shares(a, b)), block_size, prefill_all_but_last_token(a.model), even_layers(a.model)
                 )
             config.add_route(source.index, target.index, tables[kind])
     return config
@@ -73,7 +73,7 @@ def _check(deployment: Deployment, source: Group, target: Group, a: "LoweredGrou
             f"{drafters[1] or 'no model'} in the second, whose layers keep KV, too; give both the same "
             "speculative_config, as vLLM's connector needs it"
         )
-    if all_but_last(a.model) and a.engine.scheduler != "vllm_v1":
+    if prefill_all_but_last_token(a.model) and a.engine.scheduler != "vllm_v1":
         raise NotYetError(
             f"{where} hand over KV of {source.model_name}, whose linear attention keeps states, with the scheduler "
             f"{a.engine.scheduler}: that does not run in this version; say vllm_v1"

@@ -48,7 +48,7 @@ def kv_shares(
     return tuple(shares)
 
 
-def all_but_last(model: ModelConfig) -> bool:
+def prefill_all_but_last_token(model: ModelConfig) -> bool:
     """Whether prefill instances leave the last token of a prompt out: a state cannot be taken back by one token."""
     return model.linear is not None and model.layers_of("linear") > 0
 

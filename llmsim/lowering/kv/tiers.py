@@ -52,7 +52,7 @@ class LoweredTiers:
     config: "_native.KvTiersConfig"
 
     def install(self, simulation: "_native.Simulation") -> None:
-        """After the groups have been added, on the fabric of `network`."""
+        """After the groups have been added, on the network of `network`."""
         simulation.set_kv_tiers(self.config)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from llmsim.config.errors import InputError
 from llmsim.core import Int64, Provenance
 from llmsim.costs import CostRequest, OpCost
-from llmsim.costs.experts.load_sampling import DrawnTable, LayerDraws, each_layer, rank_loads, token_axis
+from llmsim.costs.experts.load_sampling import LayerDraws, SampledTable, each_layer, rank_loads, token_axis
 from llmsim.model import Layout, Operator
 from llmsim.model.operator import Rows
 from llmsim.model.parallel.expert_parallel import hit
@@ -132,17 +132,17 @@ class Exchanges:
             ps=ps,
             provenance=np.full(last + 1, Provenance.ANALYTIC, np.uint8),
             source=f"{self._request.layout.exchange} {op.name} {ports.where}",
-            drawn=None if self._request.expert_routing.balanced else self._table(op, rows, ports, last),
+            sampled=None if self._request.expert_routing.balanced else self._table(op, rows, ports, last),
         )
 
-    def _table(self, op: Operator, rows: Rows, ports: Ports, last: int) -> DrawnTable:
+    def _table(self, op: Operator, rows: Rows, ports: Ports, last: int) -> SampledTable:
         key = (rows.per, op.repeat, op.experts_total, op.topk, op.expert_groups, last, ports.key(rows))
         if key not in self._drawn:
             self._drawn[key] = self._draw(op, rows, ports, last)
         axis = token_axis(last)
         ps = ports.ps(rows, axis.astype(np.float64), self._drawn[key])
         routing = self._request.expert_routing
-        return DrawnTable(axis, ps, routing.seed, int(Provenance.ANALYTIC), routing.in_order)
+        return SampledTable(axis, ps, routing.seed, int(Provenance.ANALYTIC), routing.in_order)
 
     def _draw(self, op: Operator, rows: Rows, ports: Ports, last: int) -> Busiest:
         """Shapes (layers, draws, counts of tokens)."""
@@ -194,8 +194,8 @@ def _missed_groups(taken: Floats, places: int, group: Ints, likely: Floats, op: 
         apart *= np.where(has, 1.0 - probability + probability * within, 1.0)
         none *= np.where(has, 1.0 - probability, 1.0)
         share += has * probability / chosen
-    drawn = _none_of(share, len(likely), chosen)
-    return np.asarray(apart * np.divide(drawn, none, out=np.ones_like(none), where=none > drawn))
+    sampled = _none_of(share, len(likely), chosen)
+    return np.asarray(apart * np.divide(sampled, none, out=np.ones_like(none), where=none > sampled))
 
 
 def _missed(taken: Floats, places: int, topk: int, total: int) -> Floats:

@@ -1,8 +1,8 @@
-"""The cluster's shared network, as the loop's fabric knows it: which place is whose, and the links between places.
+"""The cluster's shared network, as the loop knows it: which place is whose, and the links between places.
 
 Every device has two ports, full duplex: one to its node's switch, one (the network card) to a switch between nodes; no
 switch blocks. The cluster file's `link_bw` and `link_latency` list dimensions, innermost first: 0 inside an instance
-(its collectives, not in the fabric), 1 between the instances of a node, 2 between nodes; the last entry stands for all
+(its collectives, not in the network), 1 between the instances of a node, 2 between nodes; the last entry stands for all
 that are not given. A link's latency is charged on the way out; what leaves a memory pays that of the link it crosses on
 top of the memory's own. A host memory is one link of `mem_bw`, shared by
 reads and writes, on its node's switch. Where the file names a topology, devices reach each other by its routes instead.
@@ -18,7 +18,7 @@ from llmsim.config.topology.file import TopologySpec
 from llmsim.lowering.network.topology import Routes
 
 FASTEST_BYTES_PER_S = (1 << 47) - 1
-"""Of a shared link: what the fair-share solver of the native network holds (fabric.cpp)."""
+"""Of a shared link: what the fair-share solver of the native network holds (shared_network.cpp)."""
 EVERY_NODE = -1
 """The island of what is near to all."""
 BETWEEN_GROUPS, BETWEEN_NODES = 1, 2
@@ -27,7 +27,7 @@ BETWEEN_GROUPS, BETWEEN_NODES = 1, 2
 
 @dataclass(frozen=True, eq=False)
 class ClusterNetwork:
-    """The fabric's description and the numbers of its places; immutable, any number of runs may use it."""
+    """The network that the loop simulates, and the numbers of its nodes; immutable, any number of runs may use it."""
 
     config: "_native.FabricConfig"
     devices: tuple[tuple[int, ...], ...]
@@ -46,7 +46,7 @@ class ClusterNetwork:
 
 def cluster_network(deployment: Deployment, contention: str = "fair", routes: Routes | None = None) -> ClusterNetwork:
     """The network of a deployment; `contention` is "fair" (max-min fair shares) or "fifo" (one after the other)."""
-    config = _native.FabricConfig(_native.Sharing.FIFO if contention == "fifo" else _native.Sharing.FAIR)
+    config = _native.NetworkConfig(_native.Sharing.FIFO if contention == "fifo" else _native.Sharing.FAIR)
     if routes is not None:
         assert deployment.topology is not None, "routes are of a topology"
         _refuse_fast_links(deployment, deployment.topology.spec)

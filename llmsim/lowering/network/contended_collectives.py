@@ -11,7 +11,7 @@ from llmsim.config.errors import NotYetError
 from llmsim.lowering.network.cluster_network import ClusterNetwork
 from llmsim.lowering.network.mesh import KINDS
 from llmsim.lowering.network.topology import Routes
-from llmsim.lowering.parallel_layout import LoweredWave
+from llmsim.lowering.parallel_layout import LoweredLockstep
 from llmsim.model import Layout, Operator
 from llmsim.model.parallel.expert_parallel import hit
 
@@ -32,14 +32,14 @@ class SharedLinks:
     collectives: "tuple[_native.CollectiveSpec, ...]"
 
     def install(self, simulation: "_native.Simulation") -> None:
-        """After the groups, the waves and the fabric."""
+        """After the groups, the lock-step groups and the network."""
         simulation.share_links(list(self.groups), list(self.places), list(self.collectives))
 
 
 def shared_links(
     deployment: Deployment,
     groups: Sequence["LoweredGroup"],
-    waves: Sequence[LoweredWave],
+    lockstep_groups: Sequence[LoweredLockstep],
     network: ClusterNetwork,
     routes: Routes | None,
     *,
@@ -52,9 +52,9 @@ def shared_links(
     With one, it is whatever takes a link that KV takes from group to group.
     Steps that keep something elsewhere bring their own transfers (`llmsim.lowering.contention`).
     """
-    in_waves = {index for wave in waves for index in wave.groups}
-    domains = [(wave.groups, wave.expanded) for wave in waves]
-    alone = [group.index for group in deployment.groups if group.index not in in_waves]
+    in_lockstep = {index for lockstep in lockstep_groups for index in lockstep.groups}
+    domains = [(lockstep.groups, lockstep.expanded) for lockstep in lockstep_groups]
+    alone = [group.index for group in deployment.groups if group.index not in in_lockstep]
     domains += [((index,), groups[index].expanded) for index in alone]
     kv_links = set() if routes is None else _kv_links(deployment, routes)
     found = []
@@ -87,18 +87,18 @@ def shared_links(
 def unshared_notes(
     deployment: Deployment,
     groups: Sequence["LoweredGroup"],
-    waves: Sequence[LoweredWave],
+    lockstep_groups: Sequence[LoweredLockstep],
     routes: Routes | None,
     *,
     tiers: bool,
 ) -> tuple[str, ...]:
     """Names the collectives between members that KV on the same links does not slow, and that do not slow it."""
     names: dict[str, None] = {}
-    for wave in waves:
-        first = wave.groups[0]
+    for lockstep in lockstep_groups:
+        first = lockstep.groups[0]
         if tiers or deployment.groups[first].pd_type is not None:
             ops = (op for op in groups[first].operators if op.kind == "collective" and op.among != "tp")
-            flows = _flows(deployment, wave.groups, routes)
+            flows = _flows(deployment, lockstep.groups, routes)
             names |= dict.fromkeys(op.name for op in ops if _kind(op, flows) is None)
     if not names:
         return ()

@@ -33,7 +33,7 @@ class OffloadPlan:
     """What the core, the memory ledger and the energy account need to know."""
 
     native: "_native.OffloadConfig"
-    """Complete once `complete` has been called, but for places on the fabric."""
+    """Complete once `complete` has been called, but for places on the network."""
     where: Where
     copies: StageCopies
     pim: PimPlan | None
@@ -136,7 +136,7 @@ def evicted_notes(deployment: Deployment) -> tuple[str, ...]:
     return ()
 
 
-def on_fabric(
+def on_network(
     plan: OffloadPlan,
     deployment: Deployment,
     group: Group,
@@ -146,7 +146,7 @@ def on_fabric(
     pim_places: Sequence[int],
 ) -> "_native.OffloadConfig":
     """The core's plan for a group whose steps meet other transfers: `ranks`, `places` and `pim_places` are the numbers
-    of its devices, of the memories beside them and of each rank's channels on the fabric."""
+    of its devices, of the memories beside them and of each rank's channels on the network."""
     native = copy(plan.native)
     native.shared = True
     native.ranks = [list(ranks[first : first + tp]) for first in range(0, len(ranks), tp)]

@@ -14,7 +14,7 @@ from llmsim.config import Deployment, Group
 from llmsim.config.errors import NotYetError
 from llmsim.core import Int64
 from llmsim.costs import OpCost
-from llmsim.costs.experts.load_sampling import DrawnTable, Placement, touched_table
+from llmsim.costs.experts.load_sampling import Placement, SampledTable, touched_table
 from llmsim.costs.experts.routing import ExpertRouting
 from llmsim.costs.source import AttentionCost
 from llmsim.lowering.offload.placement import DEVICE, Execution, Where, memory_at, port_of
@@ -118,7 +118,7 @@ def _need_one_place(where: Where, execution: Execution, place: str) -> None:
 def sources_of(
     deployment: Deployment, group: Group, copies: StageCopies, places: dict[str, int], ranks: int
 ) -> list["_native.CopySource"]:
-    """The core's sources; `places` are the memories' numbers on the fabric (none: -1), `ranks` copy at once."""
+    """The core's sources; `places` are the memories' numbers on the network (none: -1), `ranks` copy at once."""
     port = port_of(deployment)
     sources = []
     for place in copies.places:
@@ -173,13 +173,13 @@ def weight_streaming(
     native, none = _native.WeightStreaming(), OperatorCopies()
     where = positions_in_program(stages, costs)
     entries = [none if one is None else copies.operators[one[0]][one[1]] for one in where]
-    drawn: list[_native.Drawn | None] = []
+    sampled: list[_native.SampledCostTable | None] = []
     run: dict[int, int] = {}
     for cost, entry, one in zip(costs, entries, where, strict=True):
-        drawn.append(None)
-        if one is not None and entry.by_batch and isinstance(cost, OpCost) and cost.drawn is not None:
+        sampled.append(None)
+        if one is not None and entry.by_batch and isinstance(cost, OpCost) and cost.sampled is not None:
             op = stages[one[0]][one[1]]
-            drawn[-1] = _drawn_bytes(op, cost, uneven, cached, run.get(id(cost), 0))
+            sampled[-1] = _drawn_bytes(op, cost, uneven, cached, run.get(id(cost), 0))
             run[id(cost)] = run.get(id(cost), 0) + op.repeat
     native.sources = sources
     native.ahead = [entry.ahead for entry in entries]
@@ -187,21 +187,21 @@ def weight_streaming(
     native.by_batch = [entry.by_batch for entry in entries]
     native.by_batch_from = [entry.by_batch_from for entry in entries]
     native.demand = [entry.demand for entry in entries]
-    native.drawn = drawn if any(one is not None for one in drawn) else []
+    native.sampled = sampled if any(one is not None for one in sampled) else []
     native.buffers = copies.depth
     return native
 
 
 def _drawn_bytes(op: Operator, cost: OpCost, uneven: Uneven, cached: float, first_layer: int) -> "_native.Drawn":
     """Bytes of the experts that the rank with the most of them touches, in the samples that price the operator."""
-    table = cost.drawn
+    table = cost.sampled
     assert table is not None, "the caller looked"
     whole = replace(op, repeat=cost.repeat)  # all stages draw from the whole model's table
-    touched: DrawnTable = touched_table(uneven.routing, whole, int(table.tokens[-1]), uneven.placement)
+    touched: SampledTable = touched_table(uneven.routing, whole, int(table.tokens[-1]), uneven.placement)
     expert = op.weight_bytes / op.experts_local * (1.0 - cached)
     size = np.ceil(touched.ps * expert).astype(np.int64)
     layers, draws, _ = size.shape
-    return _native.Drawn(
+    return _native.SampledCostTable(
         touched.tokens, layers, draws, np.ascontiguousarray(size).ravel(), touched.seed, touched.provenance,
         first_layer, touched.in_order,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-// Random numbers for routers that do not depend on the order in which they are drawn.
+// Random numbers for routers that do not depend on the order in which they are sampled.
 #pragma once
 
 #include <cstddef>

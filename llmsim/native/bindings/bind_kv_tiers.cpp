@@ -30,7 +30,7 @@ void bind_kv_tiers(nb::module_& m) {
       .def(
           "add_pool",
           [](KvTiersConfig& config, const std::string& name, std::int64_t capacity_bytes, TierEviction eviction,
-             PlaceId place, std::int32_t queue_depth, Ps read_latency_ps, Ps write_latency_ps) {
+             NetworkNodeId place, std::int32_t queue_depth, Ps read_latency_ps, Ps write_latency_ps) {
             config.pools.push_back(
                 {name, capacity_bytes, eviction, place, queue_depth, read_latency_ps, write_latency_ps});
             return config.pools.size() - 1;
@@ -39,14 +39,14 @@ void bind_kv_tiers(nb::module_& m) {
           "write_latency_ps"_a = 0, "Returns the pool's number. queue_depth 0: a memory.")
       .def(
           "stripe",
-          [](KvTiersConfig& config, PlaceId place, std::vector<PlaceId> stripes) {
+          [](KvTiersConfig& config, NetworkNodeId place, std::vector<NetworkNodeId> stripes) {
             config.striped = place;
             config.stripes = std::move(stripes);
           },
           "place"_a, "stripes"_a, "A place of pools that is several memories, over which KV is spread: their places.")
       .def(
           "add_group",
-          [](KvTiersConfig& config, const std::vector<std::int32_t>& pools, const std::vector<PlaceId>& ranks,
+          [](KvTiersConfig& config, const std::vector<std::int32_t>& pools, const std::vector<NetworkNodeId>& ranks,
              std::int32_t chunk_tokens, const std::vector<std::int64_t>& bytes_per_token,
              std::int32_t model) { config.groups.push_back({pools, ranks, chunk_tokens, bytes_per_token, model}); },
           "pools"_a, "ranks"_a, "chunk_tokens"_a, "bytes_per_token"_a, "model"_a,

@@ -18,10 +18,10 @@ namespace {
 using Ports = std::pair<std::int64_t, std::int64_t>;  // out, in; -1: none
 using Part = std::tuple<std::vector<std::int32_t>, std::int64_t, std::int64_t, std::int32_t>;
 using Share = std::tuple<std::int32_t, std::int32_t, std::vector<Part>>;
-using Start = std::tuple<Ps, PlaceId, PlaceId, std::int64_t>;
+using Start = std::tuple<Ps, NetworkNodeId, NetworkNodeId, std::int64_t>;
 
 Port port_of(const Ports& ports) {
-  const auto link = [](std::int64_t id) { return id < 0 ? kNoLink : static_cast<FabricLinkId>(id); };
+  const auto link = [](std::int64_t id) { return id < 0 ? kNoLink : static_cast<NetworkLinkId>(id); };
   return {link(ports.first), link(ports.second)};
 }
 
@@ -33,44 +33,45 @@ class Probe final : public TransferOwner {
 };
 
 // Starts each (at, from, to, bytes), in order of time, and runs to the end as the loop would.
-nb::tuple probe(const FabricConfig& config, const std::vector<Start>& starts) {
-  Fabric fabric(config);
+nb::tuple probe(const NetworkConfig& config, const std::vector<Start>& starts) {
+  SharedNetwork network(config);
   Probe owner(starts.size());
   std::size_t next = 0;
   Ps now = 0;
-  while (next < starts.size() || fabric.next_event() != kEndOfTime) {
+  while (next < starts.size() || network.next_event() != kEndOfTime) {
     const Ps start = next < starts.size() ? std::get<0>(starts[next]) : kEndOfTime;
-    now = std::min(start, fabric.next_event());
-    if (fabric.next_event() == now) fabric.advance(now);
+    now = std::min(start, network.next_event());
+    if (network.next_event() == now) network.advance(now);
     for (; next < starts.size() && std::get<0>(starts[next]) == now; ++next) {
       const auto& [at, from, to, bytes] = starts[next];
-      fabric.transfer(from, to, bytes, now, owner, next, Purpose::kOther);
+      network.transfer(from, to, bytes, now, owner, next, Purpose::kOther);
     }
-    fabric.settle(now);
+    network.settle(now);
   }
   std::vector<std::int64_t> bytes, busy;
-  for (std::size_t link = 0; link < fabric.num_links(); ++link) {
-    const FabricLinkCounters counters = fabric.link_counters(static_cast<FabricLinkId>(link), now);
+  for (std::size_t link = 0; link < network.num_links(); ++link) {
+    const NetworkLinkCounters counters = network.link_counters(static_cast<NetworkLinkId>(link), now);
     bytes.push_back(counters.bytes);
     busy.push_back(counters.busy);
   }
   return nb::make_tuple(to_array(owner.landed_at), to_array(bytes), to_array(busy));
 }
 
-void bind_handover(nb::module_& m) {
-  nb::class_<HandoverConfig>(m, "HandoverConfig", "How the KV of prompts goes from prefill groups to decode groups.")
+void bind_kv_transfer(nb::module_& m) {
+  nb::class_<KvTransferConfig>(m, "KvTransferConfig",
+                               "How the KV of prompts goes from prefill groups to decode groups.")
       .def(
           "__init__",
-          [](HandoverConfig* c, bool push, bool layerwise, std::vector<std::vector<PlaceId>> places) {
-            new (c) HandoverConfig{push, layerwise, std::move(places), {}, {}};
+          [](KvTransferConfig* c, bool push, bool layerwise, std::vector<std::vector<NetworkNodeId>> places) {
+            new (c) KvTransferConfig{push, layerwise, std::move(places), {}, {}};
           },
           "push"_a, "layerwise"_a, "places"_a, "places: of every group's ranks, by group.")
       .def(
           "add_table",
-          [](HandoverConfig& c, const std::vector<Share>& shares, std::int32_t block_size, bool all_but_last,
-             std::int32_t even_layers) {
+          [](KvTransferConfig& c, const std::vector<Share>& shares, std::int32_t block_size,
+             bool prefill_all_but_last_token, std::int32_t even_layers) {
             if (block_size < 1) throw std::invalid_argument("blocks have at least one token");
-            KvTable table{{}, block_size, all_but_last, even_layers};
+            KvTable table{{}, block_size, prefill_all_but_last_token, even_layers};
             for (const auto& [from, to, parts] : shares) {
               KvShare& share = table.shares.emplace_back(KvShare{from, to, {}});
               for (const auto& [layers, per_token, state, tail] : parts)
@@ -79,12 +80,12 @@ void bind_handover(nb::module_& m) {
             c.tables.push_back(std::move(table));
             return c.tables.size() - 1;
           },
-          "shares"_a, "block_size"_a = 1, "all_but_last"_a = false, "even_layers"_a = 0,
+          "shares"_a, "block_size"_a = 1, "prefill_all_but_last_token"_a = false, "even_layers"_a = 0,
           "Tuples (prefill rank, decode rank, parts) with parts (layers, bytes per token and layer, bytes of state per "
           "layer, blocks at the end of a prompt that are kept or 0 for all); returns its number.")
       .def(
           "add_route",
-          [](HandoverConfig& c, std::int32_t prefill_group, std::int32_t decode_group, std::int32_t table) {
+          [](KvTransferConfig& c, std::int32_t prefill_group, std::int32_t decode_group, std::int32_t table) {
             c.routes.push_back({prefill_group, decode_group, table});
           },
           "prefill_group"_a, "decode_group"_a, "table"_a);
@@ -92,22 +93,22 @@ void bind_handover(nb::module_& m) {
 
 }  // namespace
 
-void bind_fabric(nb::module_& m) {
+void bind_network(nb::module_& m) {
   nb::enum_<Sharing>(m, "Sharing").value("FAIR", Sharing::kFair).value("FIFO", Sharing::kFifo);
-  nb::class_<FabricConfig>(m, "FabricConfig", "The cluster's shared network: links, and the places that they join.")
+  nb::class_<NetworkConfig>(m, "NetworkConfig", "The cluster's shared network: links, and the places that they join.")
       .def(
-          "__init__", [](FabricConfig* c, Sharing sharing) { new (c) FabricConfig{sharing, {}, {}, {}, 0}; },
+          "__init__", [](NetworkConfig* c, Sharing sharing) { new (c) NetworkConfig{sharing, {}, {}, {}, 0}; },
           "sharing"_a)
       .def(
           "add_link",
-          [](FabricConfig& c, std::int64_t bytes_per_s, Ps latency_ps) {
+          [](NetworkConfig& c, std::int64_t bytes_per_s, Ps latency_ps) {
             c.links.push_back({bytes_per_s, latency_ps});
             return c.links.size() - 1;
           },
           "bytes_per_s"_a, "latency_ps"_a, "A directed link; returns its number.")
       .def(
           "add_place",
-          [](FabricConfig& c, std::int32_t island, const Ports& near, const Ports& far, std::int64_t device,
+          [](NetworkConfig& c, std::int32_t island, const Ports& near, const Ports& far, std::int64_t device,
              Ps near_latency_ps, Ps far_latency_ps) {
             c.places.push_back({island, port_of(near), port_of(far),
                                 device < 0 ? astra_sim::model::kNone : static_cast<astra_sim::model::DeviceId>(device),
@@ -121,16 +122,16 @@ void bind_fabric(nb::module_& m) {
           "own.")
       .def(
           "add_topology",
-          [](FabricConfig& c, std::shared_ptr<astra_sim::model::Topology> topology) {
+          [](NetworkConfig& c, std::shared_ptr<astra_sim::model::Topology> topology) {
             c.add_topology(std::move(topology));
           },
-          "topology"_a, "Its links become links of the fabric.")
-      .def_prop_ro("num_links", [](const FabricConfig& c) { return c.links.size(); })
-      .def_prop_ro("num_places", [](const FabricConfig& c) { return c.places.size(); })
+          "topology"_a, "Its links become links of the network.")
+      .def_prop_ro("num_links", [](const NetworkConfig& c) { return c.links.size(); })
+      .def_prop_ro("num_places", [](const NetworkConfig& c) { return c.places.size(); })
       .def("probe", &probe, "starts"_a,
            "Runs transfers (at_ps, from, to, bytes), in order of time; arrays: landed_ps, bytes per link, busy ps per "
            "link.");
-  bind_handover(m);
+  bind_kv_transfer(m);
 }
 
 }  // namespace llmsim

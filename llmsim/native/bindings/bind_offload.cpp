@@ -17,14 +17,15 @@ void bind_weights(nb::module_& m) {
   nb::class_<CopySource>(m, "CopySource", "A memory that weights are copied from.")
       .def(
           "__init__",
-          [](CopySource* source, Ps latency_ps, std::int64_t rate_q16, PlaceId place, Ps before_ps) {
+          [](CopySource* source, Ps latency_ps, std::int64_t rate_q16, NetworkNodeId place, Ps before_ps) {
             if (latency_ps < 0 || rate_q16 < 1 || before_ps < 0)
               throw std::invalid_argument("a source's rate or latency");
             new (source) CopySource{latency_ps, rate_q16, place, before_ps};
           },
           "latency_ps"_a, "rate_q16"_a, "place"_a = -1, "before_ps"_a = 0,
-          "rate_q16: 2^-16 bytes/s to each rank when nobody else copies; place: on the fabric; before_ps: latency that "
-          "the fabric does not charge.");
+          "rate_q16: 2^-16 bytes/s to each rank when nobody else copies; place: on the network; before_ps: latency "
+          "that "
+          "the network does not charge.");
   nb::class_<WeightStreaming>(m, "WeightStreaming", "Weights that steps copy in, by operator of the program; bytes.")
       .def(nb::init<>())
       .def_rw("sources", &WeightStreaming::sources)
@@ -32,13 +33,13 @@ void bind_weights(nb::module_& m) {
       .def_rw("ahead_from", &WeightStreaming::ahead_from)
       .def_rw("by_batch", &WeightStreaming::by_batch)
       .def_prop_rw(
-          "drawn", [](const WeightStreaming& w) { return w.drawn.size(); },
-          [](WeightStreaming& w, const nb::list& drawn) {
-            w.drawn.clear();
-            for (const nb::handle one : drawn)
-              w.drawn.push_back(one.is_none() ? nullptr : nb::cast<std::shared_ptr<Drawn>>(one));
+          "sampled", [](const WeightStreaming& w) { return w.sampled.size(); },
+          [](WeightStreaming& w, const nb::list& sampled) {
+            w.sampled.clear();
+            for (const nb::handle one : sampled)
+              w.sampled.push_back(one.is_none() ? nullptr : nb::cast<std::shared_ptr<SampledCostTable>>(one));
           },
-          nb::for_setter(nb::sig("def drawn(self, drawn: list) -> None")))
+          nb::for_setter(nb::sig("def sampled(self, sampled: list) -> None")))
       .def_rw("by_batch_from", &WeightStreaming::by_batch_from)
       .def_rw("demand", &WeightStreaming::demand)
       .def_rw("buffers", &WeightStreaming::buffers);
@@ -81,12 +82,12 @@ Items items_of(const Batch& batch) {
 // (unit, stream, role, operator, execution, lane, ps, end, bytes, what it waits for) of each node, and the halves.
 nb::tuple describe(const std::shared_ptr<Program>& program, const std::shared_ptr<const OffloadConfig>& config,
                    const std::vector<Items>& items, std::int64_t step) {
-  std::vector<std::unique_ptr<OffloadEvaluator>> owned;
-  std::vector<Evaluator*> members;
+  std::vector<std::unique_ptr<OffloadExecutor>> owned;
+  std::vector<StepExecutor*> members;
   std::vector<OffloadCounters*> counters;
   std::vector<Batch> batches;
   for (const Items& one : items) {
-    owned.push_back(std::make_unique<OffloadEvaluator>(program, config));
+    owned.push_back(std::make_unique<OffloadExecutor>(program, config));
     members.push_back(owned.back().get());
     counters.push_back(&owned.back()->counters());
     batches.push_back(batch_of(one));
@@ -160,28 +161,28 @@ void bind_offload(nb::module_& m) {
       .def_rw("ranks", &OffloadConfig::ranks);
 }
 
-std::unique_ptr<Evaluator> make_offload(const std::shared_ptr<Program>& program,
-                                        const std::shared_ptr<const OffloadConfig>& config) {
-  return std::make_unique<OffloadEvaluator>(program, config);
+std::unique_ptr<StepExecutor> make_offload(const std::shared_ptr<Program>& program,
+                                           const std::shared_ptr<const OffloadConfig>& config) {
+  return std::make_unique<OffloadExecutor>(program, config);
 }
 
-std::unique_ptr<DomainEvaluator> make_offload_domain(const std::vector<Group*>& members) {
-  std::vector<Evaluator*> evaluators;
+std::unique_ptr<RoundExecutor> make_offload_domain(const std::vector<Group*>& members) {
+  std::vector<StepExecutor*> executors;
   std::vector<std::shared_ptr<const OffloadConfig>> configs;
   std::vector<OffloadCounters*> counters;
   for (Group* member : members) {
-    auto* offload = dynamic_cast<OffloadEvaluator*>(&member->evaluator());
+    auto* offload = dynamic_cast<OffloadExecutor*>(&member->executor());
     if (offload == nullptr) return nullptr;
-    evaluators.push_back(offload);
+    executors.push_back(offload);
     configs.push_back(member->config().offload);
     counters.push_back(&offload->counters());
   }
-  return std::make_unique<OffloadDomain>(std::move(evaluators), std::move(configs), std::move(counters));
+  return std::make_unique<OffloadDomain>(std::move(executors), std::move(configs), std::move(counters));
 }
 
-nb::dict offload_counters(const Evaluator& evaluator) {
+nb::dict offload_counters(const StepExecutor& executor) {
   nb::dict d;
-  const auto* offload = dynamic_cast<const OffloadEvaluator*>(&evaluator);
+  const auto* offload = dynamic_cast<const OffloadExecutor*>(&executor);
   const OffloadCounters counters = offload == nullptr ? OffloadCounters{} : offload->counters();
   d["channel_busy_ps"] = to_int(counters.channel_busy);
   d["to_memory_bytes"] = counters.to_memory_bytes;

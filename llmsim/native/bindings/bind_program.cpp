@@ -106,17 +106,19 @@ void bind_operators(nb::module_& m) {
       .value("COMPUTE", NodeKind::kCompute)
       .value("ATTENTION", NodeKind::kAttention)
       .value("COLLECTIVE", NodeKind::kCollective)
-      .value("HANDOVER", NodeKind::kHandover);
+      .value("STAGE_SEND", NodeKind::kStageSend);
 
-  nb::class_<Drawn>(m, "Drawn", "Times drawn before the run: [layer][draw][token count]; a counter chooses the draw.")
+  nb::class_<SampledCostTable>(m, "SampledCostTable",
+                               "Times sampled before the run: [layer][draw][token count]; a counter chooses the draw.")
       .def(
           "__init__",
-          [](Drawn* drawn, const In<std::int64_t>& tokens, std::int32_t layers, std::int32_t draws,
+          [](SampledCostTable* sampled, const In<std::int64_t>& tokens, std::int32_t layers, std::int32_t draws,
              const In<std::int64_t>& ps, std::uint64_t seed, std::uint8_t provenance, std::int32_t first_layer,
              bool in_order) {
-            Drawn made(Axis(to_vector(tokens)), layers, draws, to_vector(ps), seed, provenance, first_layer, in_order);
+            SampledCostTable made(Axis(to_vector(tokens)), layers, draws, to_vector(ps), seed, provenance, first_layer,
+                                  in_order);
             if (!made.valid() || provenance >= kNumProvenances) throw std::invalid_argument("a ragged table of draws");
-            new (drawn) Drawn(std::move(made));
+            new (sampled) SampledCostTable(std::move(made));
           },
           "tokens"_a, "layers"_a, "draws"_a, "ps"_a, "seed"_a, "provenance"_a, "first_layer"_a = 0,
           "in_order"_a = false);
@@ -126,13 +128,13 @@ void bind_operators(nb::module_& m) {
           "__init__",
           [](Operator* op, std::string name, NodeKind kind, Feature feature, std::int32_t part, std::int32_t repeat,
              const In<std::int64_t>& ps, const In<std::uint8_t>& provenance, std::int32_t stage, std::int32_t attention,
-             std::shared_ptr<Drawn> drawn) {
+             std::shared_ptr<SampledCostTable> sampled) {
             new (op) Operator{
-                std::move(name), kind,      feature,         part, repeat, to_vector(ps), to_vector(provenance),
-                stage,           attention, std::move(drawn)};
+                std::move(name), kind,      feature,           part, repeat, to_vector(ps), to_vector(provenance),
+                stage,           attention, std::move(sampled)};
           },
           "name"_a, "kind"_a, "feature"_a, "part"_a, "repeat"_a, "ps"_a, "provenance"_a, "stage"_a = 0,
-          "attention"_a = 0, "drawn"_a.none() = nb::none())
+          "attention"_a = 0, "sampled"_a.none() = nb::none())
       .def_ro("name", &Operator::name);
 }
 

@@ -35,8 +35,8 @@ nb::object session_of(const RouteCall& call) {
 std::int32_t index_of(const Group& group) { return group.config().index; }
 std::int32_t running_of(const Group& group) { return group.num_running(); }
 std::int32_t waiting_of(const Group& group) { return group.num_waiting(); }
-std::int32_t free_blocks_of(const Group& group) { return group.builder().pool().free; }
-std::int32_t total_blocks_of(const Group& group) { return group.builder().pool().total - 1; }
+std::int32_t free_blocks_of(const Group& group) { return group.scheduler().pool().free; }
+std::int32_t total_blocks_of(const Group& group) { return group.scheduler().pool().total - 1; }
 
 template <std::int32_t (*attribute)(const Group&)>
 PyObject* read(PyObject* self, void*) {

@@ -14,8 +14,8 @@ namespace llmsim {
 using Scheduled = std::tuple<RequestId, std::int32_t, std::int32_t, std::int32_t, bool>;
 using Emitted = std::tuple<RequestId, std::int32_t, bool>;
 
-PythonBuilder::PythonBuilder(nb::object scheduler, Limits limits, SpeculationConfig speculation,
-                             SequenceTable& sequences, RequestLog& log)
+PythonScheduler::PythonScheduler(nb::object scheduler, Limits limits, SpeculationConfig speculation,
+                                 SequenceTable& sequences, RequestLog& log)
     : scheduler_(std::move(scheduler)),
       limits_(limits),
       speculation_(std::move(speculation)),
@@ -24,19 +24,19 @@ PythonBuilder::PythonBuilder(nb::object scheduler, Limits limits, SpeculationCon
       may_ask_again_(nb::hasattr(scheduler_, "asks_again")),
       free_blocks_(limits.usable_blocks) {}
 
-PythonBuilder::~PythonBuilder() {
+PythonScheduler::~PythonScheduler() {
   const nb::gil_scoped_acquire lock;
   scheduler_.reset();
 }
 
-PythonBuilder::Gauges PythonBuilder::ask_gauges() const { return nb::cast<Gauges>(scheduler_.attr("gauges")()); }
+PythonScheduler::Gauges PythonScheduler::ask_gauges() const { return nb::cast<Gauges>(scheduler_.attr("gauges")()); }
 
-void PythonBuilder::keep(const Gauges& gauges) {
+void PythonScheduler::keep(const Gauges& gauges) {
   std::tie(num_running_, num_waiting_, free_blocks_) = gauges;
   counters_.peak_blocks_used = std::max(counters_.peak_blocks_used, limits_.usable_blocks - free_blocks_);
 }
 
-void PythonBuilder::add(RequestId request) {
+void PythonScheduler::add(RequestId request) {
   const nb::gil_scoped_acquire lock;
   sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
   ++num_waiting_;  // also where the calls are interrupted: it is here now
@@ -45,7 +45,7 @@ void PythonBuilder::add(RequestId request) {
 }
 
 // Where it computes less of a request than it had said, what it had said was rejected (drafts).
-void PythonBuilder::note_scheduled(Ps now, const Item& item) {
+void PythonScheduler::note_scheduled(Ps now, const Item& item) {
   Sequence& s = sequences_[item.request];
   const bool first = log_.scheduled[item.request] == kNever;
   const bool starts = s.status != static_cast<std::uint8_t>(Status::kRunning);
@@ -62,7 +62,7 @@ void PythonBuilder::note_scheduled(Ps now, const Item& item) {
 }
 
 // All calls come first: where one of them is interrupted, nothing of ours has changed.
-void PythonBuilder::build(Ps now, Batch& batch) {
+void PythonScheduler::build(Ps now, Batch& batch) {
   const nb::gil_scoped_acquire lock;
   batch.clear();
   const auto [items, preempted] =
@@ -80,20 +80,20 @@ void PythonBuilder::build(Ps now, Batch& batch) {
   batch.drafts_after = speculation_.on() ? speculation_.drafts_after(batch.items.size()) : 0;
 }
 
-bool PythonBuilder::asks_again() const {
+bool PythonScheduler::asks_again() const {
   if (!may_ask_again_) return false;
   const nb::gil_scoped_acquire lock;
   return nb::cast<bool>(scheduler_.attr("asks_again")());
 }
 
-void PythonBuilder::abort(RequestId request) {
+void PythonScheduler::abort(RequestId request) {
   const nb::gil_scoped_acquire lock;
   scheduler_.attr("abort")(request);
   keep(ask_gauges());
   note_cancellation(sequences_[request], counters_);
 }
 
-void PythonBuilder::count_drafts(const Batch& batch) {
+void PythonScheduler::count_drafts(const Batch& batch) {
   verified_.clear();
   if (batch.features.drafts == 0) return;
   for (const Item& item : batch.items) {
@@ -105,7 +105,7 @@ void PythonBuilder::count_drafts(const Batch& batch) {
   std::sort(verified_.begin(), verified_.end());
 }
 
-void PythonBuilder::complete(const Batch& batch, std::vector<RequestId>& finished) {
+void PythonScheduler::complete(const Batch& batch, std::vector<RequestId>& finished) {
   const nb::gil_scoped_acquire lock;
   const auto emitted = nb::cast<std::vector<Emitted>>(scheduler_.attr("complete")());
   keep(ask_gauges());
@@ -120,7 +120,7 @@ void PythonBuilder::complete(const Batch& batch, std::vector<RequestId>& finishe
 }
 
 // What it had scheduled beyond its last token is not needed; what a preempted one had lost is not computed again.
-void PythonBuilder::finish(RequestId request, std::vector<RequestId>& finished) {
+void PythonScheduler::finish(RequestId request, std::vector<RequestId>& finished) {
   Sequence& s = sequences_[request];
   const std::int32_t needed = s.num_tokens - 1;
   if (s.status == static_cast<std::uint8_t>(Status::kRunning)) {

@@ -105,8 +105,8 @@ struct Progress {
         preemptions(log.preemptions) {}
 
   // Where its prompt is computed elsewhere.
-  void begin_with(const RequestLog& prompts, const Handovers& handovers, RequestId request) {
-    cancelled[request] = handovers.cancelled(request);
+  void begin_with(const RequestLog& prompts, const KvTransfers& kv_transfers, RequestId request) {
+    cancelled[request] = kv_transfers.cancelled(request);
     if (queued[request] == kNever || (prompts.queued[request] != kNever && prompts.queued[request] < queued[request]))
       queued[request] = prompts.queued[request];
     scheduled[request] = prompts.scheduled[request];
@@ -123,7 +123,7 @@ std::vector<std::uint8_t> statuses(const Simulation& s) {
   std::vector<std::uint8_t> status(s.sequences().size());
   for (RequestId request = 0; request < static_cast<RequestId>(status.size()); ++request) {
     status[request] = s.sequences()[request].status;
-    if (s.handovers() == nullptr || s.handovers()->of(request).prefill_group < 0) continue;
+    if (s.kv_transfers() == nullptr || s.kv_transfers()->of(request).prefill_group < 0) continue;
     const auto prompt = static_cast<Status>((*s.prompt_sequences())[request].status);
     if (prompt == Status::kWaiting || prompt == Status::kRunning || prompt == Status::kParked)
       status[request] = static_cast<std::uint8_t>(prompt);
@@ -143,10 +143,10 @@ nb::dict request_columns(const Simulation& s) {
   d["finish_ps"] = to_array(log.finish);
   d["emitted_tokens"] = to_array(log.emitted_tokens);
   Progress progress(log);
-  const Handovers* handovers = s.handovers();
-  const auto end = static_cast<RequestId>(handovers == nullptr ? 0 : log.queued.size());
+  const KvTransfers* kv_transfers = s.kv_transfers();
+  const auto end = static_cast<RequestId>(kv_transfers == nullptr ? 0 : log.queued.size());
   for (RequestId request = 0; request < end; ++request) {
-    if (handovers->of(request).prefill_group >= 0) progress.begin_with(*s.prompt_log(), *handovers, request);
+    if (kv_transfers->of(request).prefill_group >= 0) progress.begin_with(*s.prompt_log(), *kv_transfers, request);
   }
   d["queued_ps"] = to_array(std::move(progress.queued));
   d["scheduled_ps"] = to_array(std::move(progress.scheduled));
@@ -156,22 +156,22 @@ nb::dict request_columns(const Simulation& s) {
   return d;
 }
 
-nb::object handover_columns(const Simulation& s) {
-  if (s.handovers() == nullptr) return nb::none();
+nb::object kv_transfer_columns(const Simulation& s) {
+  if (s.kv_transfers() == nullptr) return nb::none();
   const std::size_t n = s.sequences().size();
   std::vector<std::int16_t> prefill_group(n);
   std::vector<Ps> prefill_end(n), reserved(n), landed(n);
   std::vector<std::int32_t> cached(n);
   std::vector<std::int64_t> bytes(n), due(n);
   for (std::size_t i = 0; i < n; ++i) {
-    const Handover& handover = s.handovers()->of(static_cast<RequestId>(i));
-    prefill_group[i] = static_cast<std::int16_t>(handover.prefill_group);
-    prefill_end[i] = handover.prefilled;
-    reserved[i] = handover.reserved;
-    landed[i] = handover.landed;
-    cached[i] = handover.cached;
-    bytes[i] = handover.bytes;
-    due[i] = s.handovers()->due_bytes(static_cast<RequestId>(i));
+    const KvTransfer& kv_transfer = s.kv_transfers()->of(static_cast<RequestId>(i));
+    prefill_group[i] = static_cast<std::int16_t>(kv_transfer.prefill_group);
+    prefill_end[i] = kv_transfer.prefilled;
+    reserved[i] = kv_transfer.reserved;
+    landed[i] = kv_transfer.landed;
+    cached[i] = kv_transfer.cached;
+    bytes[i] = kv_transfer.bytes;
+    due[i] = s.kv_transfers()->due_bytes(static_cast<RequestId>(i));
   }
   nb::dict d;
   d["prefill_group"] = to_array(std::move(prefill_group));
@@ -185,13 +185,13 @@ nb::object handover_columns(const Simulation& s) {
   return d;
 }
 
-nb::dict fabric_columns(const Simulation& s) {
+nb::dict network_columns(const Simulation& s) {
   nb::dict d;
-  const Fabric* fabric = s.fabric();
+  const SharedNetwork* network = s.network();
   std::vector<std::int64_t> bytes, transfers;
   std::vector<Ps> busy;
-  for (std::size_t link = 0; fabric != nullptr && link < fabric->num_links(); ++link) {
-    const FabricLinkCounters counters = fabric->link_counters(static_cast<FabricLinkId>(link), s.now());
+  for (std::size_t link = 0; network != nullptr && link < network->num_links(); ++link) {
+    const NetworkLinkCounters counters = network->link_counters(static_cast<NetworkLinkId>(link), s.now());
     bytes.push_back(counters.bytes);
     transfers.push_back(counters.transfers);
     busy.push_back(counters.busy);

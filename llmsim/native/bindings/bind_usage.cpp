@@ -13,13 +13,13 @@ namespace {
 // Requests whose cancelling both groups of a hand-over count, less those that neither counts: the client had gone when
 // the prefill ended. A matter of the prefill group.
 std::int64_t twice_cancelled(const Simulation& s, const Group& g) {
-  if (s.handovers() == nullptr || g.config().role != Role::kPrefill) return 0;
+  if (s.kv_transfers() == nullptr || g.config().role != Role::kPrefill) return 0;
   std::int64_t count = 0;
   for (std::size_t i = 0; i < s.sequences().size(); ++i) {
-    const Handover& handover = s.handovers()->of(static_cast<RequestId>(i));
-    if (handover.prefill_group != g.config().index || !handover.gave_up) continue;
-    count += handover.prefill_dropped && handover.decode_dropped;
-    count -= handover.prefilled != kNever && handover.decode_group < 0;
+    const KvTransfer& kv_transfer = s.kv_transfers()->of(static_cast<RequestId>(i));
+    if (kv_transfer.prefill_group != g.config().index || !kv_transfer.gave_up) continue;
+    count += kv_transfer.prefill_dropped && kv_transfer.decode_dropped;
+    count -= kv_transfer.prefilled != kNever && kv_transfer.decode_group < 0;
   }
   return count;
 }
@@ -56,50 +56,50 @@ nb::dict counter_columns(const Simulation& s) {
     for (const auto& group : s.groups()) values.push_back(value(*group));
     d[name] = to_array(values);
   };
-  column("steps", [](const Group& g) { return static_cast<std::int64_t>(g.evaluator().usage().steps); });
-  column("steps_below_light", [](const Group& g) { return g.evaluator().usage().steps_below_light; });
+  column("steps", [](const Group& g) { return static_cast<std::int64_t>(g.executor().usage().steps); });
+  column("steps_below_light", [](const Group& g) { return g.executor().usage().steps_below_light; });
   const auto graphs = [](GraphMode mode) {
-    return [mode](const Group& g) { return g.evaluator().usage().steps_by_mode[static_cast<std::size_t>(mode)]; };
+    return [mode](const Group& g) { return g.executor().usage().steps_by_mode[static_cast<std::size_t>(mode)]; };
   };
   column("steps_full_graph", graphs(GraphMode::kFull));
   column("steps_piecewise_graph", graphs(GraphMode::kPiecewise));
   column("steps_without_graph", graphs(GraphMode::kNone));
-  column("launching_ps", [](const Group& g) { return g.evaluator().usage().launching; });
-  column("scheduled_sequences", [](const Group& g) { return g.evaluator().usage().sequences; });
-  column("attended_tokens", [](const Group& g) { return g.evaluator().usage().attended_tokens_x2 / 2; });
-  column("kv_read_tokens", [](const Group& g) { return g.evaluator().usage().kv_read_tokens; });
+  column("launching_ps", [](const Group& g) { return g.executor().usage().launching; });
+  column("scheduled_sequences", [](const Group& g) { return g.executor().usage().sequences; });
+  column("attended_tokens", [](const Group& g) { return g.executor().usage().attended_tokens_x2 / 2; });
+  column("kv_read_tokens", [](const Group& g) { return g.executor().usage().kv_read_tokens; });
   column("scheduled_tokens", [](const Group& g) { return g.scheduled_tokens(); });
   column("unlaunched_tokens", [](const Group& g) { return g.unlaunched_tokens(); });
   column("open_tokens", [open = open_tokens(s)](const Group& g) { return open[at(g.config().index)]; });
-  column("started_with_tokens", [](const Group& g) { return g.builder().counters().started_with_tokens; });
-  column("discarded_tokens", [](const Group& g) { return g.builder().counters().discarded_tokens; });
-  column("max_model_len", [](const Group& g) { return std::int64_t{g.builder().limits().max_model_len}; });
-  column("prompt_tokens", [](const Group& g) { return g.builder().counters().prompt_tokens; });
-  column("generation_tokens", [](const Group& g) { return g.builder().counters().generation_tokens; });
-  column("preemptions", [](const Group& g) { return g.builder().counters().preemptions; });
-  column("recomputed_tokens", [](const Group& g) { return g.builder().counters().recomputed_tokens; });
-  column("prefix_queried_tokens", [](const Group& g) { return g.builder().counters().prefix_queried_tokens; });
-  column("prefix_hit_tokens", [](const Group& g) { return g.builder().counters().prefix_hit_tokens; });
+  column("started_with_tokens", [](const Group& g) { return g.scheduler().counters().started_with_tokens; });
+  column("discarded_tokens", [](const Group& g) { return g.scheduler().counters().discarded_tokens; });
+  column("max_model_len", [](const Group& g) { return std::int64_t{g.scheduler().limits().max_model_len}; });
+  column("prompt_tokens", [](const Group& g) { return g.scheduler().counters().prompt_tokens; });
+  column("generation_tokens", [](const Group& g) { return g.scheduler().counters().generation_tokens; });
+  column("preemptions", [](const Group& g) { return g.scheduler().counters().preemptions; });
+  column("recomputed_tokens", [](const Group& g) { return g.scheduler().counters().recomputed_tokens; });
+  column("prefix_queried_tokens", [](const Group& g) { return g.scheduler().counters().prefix_queried_tokens; });
+  column("prefix_hit_tokens", [](const Group& g) { return g.scheduler().counters().prefix_hit_tokens; });
   column("busy_ps", [](const Group& g) { return g.busy(); });
-  column("peak_blocks_used", [](const Group& g) { return std::int64_t{g.builder().counters().peak_blocks_used}; });
-  column("total_blocks", [](const Group& g) { return std::int64_t{g.builder().pool().total}; });
-  column("free_blocks", [](const Group& g) { return std::int64_t{g.builder().pool().free}; });
-  column("pool_consistent", [](const Group& g) { return std::int64_t{g.builder().pool_consistent()}; });
+  column("peak_blocks_used", [](const Group& g) { return std::int64_t{g.scheduler().counters().peak_blocks_used}; });
+  column("total_blocks", [](const Group& g) { return std::int64_t{g.scheduler().pool().total}; });
+  column("free_blocks", [](const Group& g) { return std::int64_t{g.scheduler().pool().free}; });
+  column("pool_consistent", [](const Group& g) { return std::int64_t{g.scheduler().pool_consistent()}; });
   column("running", [](const Group& g) { return std::int64_t{g.num_running()}; });
-  const auto parked = [](const Group& g) { return std::int64_t{g.builder().num_parked()}; };
+  const auto parked = [](const Group& g) { return std::int64_t{g.scheduler().num_parked()}; };
   column("waiting", [&](const Group& g) { return g.num_waiting() - parked(g); });
   column("parked", parked);
   column("idle_with_work", [](const Group& g) { return g.idle_with_work(); });
   const auto ended = [](const Group& g, bool here) {
-    return (g.config().role != Role::kPrefill) == here ? g.builder().counters().finished : 0;
+    return (g.config().role != Role::kPrefill) == here ? g.scheduler().counters().finished : 0;
   };
   column("finished", [&](const Group& g) { return ended(g, true); });
   column("handed_over", [&](const Group& g) { return ended(g, false); });
-  column("cancelled", [&s](const Group& g) { return g.builder().counters().cancelled - twice_cancelled(s, g); });
-  column("verifications", [](const Group& g) { return g.builder().counters().speculation.verifications; });
-  column("drafted_tokens", [](const Group& g) { return g.builder().counters().speculation.drafts; });
-  column("accepted_tokens", [](const Group& g) { return g.builder().counters().speculation.accepted; });
-  column("verified_tokens", [](const Group& g) { return g.builder().counters().speculation.emitted; });
+  column("cancelled", [&s](const Group& g) { return g.scheduler().counters().cancelled - twice_cancelled(s, g); });
+  column("verifications", [](const Group& g) { return g.scheduler().counters().speculation.verifications; });
+  column("drafted_tokens", [](const Group& g) { return g.scheduler().counters().speculation.drafts; });
+  column("accepted_tokens", [](const Group& g) { return g.scheduler().counters().speculation.accepted; });
+  column("verified_tokens", [](const Group& g) { return g.scheduler().counters().speculation.emitted; });
   column("rejected", [](const Group& g) { return static_cast<std::int64_t>(g.rejected().size()); });
   return d;
 }
@@ -107,7 +107,7 @@ nb::dict counter_columns(const Simulation& s) {
 // Per group: how many drafts of each position held.
 nb::list accepted_at(const Simulation& s) {
   nb::list groups;
-  for (const auto& group : s.groups()) groups.append(to_array(group->builder().counters().speculation.accepted_at));
+  for (const auto& group : s.groups()) groups.append(to_array(group->scheduler().counters().speculation.accepted_at));
   return groups;
 }
 
@@ -121,7 +121,7 @@ nb::tuple rows_of(const Program::Usage& usage) {
 nb::list table_rows(const Simulation& s) {
   nb::list groups;
   for (const auto& group : s.groups()) {
-    const Program::Usage& usage = group->evaluator().usage();
+    const Program::Usage& usage = group->executor().usage();
     groups.append(rows_of(usage));
   }
   return groups;
@@ -129,7 +129,7 @@ nb::list table_rows(const Simulation& s) {
 
 // When a group's devices worked, on what, and for whom.
 nb::dict group_activity(const Group& group) {
-  const Program::Usage& usage = group.evaluator().usage();
+  const Program::Usage& usage = group.executor().usage();
   nb::dict d;
   std::vector<Ps> starts(group.output_times().size());
   for (std::size_t step = 0; step < starts.size(); ++step) starts[step] = group.output_start(step);
@@ -139,10 +139,10 @@ nb::dict group_activity(const Group& group) {
   d["kv_read_tokens"] = usage.kv_read_tokens;
   d["sequences"] = usage.sequences;
   d["scheduled_tokens"] = group.scheduled_tokens();
-  d["offload"] = offload_counters(group.evaluator());
+  d["offload"] = offload_counters(group.executor());
   nb::list passes;  // of a drafter: the first ones, then the others
-  if (group.evaluator().drafter() != nullptr) {
-    const Drafter::Usage& drafts = group.evaluator().drafter_usage();
+  if (group.executor().drafter() != nullptr) {
+    const Drafter::Usage& drafts = group.executor().drafter_usage();
     for (const Program::Usage* pass : {&drafts.first, &drafts.next}) {
       nb::dict p;
       p["rows"] = rows_of(*pass);
@@ -164,8 +164,8 @@ nb::dict group_activity(const Group& group) {
 nb::list attention_reach(const Simulation& s) {
   nb::list rows;
   for (const auto& group : s.groups()) {
-    const Program& program = group->evaluator().program();
-    for (const OperatorTime& time : program.busy_time(group->evaluator().usage())) {
+    const Program& program = group->executor().program();
+    for (const OperatorTime& time : program.busy_time(group->executor().usage())) {
       if (time.beyond_permille > 1000)
         rows.append(nb::make_tuple(group->config().index, time.op, time.beyond_permille));
     }
@@ -177,9 +177,9 @@ namespace {
 
 // The drafter's operators come behind the program's: those of its first pass, then those of the others.
 void append_drafter_time(const Group& group, nb::list& rows) {
-  const Drafter* drafter = group.evaluator().drafter();
+  const Drafter* drafter = group.executor().drafter();
   if (drafter == nullptr) return;
-  auto first = static_cast<std::int32_t>(group.evaluator().program().operators().size()) + 1;
+  auto first = static_cast<std::int32_t>(group.executor().program().operators().size()) + 1;
   const auto append = [&](const Program& program, const Program::Usage& usage) {
     for (const OperatorTime& time : program.busy_time(usage)) {
       nb::list ps;
@@ -188,8 +188,8 @@ void append_drafter_time(const Group& group, nb::list& rows) {
     }
     first += static_cast<std::int32_t>(program.operators().size()) + 1;
   };
-  append(drafter->first(), group.evaluator().drafter_usage().first);
-  append(drafter->next(), group.evaluator().drafter_usage().next);
+  append(drafter->first(), group.executor().drafter_usage().first);
+  append(drafter->next(), group.executor().drafter_usage().next);
 }
 
 }  // namespace
@@ -197,8 +197,8 @@ void append_drafter_time(const Group& group, nb::list& rows) {
 nb::list busy_time(const Simulation& s) {
   nb::list rows;
   for (const auto& group : s.groups()) {
-    const Program& program = group->evaluator().program();
-    for (const OperatorTime& time : program.busy_time(group->evaluator().usage())) {
+    const Program& program = group->executor().program();
+    for (const OperatorTime& time : program.busy_time(group->executor().usage())) {
       nb::list ps;
       for (const int128 value : time.ps) ps.append(to_int(value));
       rows.append(nb::make_tuple(group->config().index, time.op, nb::tuple(ps)));

@@ -55,7 +55,7 @@ void bind_content_hasher(nb::module_& m);
 void bind_program(nb::module_& m);
 void bind_configs(nb::module_& m);
 void bind_expanded(nb::module_& m);
-void bind_fabric(nb::module_& m);
+void bind_network(nb::module_& m);
 void bind_routing(nb::module_& m);
 void bind_policies(nb::module_& m);
 void bind_kv_tiers(nb::module_& m);
@@ -75,8 +75,8 @@ nb::dict step_columns(const Simulation& simulation);
 nb::dict series_columns(Series series);
 nb::dict request_columns(const Simulation& simulation);
 // None where nothing is disaggregated.
-nb::object handover_columns(const Simulation& simulation);
-nb::dict fabric_columns(const Simulation& simulation);
+nb::object kv_transfer_columns(const Simulation& simulation);
+nb::dict network_columns(const Simulation& simulation);
 nb::dict counter_columns(const Simulation& simulation);
 nb::list accepted_at(const Simulation& simulation);
 // Where the latency of each finished request went.
@@ -87,10 +87,10 @@ nb::list attention_reach(const Simulation& simulation);
 nb::list table_rows(const Simulation& simulation);
 nb::dict group_activity(const Group& group);
 // What a group copied and computed outside of its devices; zeros for one that does not.
-nb::dict offload_counters(const Evaluator& evaluator);
-std::unique_ptr<Evaluator> make_offload(const std::shared_ptr<Program>& program,
-                                        const std::shared_ptr<const OffloadConfig>& config);
+nb::dict offload_counters(const StepExecutor& executor);
+std::unique_ptr<StepExecutor> make_offload(const std::shared_ptr<Program>& program,
+                                           const std::shared_ptr<const OffloadConfig>& config);
 // The iterations of groups in lock-step; null where they keep nothing elsewhere.
-std::unique_ptr<DomainEvaluator> make_offload_domain(const std::vector<Group*>& members);
+std::unique_ptr<RoundExecutor> make_offload_domain(const std::vector<Group*>& members);
 
 }  // namespace llmsim

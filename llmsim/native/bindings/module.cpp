@@ -29,44 +29,44 @@ std::unique_ptr<JointTiming> make_timing(const std::shared_ptr<const Program>& p
   return std::make_unique<FoldedJoint>(*program);
 }
 
-void add_wave(Simulation& s, const std::vector<std::size_t>& indices, const std::shared_ptr<Program>& program,
-              std::int32_t sync_interval, const ExpandedConfig* expanded) {
+void add_lockstep_group(Simulation& s, const std::vector<std::size_t>& indices, const std::shared_ptr<Program>& program,
+                        std::int32_t sync_interval, const ExpandedConfig* expanded) {
   std::vector<Group*> members;
-  std::vector<Evaluator*> evaluators;
+  std::vector<StepExecutor*> executors;
   for (const std::size_t index : indices) {
     members.push_back(s.groups().at(index).get());
-    evaluators.push_back(&members.back()->evaluator());
+    executors.push_back(&members.back()->executor());
   }
-  if (members.empty()) throw std::invalid_argument("a wave needs members");
-  std::unique_ptr<DomainEvaluator> joint = make_offload_domain(members);
-  if (!joint) joint = std::make_unique<JointEvaluator>(std::move(evaluators), make_timing(program, expanded));
-  s.add_wave(std::make_unique<Wave>(std::move(members), std::move(joint), sync_interval));
+  if (members.empty()) throw std::invalid_argument("a lockstep needs members");
+  std::unique_ptr<RoundExecutor> joint = make_offload_domain(members);
+  if (!joint) joint = std::make_unique<LockstepExecutor>(std::move(executors), make_timing(program, expanded));
+  s.add_lockstep_group(std::make_unique<LockstepGroup>(std::move(members), std::move(joint), sync_interval));
 }
 
-void add_group(Simulation& s, const GroupConfig& config, std::unique_ptr<Builder> builder,
+void add_group(Simulation& s, const GroupConfig& config, std::unique_ptr<Scheduler> scheduler,
                const std::shared_ptr<Program>& program, const ExpandedConfig* expanded, bool record_steps,
                bool record_schedule) {
   if (config.depth < 1) throw std::invalid_argument("depth must be at least 1");
-  if (config.depth > builder->max_depth()) throw std::invalid_argument("this scheduler has one batch in flight");
-  if (builder->limits().usable_blocks < 1) throw std::invalid_argument("a pool needs at least 2 blocks");
-  std::unique_ptr<Evaluator> evaluator;
+  if (config.depth > scheduler->max_depth()) throw std::invalid_argument("this scheduler has one batch in flight");
+  if (scheduler->limits().usable_blocks < 1) throw std::invalid_argument("a pool needs at least 2 blocks");
+  std::unique_ptr<StepExecutor> executor;
   if (config.offload) {
-    evaluator = make_offload(program, config.offload);
+    executor = make_offload(program, config.offload);
   } else if (expanded != nullptr || program->num_stages() > 1) {
-    evaluator = std::make_unique<PipelineEvaluator>(program, make_timing(program, expanded));
+    executor = std::make_unique<PipelineExecutor>(program, make_timing(program, expanded));
   } else {
-    evaluator = std::make_unique<FoldedEvaluator>(program);
+    executor = std::make_unique<FoldedExecutor>(program);
   }
   if (config.drafter) {
     const Drafter& drafter = *config.drafter;
-    evaluator->set_drafter(config.drafter);
+    executor->set_drafter(config.drafter);
     if (drafter.first_expanded() != nullptr) {
-      evaluator->set_pass_timer(
+      executor->set_pass_timer(
           std::make_unique<JointPasses>(drafter, make_timing(drafter.first_program(), drafter.first_expanded()),
                                         make_timing(drafter.next_program(), drafter.next_expanded())));
     }
   }
-  auto group = std::make_unique<Group>(config, std::move(builder), std::move(evaluator), s.sequences(config.role),
+  auto group = std::make_unique<Group>(config, std::move(scheduler), std::move(executor), s.sequences(config.role),
                                        s.log(config.role));
   if (record_steps) group->steps = std::make_unique<StepRecorder>();
   if (record_schedule) group->schedule = std::make_unique<ScheduleRecorder>();
@@ -96,58 +96,58 @@ void bind_groups(nb::class_<Simulation>& simulation) {
   simulation
       .def(
           "add_group",
-          [](Simulation& s, const GroupConfig& config, const VllmV1Config& scheduler,
+          [](Simulation& s, const GroupConfig& config, const VllmV1Config& options,
              const std::shared_ptr<Program>& program, const ExpandedConfig* expanded, bool record_steps,
              bool record_schedule) {
-            auto builder = std::make_unique<VllmV1>(scheduler, s.sequences(config.role), s.log(config.role));
-            add_group(s, config, std::move(builder), program, expanded, record_steps, record_schedule);
+            auto scheduler = std::make_unique<VllmV1>(options, s.sequences(config.role), s.log(config.role));
+            add_group(s, config, std::move(scheduler), program, expanded, record_steps, record_schedule);
           },
           "config"_a, "scheduler"_a, "program"_a, "expanded"_a.none() = nb::none(), "record_steps"_a = false,
           "record_schedule"_a = false,
           "With `expanded`, every rank's nodes run in the engine instead of the folded program.")
       .def(
           "add_group",
-          [](Simulation& s, const GroupConfig& config, const BatchingConfig& scheduler,
+          [](Simulation& s, const GroupConfig& config, const BatchingConfig& options,
              const std::shared_ptr<Program>& program, const ExpandedConfig* expanded, bool record_steps,
              bool record_schedule) {
-            auto builder = make_builder(scheduler, s.sequences(config.role), s.log(config.role));
-            add_group(s, config, std::move(builder), program, expanded, record_steps, record_schedule);
+            auto scheduler = make_scheduler(options, s.sequences(config.role), s.log(config.role));
+            add_group(s, config, std::move(scheduler), program, expanded, record_steps, record_schedule);
           },
           "config"_a, "scheduler"_a, "program"_a, "expanded"_a.none() = nb::none(), "record_steps"_a = false,
           "record_schedule"_a = false, "A group with one of the other schedulers (scheduler_names()).")
       .def(
           "add_python_group",
-          [](Simulation& s, const GroupConfig& config, nb::object scheduler, const KvCacheConfig& kv,
+          [](Simulation& s, const GroupConfig& config, nb::object policy, const KvCacheConfig& kv,
              const std::shared_ptr<Program>& program, const ExpandedConfig* expanded, bool record_steps,
              bool record_schedule, const SpeculationConfig& speculation) {
             const Limits limits{kv.max_model_len, kv.block_size, kv.num_blocks - 1,
                                 2 * speculation.tokens + speculation.lookahead};
-            auto builder =
-                std::make_unique<PythonBuilder>(std::move(scheduler), limits, speculation, s.sequences(), s.log());
-            add_group(s, config, std::move(builder), program, expanded, record_steps, record_schedule);
+            auto scheduler =
+                std::make_unique<PythonScheduler>(std::move(policy), limits, speculation, s.sequences(), s.log());
+            add_group(s, config, std::move(scheduler), program, expanded, record_steps, record_schedule);
           },
           "config"_a, "scheduler"_a, "kv"_a, "program"_a, "expanded"_a.none() = nb::none(), "record_steps"_a = false,
           "record_schedule"_a = false, "speculation"_a = SpeculationConfig{},
           "A group whose scheduler is a Python object (llmsim.scheduling.base.Scheduler).")
       .def(
           "share_links",
-          [](Simulation& s, const std::vector<std::size_t>& groups, std::vector<PlaceId> places,
+          [](Simulation& s, const std::vector<std::size_t>& groups, std::vector<NetworkNodeId> places,
              std::vector<CollectiveSpec> collectives) {
             s.share_links(groups, {std::move(places), std::move(collectives)});
           },
           "groups"_a, "places"_a, "collectives"_a,
-          "All members of a wave, or one group in stages, talk over links of the fabric: the place of every device "
-          "(ranks of "
-          "a stage first, then stages, then members), and what is between members or stages, with its bytes.")
-      .def("add_wave", &add_wave, "groups"_a, "program"_a, "sync_interval"_a, "expanded"_a.none() = nb::none(),
+          "All members of a lock-step group, or one group in stages, talk over links of the network: the node of every device "
+          "(ranks of a stage first, then stages, then members), and what is between members or stages, with its bytes.")
+      .def("add_lockstep_group", &add_lockstep_group, "groups"_a, "program"_a, "sync_interval"_a,
+           "expanded"_a.none() = nb::none(),
            "Groups that were added before, by index, run in lock-step, all with this program.");
 }
 
 // What happened, as columns.
 void bind_columns(nb::class_<Simulation>& simulation) {
   simulation.def("requests", &request_columns)
-      .def("handovers", &handover_columns)
-      .def("fabric", &fabric_columns, "Per link of the shared network, as it numbers them.")
+      .def("kv_transfers", &kv_transfer_columns)
+      .def("network", &network_columns, "Per link of the shared network, as it numbers them.")
       .def("steps", &step_columns)
       .def(
           "series", [](const Simulation& s) { return series_columns(s.series()); }, "Since it was last taken.")
@@ -204,8 +204,8 @@ void bind_simulation(nb::module_& m) {
           "arrival_ps"_a, "input_tokens"_a, "output_tokens"_a, "model"_a, "next_call"_a, "tool_delay_ps"_a,
           "priority"_a, "key_offsets"_a, "keys"_a, "granularity"_a, "series_interval_ps"_a)
       .def("set_kv_tiers", &Simulation::set_kv_tiers, "config"_a,
-           "Pools of KV below the groups'; after them and the fabric.")
-      .def("set_fabric", &Simulation::set_fabric, "config"_a, "The cluster's shared network; before the first run.")
+           "Pools of KV below the groups'; after them and the network.")
+      .def("set_network", &Simulation::set_network, "config"_a, "The cluster's shared network; before the first run.")
       .def(
           "set_patience",
           [](Simulation& s, const In<std::int64_t>& timeout_ps, const In<std::int32_t>& tokens) {
@@ -221,8 +221,8 @@ void bind_simulation(nb::module_& m) {
             s.clients().set_closed_loop(clients, to_vector(think_ps), s.sequences().size());
           },
           "clients"_a, "think_ps"_a, "So many clients ask in turn; think_ps: of each row after its answer, or empty.")
-      .def("set_handovers", &Simulation::set_handovers, "config"_a,
-           "Disaggregation; after all groups, the fabric and the decode side's router.")
+      .def("set_kv_transfers", &Simulation::set_kv_transfers, "config"_a,
+           "Disaggregation; after all groups, the network and the decode side's router.")
       .def("run", &Simulation::run, "max_events"_a, "max_wall_ms"_a = Simulation::kAnyTime,
            nb::call_guard<nb::gil_scoped_release>(),
            "Handles up to max_events events, and no more after max_wall_ms; True when nothing is left.")
@@ -266,7 +266,7 @@ NB_MODULE(_native, m) {
   llmsim::bind_configs(m);
   llmsim::bind_expanded(m);
   llmsim::bind_offload(m);
-  llmsim::bind_fabric(m);
+  llmsim::bind_network(m);
   llmsim::bind_routing(m);
   llmsim::bind_policies(m);
   llmsim::bind_kv_tiers(m);

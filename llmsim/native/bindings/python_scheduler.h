@@ -1,4 +1,4 @@
-// A scheduler written in Python behind the builder's contract.
+// A scheduler written in Python behind the scheduler's contract.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,11 +12,11 @@ namespace llmsim {
 
 // Calls an object with the methods of llmsim.scheduling.base.Scheduler, once per step and per arrival, holding the
 // interpreter's lock only during the calls. Exceptions of the object end the run and reach the caller of run().
-class PythonBuilder final : public Builder {
+class PythonScheduler final : public Scheduler {
  public:
-  PythonBuilder(nanobind::object scheduler, Limits limits, SpeculationConfig speculation, SequenceTable& sequences,
-                RequestLog& log);
-  ~PythonBuilder() override;
+  PythonScheduler(nanobind::object scheduler, Limits limits, SpeculationConfig speculation, SequenceTable& sequences,
+                  RequestLog& log);
+  ~PythonScheduler() override;
 
   void add(RequestId request) override;
   bool has_requests() const override { return num_running_ + num_waiting_ > 0; }
@@ -29,7 +29,7 @@ class PythonBuilder final : public Builder {
   std::int32_t num_waiting() const override { return num_waiting_; }
   PoolState pool() const override { return {limits_.usable_blocks + 1, free_blocks_, 0}; }
   Limits limits() const override { return limits_; }
-  const BuilderCounters& counters() const override { return counters_; }
+  const SchedulerCounters& counters() const override { return counters_; }
 
  private:
   using Gauges = std::tuple<std::int32_t, std::int32_t, std::int32_t>;  // running, waiting, free blocks
@@ -44,7 +44,7 @@ class PythonBuilder final : public Builder {
   SpeculationConfig speculation_;
   SequenceTable& sequences_;
   RequestLog& log_;
-  BuilderCounters counters_;
+  SchedulerCounters counters_;
   bool may_ask_again_;               // the scheduler has a method `asks_again`
   std::vector<RequestId> verified_;  // by the batch that completes, sorted
   std::int32_t num_running_ = 0, num_waiting_ = 0, free_blocks_ = 0;

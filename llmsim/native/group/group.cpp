@@ -20,34 +20,34 @@ void note(std::vector<Ps>& column, std::size_t steps, Ps value) {
 
 }  // namespace
 
-Group::Group(GroupConfig config, std::unique_ptr<Builder> builder, std::unique_ptr<Evaluator> evaluator,
+Group::Group(GroupConfig config, std::unique_ptr<Scheduler> scheduler, std::unique_ptr<StepExecutor> executor,
              SequenceTable& sequences, RequestLog& log)
     : config_(config),
-      builder_(std::move(builder)),
-      evaluator_(std::move(evaluator)),
+      scheduler_(std::move(scheduler)),
+      executor_(std::move(executor)),
       sequences_(sequences),
       log_(log),
       slots_(static_cast<std::size_t>(config.depth)),
-      most_futile_preemptions_(kCircles * builder_->limits().max_model_len + kMoreCircles) {}
+      most_futile_preemptions_(kCircles * scheduler_->limits().max_model_len + kMoreCircles) {}
 
 Group::~Group() = default;
 
 bool Group::may_queue(RequestId request) const {
   if (config_.max_queued_requests > 0 && num_waiting() >= config_.max_queued_requests) return false;
-  const std::int64_t queued = received_tokens_ - builder_->counters().prompt_tokens;
+  const std::int64_t queued = received_tokens_ - scheduler_->counters().prompt_tokens;
   return config_.max_queued_tokens == 0 || queued + sequences_[request].prompt_tokens <= config_.max_queued_tokens;
 }
 
 bool Group::can_ever_run(RequestId request) const {
   const Sequence& sequence = sequences_[request];
   const std::int32_t max_tokens = sequences_.max_tokens(request);
-  const Limits limits = builder_->limits();
+  const Limits limits = scheduler_->limits();
   if (sequence.prompt_tokens >= limits.max_model_len) return false;
   // The last token that is sampled needs no slot of its own.
   const std::int64_t most =
       std::min<std::int64_t>(std::int64_t{sequence.prompt_tokens} + max_tokens, limits.max_model_len);
   const std::int64_t slots = std::min<std::int64_t>(most - 1 + limits.slots_ahead, limits.max_model_len);
-  return builder_->most_blocks(slots) <= limits.usable_blocks;
+  return scheduler_->most_blocks(slots) <= limits.usable_blocks;
 }
 
 void Group::receive(RequestId request, Ps now) {
@@ -76,7 +76,7 @@ void Group::drain_inbox(Ps now) {
     const RequestId request = inbox_.front().request;
     inbox_.pop_front();
     futile_preemptions_ = 0;
-    builder_->add(request);
+    scheduler_->add(request);
   }
   if (!aborts_.empty()) drop_aborted(now);
 }
@@ -104,7 +104,7 @@ void Group::drop_aborted(Ps now) {
     const auto status = static_cast<Status>(sequences_[request].status);
     if (status != Status::kWaiting && status != Status::kRunning && status != Status::kParked)
       continue;  // it has finished meanwhile
-    builder_->abort(request);
+    scheduler_->abort(request);
     log_.cancelled[request] = now;
     if (log_.scheduled[request] == kNever) received_tokens_ -= sequences_[request].prompt_tokens;
     --outstanding_;
@@ -113,8 +113,8 @@ void Group::drop_aborted(Ps now) {
 }
 
 void Group::pump(Ps now) {
-  if (wave_ != nullptr) {
-    wave_->pump(now);
+  if (lockstep_ != nullptr) {
+    lockstep_->pump(now);
     return;
   }
   drain_inbox(now);
@@ -122,14 +122,14 @@ void Group::pump(Ps now) {
   while (!gated_ && build_next(now)) {
     if (!gate(now)) run_next(now);
   }
-  if (idle() && !gated_ && builder_->has_requests() && builder_->num_bound() == 0) ++idle_with_work_;
+  if (idle() && !gated_ && scheduler_->has_requests() && scheduler_->num_bound() == 0) ++idle_with_work_;
 }
 
 // With asynchronous scheduling and pipeline stages, a decode's last token may still be on its way through them, in the
 // oldest of as many batches. The workers of vLLM's Model Runner V1 wait for all tokens of a batch before they start the
 // next one, whoever is in it, unless the batch had nothing but unfinished prompts.
 Ps Group::tokens_known(const Batch& batch, Ps now) const {
-  const auto stages = static_cast<std::size_t>(evaluator_->program().num_stages());
+  const auto stages = static_cast<std::size_t>(executor_->program().num_stages());
   if (config_.stages_wait && num_in_flight_ > 0) {
     const Slot& before = slots_[(oldest_ + num_in_flight_ - 1) % slots_.size()];
     const bool samples = std::ranges::any_of(before.batch.items, &Item::emits);
@@ -145,7 +145,7 @@ void Group::run_next(Ps now) {
   const Ps known = tokens_known(batch, now);
   launch(now);
   if (shared_ == nullptr) {
-    const StepTimes times = evaluator_->run(batch, known);
+    const StepTimes times = executor_->run(batch, known);
     if (times.end != kNever) timed(times, now);
     return;
   }
@@ -170,12 +170,12 @@ bool Group::open_gate(Ps now) {
 
 void Group::hear_of_moved(Ps launched) {
   for (; !moved_.empty() && moved_.front().seen <= launched; moved_.pop_front())
-    builder_->transferred(moved_.front().request);
+    scheduler_->transferred(moved_.front().request);
 }
 
 void Group::report_reserved(Ps now) {
   reserved_.clear();
-  builder_->take_reserved(reserved_);
+  scheduler_->take_reserved(reserved_);
   for (const Reserved& reserved : reserved_) kv_transfers_->reserved(reserved.request, reserved.cached, now);
 }
 
@@ -190,7 +190,7 @@ bool Group::build_next(Ps now) {
 
 // A token, an end, a cancellation, or a victim that was further than ever when it lost its blocks.
 void Group::note_preempting_step() {
-  const BuilderCounters& c = builder_->counters();
+  const SchedulerCounters& c = scheduler_->counters();
   const std::int64_t progress = c.generation_tokens + c.finished + c.cancelled + c.furthered;
   futile_preemptions_ = progress == progress_ ? futile_preemptions_ + 1 : 0;
   progress_ = progress;
@@ -198,20 +198,20 @@ void Group::note_preempting_step() {
 
 bool Group::build_batch(Ps now) {
   std::int64_t empty_builds = 0;
-  while (num_in_flight_ < slots_.size() && !nothing_to_build_ && builder_->has_requests()) {
+  while (num_in_flight_ < slots_.size() && !nothing_to_build_ && scheduler_->has_requests()) {
     Slot& slot = next_slot();
     log_.begin_build(static_cast<std::int32_t>(output_times_.size() + num_in_flight_));
     building_ = true;
-    builder_->build(now, slot.batch);
+    scheduler_->build(now, slot.batch);
     building_ = false;
     if (!slot.batch.preempted.empty()) note_preempting_step();
     if (tiers_ != nullptr) tiers_->start(now);
-    if (schedule) schedule->built(now, *builder_, slot.batch);
+    if (schedule) schedule->built(now, *scheduler_, slot.batch);
     slot.scheduled = now;
     if (kv_transfers_ != nullptr) report_reserved(now);
     if (!slot.batch.empty()) return true;
     // Its own victim, to be admitted again, or a turn that nobody takes; vLLM hears of transfers in such a step, too.
-    if (num_in_flight_ == 0 && (!slot.batch.preempted.empty() || builder_->asks_again())) {
+    if (num_in_flight_ == 0 && (!slot.batch.preempted.empty() || scheduler_->asks_again())) {
       if (++empty_builds > kMostEmptyBuilds)
         throw Stalled("the scheduler of group " + std::to_string(config_.index) + " was asked " +
                       std::to_string(empty_builds) + " times at " + std::to_string(now) + " ps");
@@ -230,7 +230,7 @@ void Group::launch(Ps now) {
   scheduled_tokens_ += slot.batch.scheduled_tokens();
   ++num_in_flight_;
   has_offer_ = false;
-  if (steps) slot.row = steps->record(config_.index, slot.scheduled, slot.batch, *builder_);
+  if (steps) slot.row = steps->record(config_.index, slot.scheduled, slot.batch, *scheduler_);
 }
 
 void Group::timed(const StepTimes& times, Ps now) {
@@ -245,13 +245,13 @@ void Group::timed(const StepTimes& times, Ps now) {
 
 void Group::offer(Ps now, std::int64_t round) {
   drain_inbox(now);
-  builder_->set_step(round);
+  scheduler_->set_step(round);
   open_gate(now);
   if (!has_offer_ && build_next(now)) {
     has_offer_ = true;
     gate(now);
   }
-  if (idle() && !has_offer_ && builder_->has_requests() && builder_->num_bound() == 0) ++idle_with_work_;
+  if (idle() && !has_offer_ && scheduler_->has_requests() && scheduler_->num_bound() == 0) ++idle_with_work_;
 }
 
 const Batch& Group::offered_or_dummy(Ps now) {
@@ -278,12 +278,12 @@ void Group::outputs(Ps now, std::vector<RequestId>& finished) {
   if (!aborts_.empty()) drop_aborted(now);  // first, as in vLLM: their tokens are dropped
   const std::size_t before = finished.size();
   if (!slot.batch.empty()) {
-    builder_->complete(slot.batch, finished);
+    scheduler_->complete(slot.batch, finished);
     if (tiers_ != nullptr) tiers_->start(now);
     outstanding_ -= static_cast<std::int32_t>(finished.size() - before);
     hear_of_moved(slot.launched);
     if (key_log_ != nullptr) key_log_->publish(now);
-    if (schedule) schedule->completed(now, *builder_, std::span(finished).subspan(before));
+    if (schedule) schedule->completed(now, *scheduler_, std::span(finished).subspan(before));
   } else {
     hear_of_moved(slot.launched);
   }

@@ -17,7 +17,7 @@
 
 namespace llmsim {
 
-class Wave;
+class LockstepGroup;
 class SharedJoint;
 struct OffloadConfig;
 
@@ -68,20 +68,20 @@ inline constexpr std::int64_t kMostEmptyBuilds = 100'000;
 // starts them; `outputs` completes the oldest batch.
 class Group {
  public:
-  Group(GroupConfig config, std::unique_ptr<Builder> builder, std::unique_ptr<Evaluator> evaluator,
+  Group(GroupConfig config, std::unique_ptr<Scheduler> scheduler, std::unique_ptr<StepExecutor> executor,
         SequenceTable& sequences, RequestLog& log);
   ~Group();
 
   const GroupConfig& config() const { return config_; }
-  const Builder& builder() const { return *builder_; }
-  const Evaluator& evaluator() const { return *evaluator_; }
-  Evaluator& evaluator() { return *evaluator_; }
+  const Scheduler& scheduler() const { return *scheduler_; }
+  const StepExecutor& executor() const { return *executor_; }
+  StepExecutor& executor() { return *executor_; }
 
   // A request is on its way from the API server; the engine sees it api_latency later.
   void receive(RequestId request, Ps now);
   // From its arrival until the engine sees it.
   Ps latency_of(RequestId request) const;
-  // Fills the free slots with batches; in a wave, those of all its members.
+  // Fills the free slots with batches; in a lock-step group, those of all its members.
   void pump(Ps now);
   // The client of a request that was received has gone; the engine learns it api_latency later, and acts on it before
   // the next outputs or the next batch.
@@ -110,13 +110,13 @@ class Group {
   // From now on the changes of what its cache holds go to `log`, at the end of each step.
   void log_keys(KeyLog* log) {
     key_log_ = log;
-    builder_->log_keys(log);
+    scheduler_->log_keys(log);
   }
 
   // Pools of KV below the group's own: a batch waits for what it recalls.
   void use_tiers(GroupTiers* tiers) {
     tiers_ = tiers;
-    builder_->use_tiers(tiers);
+    scheduler_->use_tiers(tiers);
   }
 
   const GroupTiers* tiers() const { return tiers_; }
@@ -124,14 +124,14 @@ class Group {
   // kEndOfTime: nobody knows yet when the oldest batch in flight ends.
   Ps next_output() const { return num_timed_ > 0 ? slots_[oldest_].times.end : kEndOfTime; }
 
-  // For the wave that it is a member of. `offer` builds the next batch, if a slot is free and there is work; a member
-  // without work joins a round with a dummy.
-  void join(Wave* wave) { wave_ = wave; }
-  Wave* wave() const { return wave_; }
+  // For the lock-step group that it is a member of. `offer` builds the next batch, if a slot is free and there is work; a
+  // member without work joins a round with a dummy.
+  void join(LockstepGroup* lockstep) { lockstep_ = lockstep; }
+  LockstepGroup* lockstep() const { return lockstep_; }
   void offer(Ps now, std::int64_t round);
   bool has_offer() const { return has_offer_ && !gated_; }
   bool may_join_idle() const {
-    return num_in_flight_ < slots_.size() && !gated_ && (!builder_->has_requests() || num_in_flight_ == 0);
+    return num_in_flight_ < slots_.size() && !gated_ && (!scheduler_->has_requests() || num_in_flight_ == 0);
   }
   const Batch& offered_or_dummy(Ps now);
   // The next slot's batch starts, now or when its devices are free; `timed` says when, at once or later.
@@ -145,11 +145,11 @@ class Group {
     const Ps arrival = inbox_.empty() ? kEndOfTime : inbox_.front().seen;
     return aborts_.empty() ? arrival : std::min(arrival, aborts_.front().seen);
   }
-  std::int32_t num_waiting() const { return builder_->num_waiting() + static_cast<std::int32_t>(inbox_.size()); }
-  std::int32_t num_running() const { return builder_->num_running(); }
+  std::int32_t num_waiting() const { return scheduler_->num_waiting() + static_cast<std::int32_t>(inbox_.size()); }
+  std::int32_t num_running() const { return scheduler_->num_running(); }
   // Requests received and neither finished, dropped nor refused: waiting, running, or on their way from the API server.
   std::int32_t outstanding() const { return outstanding_; }
-  bool unfinished() const { return builder_->has_requests() || !inbox_.empty(); }
+  bool unfinished() const { return scheduler_->has_requests() || !inbox_.empty(); }
 
   // One entry per completed batch, in order: when it ended.
   const std::vector<Ps>& output_times() const { return output_times_; }
@@ -205,8 +205,8 @@ class Group {
   GroupConfig config_;
   std::int32_t outstanding_ = 0;
   KeyLog* key_log_ = nullptr;
-  std::unique_ptr<Builder> builder_;
-  std::unique_ptr<Evaluator> evaluator_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<StepExecutor> executor_;
   SequenceTable& sequences_;
   RequestLog& log_;
   std::deque<Arrival> inbox_, aborts_;
@@ -216,10 +216,10 @@ class Group {
   std::vector<Slot> slots_;         // ring of `depth` slots, reused
   std::size_t oldest_ = 0, last_ = 0, num_in_flight_ = 0, num_timed_ = 0;
   bool nothing_to_build_ = false;  // until the next output: an empty schedule occupies its slot, as in vLLM
-  Wave* wave_ = nullptr;
+  LockstepGroup* lockstep_ = nullptr;
   bool has_offer_ = false;
   bool building_ = false;
-  std::unique_ptr<SharedJoint> shared_;  // null: evaluator_ times the steps
+  std::unique_ptr<SharedJoint> shared_;  // null: executor_ times the steps
   GroupTiers* tiers_ = nullptr;
   bool gated_ = false;  // the next slot's batch waits for KV from the tiers
   Ps last_end_ = 0, busy_ = 0;

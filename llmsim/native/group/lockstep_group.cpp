@@ -5,34 +5,35 @@
 
 namespace llmsim {
 
-Wave::Wave(std::vector<Group*> members, std::unique_ptr<DomainEvaluator> evaluator, std::int32_t sync_interval)
+LockstepGroup::LockstepGroup(std::vector<Group*> members, std::unique_ptr<RoundExecutor> executor,
+                             std::int32_t sync_interval)
     : members_(std::move(members)),
-      evaluator_(std::move(evaluator)),
+      executor_(std::move(executor)),
       sync_interval_(sync_interval),
       batches_(members_.size()),
       times_(members_.size()) {
-  if (sync_interval < 1) throw std::invalid_argument("the sync interval of a wave must be at least 1");
+  if (sync_interval < 1) throw std::invalid_argument("the sync interval of a lockstep must be at least 1");
   for (const Group* member : members_)
     if (member->config().depth != members_[0]->config().depth)
-      throw std::invalid_argument("members of a wave must have equally many batches in flight");
+      throw std::invalid_argument("members of a lockstep must have equally many batches in flight");
 }
 
-void Wave::pump(Ps now) {
+void LockstepGroup::pump(Ps now) {
   while (try_round(now)) {
   }
 }
 
 // Members hold requests, of which none runs, and no KV is on its way to or from them.
-bool Wave::waits_for_nothing() const {
-  return std::ranges::all_of(members_, [](const Group* member) { return member->builder().num_bound() == 0; });
+bool LockstepGroup::waits_for_nothing() const {
+  return std::ranges::all_of(members_, [](const Group* member) { return member->scheduler().num_bound() == 0; });
 }
 
-bool Wave::try_round(Ps now) {
+bool LockstepGroup::try_round(Ps now) {
   bool all_there = true, work = false, unfinished = false;
   for (Group* member : members_) {
     member->offer(now, rounds_);
     work |= member->has_offer();
-    unfinished |= member->builder().has_requests();
+    unfinished |= member->scheduler().has_requests();
     all_there &= member->has_offer() || member->may_join_idle();
   }
   if (!all_there) return false;
@@ -50,7 +51,7 @@ bool Wave::try_round(Ps now) {
     shared_->begin(batches_, now);
     return true;
   }
-  evaluator_->run(batches_, now, times_);
+  executor_->run(batches_, now, times_);
   for (std::size_t m = 0; m < members_.size(); ++m)
     if (times_[m].end != kNever) members_[m]->timed(times_[m], now);
   return true;

@@ -12,16 +12,16 @@
 
 namespace llmsim {
 
-// vLLM's data-parallel wave. A round is one batch of every member; it starts when all have offered theirs, and a member
-// without work joins with a dummy of one token. When nobody has work the rounds go on until the ranks agree that the
-// wave has ended, which they do in every `sync_interval`-th round of it.
-class Wave {
+// vLLM's data-parallel wave. A round is one batch of every member; it starts when all have offered theirs, and a
+// member without work joins with a dummy of one token. When nobody has work the rounds go on until the ranks agree that
+// the wave has ended, which they do in every `sync_interval`-th round of it.
+class LockstepGroup {
  public:
-  Wave(std::vector<Group*> members, std::unique_ptr<DomainEvaluator> evaluator, std::int32_t sync_interval);
+  LockstepGroup(std::vector<Group*> members, std::unique_ptr<RoundExecutor> executor, std::int32_t sync_interval);
   // Builds what members can build, and starts the rounds for which all are there.
   void pump(Ps now);
   std::span<Group* const> members() const { return members_; }
-  DomainEvaluator& evaluator() { return *evaluator_; }
+  RoundExecutor& executor() { return *executor_; }
   // From now on the members meet over shared links.
   void share_links(std::unique_ptr<SharedJoint> shared) { shared_ = std::move(shared); }
 
@@ -32,8 +32,8 @@ class Wave {
   bool waits_for_nothing() const;
 
   std::vector<Group*> members_;
-  std::unique_ptr<DomainEvaluator> evaluator_;
-  std::unique_ptr<SharedJoint> shared_;  // null: evaluator_ times the rounds
+  std::unique_ptr<RoundExecutor> executor_;
+  std::unique_ptr<SharedJoint> shared_;  // null: executor_ times the rounds
   std::int32_t sync_interval_;
   std::int64_t rounds_ = 0;       // of this wave; 0: none runs
   std::int64_t idle_rounds_ = 0;  // in a row in which nobody ran a request although some wait, and for no KV

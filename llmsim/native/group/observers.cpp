@@ -2,7 +2,7 @@
 
 namespace llmsim {
 
-std::size_t StepRecorder::record(std::int32_t index, Ps scheduled, const Batch& batch, const Builder& builder) {
+std::size_t StepRecorder::record(std::int32_t index, Ps scheduled, const Batch& batch, const Scheduler& scheduler) {
   const Features& f = batch.features;
   const auto narrow = [](std::int64_t x) { return static_cast<std::int32_t>(x); };
   group.push_back(static_cast<std::int16_t>(index));
@@ -14,9 +14,9 @@ std::size_t StepRecorder::record(std::int32_t index, Ps scheduled, const Batch& 
   prefill_tokens.push_back(narrow(f.prefill_tokens));
   sequences.push_back(narrow(f.sequences));
   decode_sequences.push_back(narrow(batch.empty() ? 0 : f.decode_sequences));
-  running.push_back(builder.num_running());
-  waiting.push_back(builder.num_waiting());
-  free_blocks.push_back(builder.pool().free);
+  running.push_back(scheduler.num_running());
+  waiting.push_back(scheduler.num_waiting());
+  free_blocks.push_back(scheduler.pool().free);
   preempted.push_back(narrow(static_cast<std::int64_t>(batch.preempted.size())));
   return group.size() - 1;
 }
@@ -47,12 +47,12 @@ void DeviceShares::record(const Batch& batch, Ps duration, std::vector<std::int3
   }
 }
 
-void ScheduleRecorder::built(Ps now, const Builder& builder, const Batch& batch) {
+void ScheduleRecorder::built(Ps now, const Scheduler& scheduler, const Batch& batch) {
   if (batch.empty() && batch.preempted.empty()) return;  // bookkeeping without an effect is not a step
   time_ps.push_back(now);
-  running.push_back(builder.num_running());
-  waiting.push_back(builder.num_waiting());
-  free_blocks.push_back(builder.pool().free);
+  running.push_back(scheduler.num_running());
+  waiting.push_back(scheduler.num_waiting());
+  free_blocks.push_back(scheduler.pool().free);
   for (const RequestId victim : batch.preempted) {
     preempted_step.push_back(static_cast<std::int32_t>(time_ps.size()) - 1);
     preempted_request.push_back(victim);
@@ -69,11 +69,11 @@ void ScheduleRecorder::built(Ps now, const Builder& builder, const Batch& batch)
   if (!batch.empty()) in_flight_.push_back(static_cast<std::int32_t>(time_ps.size()) - 1);
 }
 
-void ScheduleRecorder::completed(Ps now, const Builder& builder, std::span<const RequestId> finished) {
+void ScheduleRecorder::completed(Ps now, const Scheduler& scheduler, std::span<const RequestId> finished) {
   const std::int32_t step = in_flight_.front();
   in_flight_.pop_front();
   end_ps[static_cast<std::size_t>(step)] = now;
-  free_blocks_after[static_cast<std::size_t>(step)] = builder.pool().free;
+  free_blocks_after[static_cast<std::size_t>(step)] = scheduler.pool().free;
   for (const RequestId request : finished) {
     finished_step.push_back(step);
     finished_request.push_back(request);

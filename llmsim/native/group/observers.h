@@ -19,7 +19,7 @@ struct StepRecorder {
       free_blocks, preempted;
 
   // A step is launched; returns its row, whose times follow.
-  std::size_t record(std::int32_t index, Ps scheduled, const Batch& batch, const Builder& builder);
+  std::size_t record(std::int32_t index, Ps scheduled, const Batch& batch, const Scheduler& scheduler);
   void timed(std::size_t row, const StepTimes& times);
 };
 
@@ -41,8 +41,8 @@ struct ScheduleRecorder {
   std::vector<std::int32_t> item_request, item_tokens, item_computed, item_drafts;
   std::vector<std::int32_t> finished_step, finished_request, preempted_step, preempted_request;
 
-  void built(Ps now, const Builder& builder, const Batch& batch);
-  void completed(Ps now, const Builder& builder, std::span<const RequestId> finished);
+  void built(Ps now, const Scheduler& scheduler, const Batch& batch);
+  void completed(Ps now, const Scheduler& scheduler, std::span<const RequestId> finished);
 
  private:
   std::deque<std::int32_t> in_flight_;

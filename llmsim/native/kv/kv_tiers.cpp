@@ -6,11 +6,11 @@
 namespace llmsim {
 
 namespace {
-constexpr PlaceId kFromDevices = -1;
+constexpr NetworkNodeId kFromDevices = -1;
 }  // namespace
 
-KvTiers::KvTiers(KvTiersConfig config, Fabric& fabric, Callbacks callbacks)
-    : config_(std::move(config)), fabric_(fabric), callbacks_(std::move(callbacks)), queues_(config_.pools.size()) {
+KvTiers::KvTiers(KvTiersConfig config, SharedNetwork& network, Callbacks callbacks)
+    : config_(std::move(config)), network_(network), callbacks_(std::move(callbacks)), queues_(config_.pools.size()) {
   for (TierPoolConfig& pool : config_.pools) {
     if (pool.capacity_bytes < 0) throw std::invalid_argument("a pool of KV of a negative size");
     if (pool.queue_depth < 0 || pool.read_latency < 0 || pool.write_latency < 0)
@@ -74,7 +74,7 @@ std::int32_t KvTiers::start_write(std::int32_t group, const GroupTiers::Write& w
   return jobs;
 }
 
-bool KvTiers::write_to(std::size_t level, const TierChunk& chunk, PlaceId from, Job job, Ps now) {
+bool KvTiers::write_to(std::size_t level, const TierChunk& chunk, NetworkNodeId from, Job job, Ps now) {
   const GroupTiersConfig& config = config_of(job.group);
   const std::int32_t group = job.group;
   job.pool = config.pools[level];
@@ -92,7 +92,7 @@ bool KvTiers::write_to(std::size_t level, const TierChunk& chunk, PlaceId from, 
   mine.count(job.pool, chunk.bytes);
   if (from != kFromDevices) mine.count(config.pools[level - 1], chunk.bytes);
   if (job.gate) ++groups_[static_cast<std::size_t>(group)]->gates_;
-  const PlaceId to = pool.config().place;
+  const NetworkNodeId to = pool.config().place;
   const std::int32_t index = job.pool;
   job.transfers = from == kFromDevices ? static_cast<std::int32_t>(config.ranks.size()) : 1;
   const std::uint64_t id = new_job(std::move(job));
@@ -166,9 +166,9 @@ void KvTiers::begin(std::int32_t pool, const Operation& operation, Ps now) {
 void KvTiers::move(const Operation& operation, bool queued, Ps at, Ps now) {
   const bool from = operation.from == config_.striped, to = operation.to == config_.striped;
   if (config_.stripes.empty() || (!from && !to)) {
-    const Ps out = at + fabric_.way_out(operation.from, operation.to);
-    fabric_.transfer_at(operation.from, operation.to, operation.bytes, out, now, *this, operation.job,
-                        Purpose::kKvTier);
+    const Ps out = at + network_.way_out(operation.from, operation.to);
+    network_.transfer_at(operation.from, operation.to, operation.bytes, out, now, *this, operation.job,
+                         Purpose::kKvTier);
     return;
   }
   const auto count = static_cast<std::int64_t>(config_.stripes.size());
@@ -176,11 +176,11 @@ void KvTiers::move(const Operation& operation, bool queued, Ps at, Ps now) {
   job.transfers += static_cast<std::int32_t>(count) - 1;
   job.pieces = queued;  // what one pool hands on to the next is one operation
   for (std::int64_t i = 0; i < count; ++i) {
-    const PlaceId stripe = config_.stripes[static_cast<std::size_t>(i)];
+    const NetworkNodeId stripe = config_.stripes[static_cast<std::size_t>(i)];
     const std::int64_t bytes = operation.bytes / count + (i < operation.bytes % count);
-    const PlaceId sender = from ? stripe : operation.from, receiver = to ? stripe : operation.to;
-    const Ps out = at + fabric_.way_out(sender, receiver);
-    fabric_.transfer_at(sender, receiver, bytes, out, now, *this, operation.job, Purpose::kKvTier);
+    const NetworkNodeId sender = from ? stripe : operation.from, receiver = to ? stripe : operation.to;
+    const Ps out = at + network_.way_out(sender, receiver);
+    network_.transfer_at(sender, receiver, bytes, out, now, *this, operation.job, Purpose::kKvTier);
   }
 }
 

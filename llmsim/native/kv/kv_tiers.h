@@ -33,7 +33,7 @@ enum class TierWrite : std::uint8_t { kThrough, kSelective, kBack };
 // A group's view of the pools below it.
 struct GroupTiersConfig {
   std::vector<std::int32_t> pools;            // in order of lookup
-  std::vector<PlaceId> ranks;                 // its devices
+  std::vector<NetworkNodeId> ranks;           // its devices
   std::int32_t chunk_tokens = 256;            // a multiple of its block size
   std::vector<std::int64_t> bytes_per_token;  // of each rank
   std::int32_t model = 0;                     // content of different models never meets
@@ -48,8 +48,8 @@ struct KvTiersConfig {
   TierWrite write = TierWrite::kThrough;
   bool parks = false;  // who recalls is parked alone; needs a scheduler that knows such requests
   // A place of pools that is several memories, over which all KV there is spread evenly: their places; empty: none is.
-  PlaceId striped = -1;
-  std::vector<PlaceId> stripes;
+  NetworkNodeId striped = -1;
+  std::vector<NetworkNodeId> stripes;
 };
 
 // Gauges and counters per interval and pool, as columns.
@@ -133,7 +133,7 @@ class KvTiers final : public TransferOwner {
     std::function<void(std::int32_t group, RequestId request)> loaded;  // a parked request's KV is there
   };
   // Throws std::invalid_argument for numbers out of range.
-  KvTiers(KvTiersConfig config, Fabric& fabric, Callbacks callbacks);
+  KvTiers(KvTiersConfig config, SharedNetwork& network, Callbacks callbacks);
 
   // Null for a group without tiers.
   GroupTiers* of(std::int32_t group) { return groups_[static_cast<std::size_t>(group)].get(); }
@@ -159,7 +159,7 @@ class KvTiers final : public TransferOwner {
   };
   // A read or write of a storage device, or any other transfer.
   struct Operation {
-    PlaceId from = 0, to = 0;
+    NetworkNodeId from = 0, to = 0;
     std::int64_t bytes = 0;
     std::uint64_t job = 0;
     bool read = false;
@@ -175,7 +175,7 @@ class KvTiers final : public TransferOwner {
   void start_recall(std::int32_t group, const GroupTiers::Wanted& wanted, std::int64_t load, Ps now);
   // Returns how many jobs it made.
   std::int32_t start_write(std::int32_t group, const GroupTiers::Write& write, std::int64_t load, Ps now);
-  bool write_to(std::size_t level, const TierChunk& chunk, PlaceId from, Job job, Ps now);
+  bool write_to(std::size_t level, const TierChunk& chunk, NetworkNodeId from, Job job, Ps now);
   void start_load(GroupTiers::Load load, Ps now);
   void read_load(std::int64_t load, Ps now);
   void job_of_load_ended(std::int64_t load, Ps now);
@@ -185,7 +185,7 @@ class KvTiers final : public TransferOwner {
   void ended(std::int32_t pool, Ps now);
 
   KvTiersConfig config_;
-  Fabric& fabric_;
+  SharedNetwork& network_;
   Callbacks callbacks_;
   std::vector<TierPool> pools_;
   std::vector<Queue> queues_;  // by pool

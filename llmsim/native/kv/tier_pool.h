@@ -26,7 +26,7 @@ struct TierPoolConfig {
   std::string name;
   std::int64_t capacity_bytes = 0;
   TierEviction eviction = TierEviction::kLru;
-  PlaceId place = 0;
+  NetworkNodeId place = 0;
   // A storage device serves so many reads and writes (a chunk of one rank each) at once, in order of arrival; the
   // latency comes before the first byte. 0: a memory, which serves all at once and in as few transfers as there are
   // ranks.

@@ -38,31 +38,31 @@ struct KvShare {
   std::vector<KvPart> parts;
 };
 
-// What goes from one layout to another. Where layers keep a state instead of tokens (`all_but_last`), the prefill group
-// computes all but the last token of a prompt, since the decode group computes that one on the state before it (vLLM
-// 0.24's NIXL connector).
+// What goes from one layout to another. Where layers keep a state instead of tokens (`prefill_all_but_last_token`), the
+// prefill group computes all but the last token of a prompt, since the decode group computes that one on the state
+// before it (vLLM 0.24's NIXL connector).
 struct KvTable {
   std::vector<KvShare> shares;
   std::int32_t block_size = 1;
-  bool all_but_last = false;
+  bool prefill_all_but_last_token = false;
   std::int32_t even_layers =
       0;  // of a model with layers of several kinds: how many there are (Program::attention_ends)
 };
 
-// The shares of one pair of groups: `table` is an index into HandoverConfig::tables.
+// The shares of one pair of groups: `table` is an index into KvTransferConfig::tables.
 struct KvRoute {
   std::int32_t prefill_group = 0, decode_group = 0, table = 0;
 };
 
-struct HandoverConfig {
-  bool push = false, layerwise = false;      // layerwise needs push
-  std::vector<std::vector<PlaceId>> places;  // by group and rank
+struct KvTransferConfig {
+  bool push = false, layerwise = false;            // layerwise needs push
+  std::vector<std::vector<NetworkNodeId>> places;  // by group and rank
   std::vector<KvTable> tables;
   std::vector<KvRoute> routes;
 };
 
 // One request's hand-over; times are ps, kNever until they come.
-struct Handover {
+struct KvTransfer {
   std::int32_t prefill_group = -1, decode_group = -1;
   std::int32_t needed = 0;  // tokens of the prompt that the prefill group computes
   std::int32_t cached = 0;  // tokens of the prompt that the decode group had
@@ -78,7 +78,7 @@ struct Handover {
   bool complete() const { return closed && sent >= needed; }
 };
 
-class Handovers final : public TransferOwner, public KvTransferObserver {
+class KvTransfers final : public TransferOwner, public KvTransferObserver {
  public:
   // One side's progress of all requests.
   struct Side {
@@ -87,8 +87,8 @@ class Handovers final : public TransferOwner, public KvTransferObserver {
   };
   // `wake` asks the loop to let an idle group act now. Throws std::invalid_argument for a configuration that does not
   // fit the groups.
-  Handovers(HandoverConfig config, Fabric& fabric, std::span<const std::unique_ptr<Group>> groups,
-            std::unique_ptr<Router> router, Side decode, Side prefill, std::function<void(std::int32_t)> wake);
+  KvTransfers(KvTransferConfig config, SharedNetwork& network, std::span<const std::unique_ptr<Group>> groups,
+              std::unique_ptr<Router> router, Side decode, Side prefill, std::function<void(std::int32_t)> wake);
 
   // A request was routed to a prefill group. False: no decode group can ever run it, or the prefill group cannot; it is
   // then marked as rejected.
@@ -116,39 +116,39 @@ class Handovers final : public TransferOwner, public KvTransferObserver {
 
   Router& router() { return *router_; }
   bool pushes() const { return config_.push; }
-  const Handover& of(RequestId request) const { return handovers_[static_cast<std::size_t>(request)]; }
+  const KvTransfer& of(RequestId request) const { return kv_transfers_[static_cast<std::size_t>(request)]; }
 
  private:
   enum class Kind : std::uint8_t { kTold, kKv, kForget };
   static constexpr std::uint64_t token(RequestId request, Kind kind) {
     return (static_cast<std::uint64_t>(kind) << 32) | static_cast<std::uint32_t>(request);
   }
-  const KvTable& table_of(const Handover& handover) const;
+  const KvTable& table_of(const KvTransfer& kv_transfer) const;
   // What of the tokens [from, to) the layers of `part` move.
-  std::int64_t bytes_of(const KvTable& table, const KvPart& part, const Handover& handover, std::int32_t from,
+  std::int64_t bytes_of(const KvTable& table, const KvPart& part, const KvTransfer& kv_transfer, std::int32_t from,
                         std::int32_t to) const;
-  PlaceId place(std::int32_t group, std::int32_t rank) const {
+  NetworkNodeId place(std::int32_t group, std::int32_t rank) const {
     return config_.places[static_cast<std::size_t>(group)][static_cast<std::size_t>(rank)];
   }
   bool choose_decoder(RequestId request, Ps now);
   void send(RequestId request, const KvShare& share, std::int64_t bytes, Ps at, Ps now);
-  // Everything of the tokens [handover.sent, to) of every layer.
+  // Everything of the tokens [kv_transfer.sent, to) of every layer.
   void send_all(RequestId request, std::int32_t to, Ps at, Ps now);
   void send_layers(RequestId request, std::int32_t to, const StepTimes& times, Ps now);
   void send_message(RequestId request, Kind kind, Ps now);
   void end_if_done(RequestId request, Ps now);
   void release(RequestId request, std::int32_t group, Ps now);
 
-  HandoverConfig config_;
-  Fabric& fabric_;
+  KvTransferConfig config_;
+  SharedNetwork& network_;
   std::span<const std::unique_ptr<Group>> groups_;
   std::unique_ptr<Router> router_;  // of decode groups
   Side decode_, prefill_;
   std::function<void(std::int32_t)> wake_;
   std::vector<std::vector<Group*>> decoders_;      // by model
   std::vector<std::vector<std::int32_t>> tables_;  // by prefill group and decode group; -1: no route
-  std::vector<char> all_but_last_;                 // by prefill group
-  std::vector<Handover> handovers_;
+  std::vector<char> prefill_all_but_last_token_;   // by prefill group
+  std::vector<KvTransfer> kv_transfers_;
   std::vector<Group*> candidates_;  // scratch
   std::vector<Ps> layer_ends_;      // scratch
 };

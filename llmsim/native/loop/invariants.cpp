@@ -13,18 +13,18 @@ std::int64_t Simulation::num_rejected() const {
 void Simulation::check_finished() const {
   std::string stuck;
   for (const auto& group : groups_) {
-    if (!group->unfinished() && group->builder().num_bound() == 0) continue;
+    if (!group->unfinished() && group->scheduler().num_bound() == 0) continue;
     stuck += " group " + std::to_string(group->config().index) + " has " + std::to_string(group->num_running()) +
              " running and " + std::to_string(group->num_waiting()) + " waiting requests (" +
-             std::to_string(group->builder().num_bound()) + " whose KV another group fills or reads) with " +
-             std::to_string(group->builder().pool().free) + " free KV blocks;";
+             std::to_string(group->scheduler().num_bound()) + " whose KV another group fills or reads) with " +
+             std::to_string(group->scheduler().pool().free) + " free KV blocks;";
   }
   if (!stuck.empty()) throw Stalled("no event is left at " + std::to_string(now_) + " ps but" + stuck);
 }
 
 // A group that gets on, and KV on its way to an idle one, may still change what those that run in circles hold.
 void Simulation::check_circles() const {
-  const bool anything_lands = fabric_ && fabric_->num_in_flight() > 0;
+  const bool anything_lands = network_ && network_->num_in_flight() > 0;
   std::string circular;
   for (const auto& group : groups_) {
     if (!group->unfinished() || (group->idle() && !anything_lands)) continue;
@@ -36,7 +36,7 @@ void Simulation::check_circles() const {
 
 void Simulation::check_blocks(const Group& group) const {
   const std::string when = " at " + std::to_string(now_) + " ps";
-  if (!group.builder().pool_consistent())
+  if (!group.scheduler().pool_consistent())
     throw Violated("invariant 4: the KV blocks of group " + std::to_string(group.config().index) + " do not add up" +
                    when);
   if (kv_tiers_ && !kv_tiers_->consistent())
@@ -54,13 +54,13 @@ bool Simulation::sampled_until(Ps last, std::size_t most_rows) {
 
 void Simulation::record_series() {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
-    const Builder& builder = groups_[i]->builder();
-    const BuilderCounters& c = builder.counters();
-    const PoolState pool = builder.pool();
+    const Scheduler& scheduler = groups_[i]->scheduler();
+    const SchedulerCounters& c = scheduler.counters();
+    const PoolState pool = scheduler.pool();
     Sampled& last = sampled_[i];
     series_.time_ps.push_back(next_sample_);
     series_.group.push_back(static_cast<std::int16_t>(i));
-    series_.running.push_back(builder.num_running());
+    series_.running.push_back(scheduler.num_running());
     series_.waiting.push_back(groups_[i]->num_waiting());
     series_.kv_blocks_used.push_back(pool.total - 1 - pool.free);
     series_.kv_blocks_cached.push_back(pool.cached);

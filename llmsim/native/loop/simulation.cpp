@@ -15,17 +15,17 @@ bool Simulation::run(std::int64_t max_events, std::int64_t max_wall_ms) {
     const bool pointless = stale(event);
     if (!pointless && event.time > horizon_) return stop_at_horizon(most_rows);
     if (!pointless && !sampled_until(event.time - 1, most_rows)) return false;
-    if (event.phase == Phase::kOutputs && groups_[event.entity]->circles() && outside_ == 0) check_circles();
+    if (event.phase == Phase::kStepDone && groups_[event.entity]->circles() && outside_ == 0) check_circles();
     events_.pop();
     outside_ -= from_outside(event.phase);
     if (pointless) continue;
     if (router_->next_sample() < event.time) router_->sample(event.time);
-    if (handovers_ && handovers_->router().next_sample() < event.time) handovers_->router().sample(event.time);
+    if (kv_transfers_ && kv_transfers_->router().next_sample() < event.time) kv_transfers_->router().sample(event.time);
     if (event.time < now_) throw std::logic_error("invariant 3: the clock went back");
     if (event.time > kHorizon) throw std::overflow_error("the simulated time passes its horizon of 2^62 ps (53 days)");
     now_ = event.time;
     handle(event);
-    if (checks_ && (event.phase == Phase::kOutputs || event.phase == Phase::kPump))
+    if (checks_ && (event.phase == Phase::kStepDone || event.phase == Phase::kSchedule))
       check_blocks(*groups_[event.entity]);
     if (wall_ms() - begin_ms >= max_wall_ms) max_events = 1;
   }
@@ -47,32 +47,32 @@ bool Simulation::stop_at_horizon(std::size_t most_rows) {
 
 void Simulation::handle(const Event& event) {
   switch (event.phase) {
-    case Phase::kOutputs:
+    case Phase::kStepDone:
       return on_outputs(event.entity);
-    case Phase::kLanding:
+    case Phase::kTransferDone:
       return on_landing();
     case Phase::kGiveUp:
       return give_up(event.entity);
-    case Phase::kFreeClient:
+    case Phase::kClientIdle:
       return on_free_client();
     case Phase::kArrival:
       return on_arrival(event.entity);
-    case Phase::kPump:
+    case Phase::kSchedule:
       return on_pump(event.entity);
-    case Phase::kSettle:
+    case Phase::kRebalance:
       return on_settle();
   }
 }
 
 bool Simulation::stale(const Event& event) const {
   switch (event.phase) {
-    case Phase::kLanding:
+    case Phase::kTransferDone:
       return landing_at_ != event.time;  // what was expected then has come earlier, or will come later
     case Phase::kGiveUp:
       return !awaited(event.entity);
-    case Phase::kFreeClient:
+    case Phase::kClientIdle:
       return next_timed_ == timed_.size();  // there is nothing left to ask
-    case Phase::kPump:
+    case Phase::kSchedule:
       return pump_at_[event.entity] != event.time;  // it was woken earlier
     default:
       return false;
@@ -87,7 +87,7 @@ bool Simulation::awaited(RequestId request) const {
     case Status::kParked:
       return true;
     case Status::kPending:  // its prompt is computed
-      return handovers_ && handovers_->under_way(request);
+      return kv_transfers_ && kv_transfers_->under_way(request);
     default:
       return false;
   }
@@ -100,7 +100,7 @@ void Simulation::on_outputs(std::int32_t index) {
   if (groups_[index]->config().role == Role::kPrefill) {
     for (const RequestId request : finished_) {
       if (!clients_.gave_up(request)) router_->finished(request);
-      handovers_->prefilled(request, now_);
+      kv_transfers_->prefilled(request, now_);
     }
     finished_.clear();
   }
@@ -108,7 +108,7 @@ void Simulation::on_outputs(std::int32_t index) {
   for (const RequestId request : finished_) {
     if (clients_.gave_up(request)) continue;  // finished before its engine heard of it; nobody waits for the answer
     if (groups_[index]->config().role == Role::kDecode) {
-      handovers_->finished(request);
+      kv_transfers_->finished(request);
     } else {
       router_->finished(request);
     }
@@ -130,7 +130,7 @@ void Simulation::on_outputs(std::int32_t index) {
   // Whatever else happens at this very time happens before the group schedules.
   if (!events_.empty() && events_.top().time == now_) {
     pump_at_[index] = now_;
-    post(now_, Phase::kPump, index);
+    post(now_, Phase::kSchedule, index);
   } else {
     on_pump(index);
   }
@@ -155,11 +155,11 @@ void Simulation::on_free_client() {
 void Simulation::give_up(RequestId request) {
   clients_.give_up(request);
   end_session(request, Status::kCancelled);
-  if (handovers_ && handovers_->of(request).prefill_group >= 0) {
-    const Handover& handover = handovers_->of(request);
-    if (handover.prefilled == kNever) router_->finished(request);
-    if (handover.decode_group >= 0) handovers_->finished(request);
-    handovers_->give_up(request, now_);
+  if (kv_transfers_ && kv_transfers_->of(request).prefill_group >= 0) {
+    const KvTransfer& kv_transfer = kv_transfers_->of(request);
+    if (kv_transfer.prefilled == kNever) router_->finished(request);
+    if (kv_transfer.decode_group >= 0) kv_transfers_->finished(request);
+    kv_transfers_->give_up(request, now_);
     return;
   }
   router_->finished(request);
@@ -179,7 +179,7 @@ void Simulation::on_arrival(RequestId request) {
     return;
   }
   if (group->config().role == Role::kPrefill) {
-    handovers_->arrive(request, *group, now_);
+    kv_transfers_->arrive(request, *group, now_);
   } else {
     group->receive(request, now_);
   }
@@ -197,8 +197,8 @@ void Simulation::on_pump(std::int32_t index) {
   Group& group = *groups_[index];
   pump_at_[index] = kEndOfTime;
   group.pump(now_);
-  if (group.wave() == nullptr) return expect(group);
-  for (Group* member : group.wave()->members()) expect(*member);
+  if (group.lockstep() == nullptr) return expect(group);
+  for (Group* member : group.lockstep()->members()) expect(*member);
 }
 
 // After a pump: the end of its oldest batch in flight, or the next request that its engine sees.
@@ -208,24 +208,24 @@ void Simulation::expect(Group& group) {
     wake(index);
   } else if (!output_pending_[index] && group.next_output() < kEndOfTime) {
     output_pending_[index] = true;
-    post(group.next_output(), Phase::kOutputs, index);
+    post(group.next_output(), Phase::kStepDone, index);
   }
 }
 
 void Simulation::on_landing() {
   landing_at_ = kEndOfTime;
-  fabric_->advance(now_);
-  if (!settle_posted_) post(now_, Phase::kSettle, 0);
+  network_->advance(now_);
+  if (!settle_posted_) post(now_, Phase::kRebalance, 0);
   settle_posted_ = true;
 }
 
 void Simulation::on_settle() {
   settle_posted_ = false;
-  fabric_->settle(now_);
-  const Ps next = fabric_->next_event();
+  network_->settle(now_);
+  const Ps next = network_->next_event();
   if (next >= landing_at_) return;  // an event that comes too early finds nothing to do and settles again
   landing_at_ = next;
-  post(next, Phase::kLanding, 0);
+  post(next, Phase::kTransferDone, 0);
 }
 
 // An idle group acts when its engine next sees a request.
@@ -233,13 +233,13 @@ void Simulation::wake(std::int32_t index) {
   const Ps at = std::max(now_, groups_[index]->next_inbox());
   if (at >= pump_at_[index]) return;
   pump_at_[index] = at;
-  post(at, Phase::kPump, index);
+  post(at, Phase::kSchedule, index);
 }
 
 void Simulation::end_session(RequestId request, Status rest) {
   for (RequestId next = arrivals_.next_call[request]; next >= 0; next = arrivals_.next_call[next])
     sequences_[next].status = static_cast<std::uint8_t>(rest);
-  if (clients_.closed_loop()) post(now_ + clients_.think_time(request), Phase::kFreeClient, request);
+  if (clients_.closed_loop()) post(now_ + clients_.think_time(request), Phase::kClientIdle, request);
 }
 
 }  // namespace llmsim

@@ -59,22 +59,22 @@ class Simulation {
   Simulation(Arrivals arrivals, std::vector<std::int32_t> output_tokens, ContentKeys content, Ps series_interval);
 
   void add_group(std::unique_ptr<Group> group);
-  // Groups that were added before, none of them a member of another wave.
-  void add_wave(std::unique_ptr<Wave> wave);
+  // Groups that were added before, none of them a member of another lock-step group.
+  void add_lockstep_group(std::unique_ptr<LockstepGroup> lockstep);
   // Needed where a model has several groups; before the first call of run.
   void set_router(std::unique_ptr<Router> router) { router_ = std::move(router); }
   // Whether a request that has been routed to a group is taken in; before the first call of run. None: always.
   using Admission = std::function<bool(RequestId, Ps, const Group&)>;
   void set_admission(Admission admission) { admission_ = std::move(admission); }
   // The network that groups and memories share; before the first call of run.
-  void set_fabric(const FabricConfig& config);
-  // Pools of KV below the groups'; after the groups and the fabric.
+  void set_network(const NetworkConfig& config);
+  // Pools of KV below the groups'; after the groups and the network.
   void set_kv_tiers(const KvTiersConfig& config);
-  // The members of a wave, or one group whose stages overlap, talk over links of the fabric; after them and it.
+  // The members of a lock-step group, or one group whose stages overlap, talk over links of the network; after them and it.
   void share_links(std::span<const std::size_t> groups, SharedLinks links);
   const KvTiers* kv_tiers() const { return kv_tiers_.get(); }  // null: none were given
-  Fabric* fabric() { return fabric_.get(); }                   // null: none was given
-  const Fabric* fabric() const { return fabric_.get(); }
+  SharedNetwork* network() { return network_.get(); }          // null: none was given
+  const SharedNetwork* network() const { return network_.get(); }
   // How clients behave; before the first call of run.
   Clients& clients() { return clients_; }
   // Recounts the blocks of every tier whenever a group has acted (invariant 4). Slow.
@@ -89,14 +89,14 @@ class Simulation {
     return role == Role::kPrefill ? prompts().sequences : sequences_;
   }
   RequestLog& log(Role role = Role::kBoth) { return role == Role::kPrefill ? prompts().log : log_; }
-  // Groups of the roles kPrefill and kDecode work together; after all groups, the fabric and, where a model has several
-  // decode groups, their router; before the first call of run.
-  void set_handovers(const HandoverConfig& config);
+  // Groups of the roles kPrefill and kDecode work together; after all groups, the network and, where a model has
+  // several decode groups, their router; before the first call of run.
+  void set_kv_transfers(const KvTransferConfig& config);
   void set_decode_router(std::unique_ptr<Router> router) { decode_router_ = std::move(router); }
   const SequenceTable& sequences() const { return sequences_; }
   const RequestLog& log() const { return log_; }
   // Null where nothing is disaggregated.
-  const Handovers* handovers() const { return handovers_.get(); }
+  const KvTransfers* kv_transfers() const { return kv_transfers_.get(); }
   const SequenceTable* prompt_sequences() const { return prompts_ ? &prompts_->sequences : nullptr; }
   const RequestLog* prompt_log() const { return prompts_ ? &prompts_->log : nullptr; }
 
@@ -121,8 +121,8 @@ class Simulation {
 
  private:
   // At one time: outputs, landings, clients that give up or are free to ask again, arrivals, scheduling, then the
-  // fabric's new rates; within a phase by entity (group or request), of which at most one event is pending.
-  enum class Phase : std::uint8_t { kOutputs, kLanding, kGiveUp, kFreeClient, kArrival, kPump, kSettle };
+  // network's new rates; within a phase by entity (group or request), of which at most one event is pending.
+  enum class Phase : std::uint8_t { kStepDone, kTransferDone, kGiveUp, kClientIdle, kArrival, kSchedule, kRebalance };
   struct Event {
     Ps time;
     Phase phase;
@@ -141,7 +141,7 @@ class Simulation {
 
   Prompts& prompts();
   void start();
-  void share_fabric();
+  void share_network();
   bool stop_at_horizon(std::size_t most_rows);
   // Records the samples that are due until then; false where the series would grow beyond `most_rows`.
   bool sampled_until(Ps last, std::size_t most_rows);
@@ -161,7 +161,7 @@ class Simulation {
   void wake(std::int32_t group);
   void expect(Group& group);
   static bool from_outside(Phase phase) {
-    return phase == Phase::kGiveUp || phase == Phase::kFreeClient || phase == Phase::kArrival;
+    return phase == Phase::kGiveUp || phase == Phase::kClientIdle || phase == Phase::kArrival;
   }
   void post(Ps time, Phase phase, std::int32_t entity) {
     outside_ += from_outside(phase);
@@ -185,15 +185,15 @@ class Simulation {
   bool started_ = false, checks_ = false;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::unique_ptr<Prompts> prompts_;
-  std::unique_ptr<Fabric> fabric_;
+  std::unique_ptr<SharedNetwork> network_;
   std::unique_ptr<KvTiers> kv_tiers_;
-  std::unique_ptr<Router> decode_router_;  // until set_handovers
-  std::unique_ptr<Handovers> handovers_;
-  Ps landing_at_ = kEndOfTime;  // time of the fabric's pending event
+  std::unique_ptr<Router> decode_router_;  // until set_kv_transfers
+  std::unique_ptr<KvTransfers> kv_transfers_;
+  Ps landing_at_ = kEndOfTime;  // time of the network's pending event
   bool settle_posted_ = false;
   std::vector<Ps> pump_at_;  // time of a group's pending pump, or kEndOfTime
   std::vector<bool> output_pending_;
-  std::vector<std::unique_ptr<Wave>> waves_;
+  std::vector<std::unique_ptr<LockstepGroup>> lockstep_groups_;
   std::vector<RequestId> finished_;
   std::vector<RequestId> timed_;  // rows whose arrival the workload gives, in order of arrival
   std::size_t next_timed_ = 0;

@@ -64,64 +64,64 @@ void Simulation::add_group(std::unique_ptr<Group> group) {
   sampled_.emplace_back();
 }
 
-void Simulation::set_fabric(const FabricConfig& config) {
-  fabric_ = std::make_unique<Fabric>(config);
-  fabric_->on_start([this](Ps now) {
-    if (!settle_posted_) post(now, Phase::kSettle, 0);
+void Simulation::set_network(const NetworkConfig& config) {
+  network_ = std::make_unique<SharedNetwork>(config);
+  network_->on_start([this](Ps now) {
+    if (!settle_posted_) post(now, Phase::kRebalance, 0);
     settle_posted_ = true;
   });
 }
 
 void Simulation::set_kv_tiers(const KvTiersConfig& config) {
-  if (!fabric_) throw std::invalid_argument("KV tiers need the fabric");
+  if (!network_) throw std::invalid_argument("KV tiers need the network");
   if (config.groups.size() != groups_.size()) throw std::invalid_argument("KV tiers need an entry for every group");
   KvTiers::Callbacks callbacks;
   callbacks.opened = [this](std::int32_t index) {
     if (pump_at_[index] <= now_) return;
     pump_at_[index] = now_;
-    post(now_, Phase::kPump, index);
+    post(now_, Phase::kSchedule, index);
   };
   callbacks.loaded = [this](std::int32_t index, RequestId request) {
     groups_[index]->loaded(request, now_);
     if (groups_[index]->idle()) wake(index);
   };
-  kv_tiers_ = std::make_unique<KvTiers>(config, *fabric_, std::move(callbacks));
+  kv_tiers_ = std::make_unique<KvTiers>(config, *network_, std::move(callbacks));
   for (const auto& group : groups_) {
     GroupTiers* tiers = kv_tiers_->of(group->config().index);
     if (tiers == nullptr) continue;
-    if (config.parks && !group->builder().may_park())
+    if (config.parks && !group->scheduler().may_park())
       throw std::invalid_argument("this scheduler does not park who recalls KV");
     group->use_tiers(tiers);
   }
 }
 
-void Simulation::add_wave(std::unique_ptr<Wave> wave) {
-  for (Group* member : wave->members()) {
-    if (member->wave() != nullptr) throw std::invalid_argument("a group is a member of two waves");
-    member->join(wave.get());
+void Simulation::add_lockstep_group(std::unique_ptr<LockstepGroup> lockstep) {
+  for (Group* member : lockstep->members()) {
+    if (member->lockstep() != nullptr) throw std::invalid_argument("a group is a member of two lockstep_groups");
+    member->join(lockstep.get());
   }
-  waves_.push_back(std::move(wave));
+  lockstep_groups_.push_back(std::move(lockstep));
 }
 
 void Simulation::share_links(std::span<const std::size_t> indices, SharedLinks links) {
-  if (!fabric_) throw std::invalid_argument("shared links need the fabric");
+  if (!network_) throw std::invalid_argument("shared links need the network");
   std::vector<Group*> members;
-  std::vector<Evaluator*> evaluators;
+  std::vector<StepExecutor*> executors;
   for (const std::size_t index : indices) {
     members.push_back(groups_.at(index).get());
-    evaluators.push_back(&members.back()->evaluator());
+    executors.push_back(&members.back()->executor());
   }
   if (members.empty()) throw std::invalid_argument("shared links need groups");
-  Wave* wave = members.front()->wave();
-  if (wave == nullptr ? members.size() != 1 : !std::ranges::equal(wave->members(), members))
-    throw std::invalid_argument("links are shared by one group, or by all members of a wave in their order");
-  auto shared = std::make_unique<SharedJoint>(std::move(evaluators), std::move(links), *fabric_,
+  LockstepGroup* lockstep = members.front()->lockstep();
+  if (lockstep == nullptr ? members.size() != 1 : !std::ranges::equal(lockstep->members(), members))
+    throw std::invalid_argument("links are shared by one group, or by all members of a lockstep in their order");
+  auto shared = std::make_unique<SharedJoint>(std::move(executors), std::move(links), *network_,
                                               [this, members](std::size_t m, const StepTimes& times) {
                                                 members[m]->timed(times, now_);
                                                 expect(*members[m]);
                                               });
-  if (wave != nullptr) {
-    wave->share_links(std::move(shared));
+  if (lockstep != nullptr) {
+    lockstep->share_links(std::move(shared));
   } else {
     members.front()->share_links(std::move(shared));
   }
@@ -145,15 +145,15 @@ Simulation::Prompts& Simulation::prompts() {
   return *prompts_;
 }
 
-void Simulation::set_handovers(const HandoverConfig& config) {
-  if (!fabric_) throw std::invalid_argument("a hand-over needs the fabric");
+void Simulation::set_kv_transfers(const KvTransferConfig& config) {
+  if (!network_) throw std::invalid_argument("a hand-over needs the network");
   if (!decode_router_) decode_router_ = std::make_unique<OnlyGroup>();
   Prompts& prompts = this->prompts();
-  handovers_ = std::make_unique<Handovers>(config, *fabric_, groups_, std::move(decode_router_),
-                                           Handovers::Side{sequences_, log_},
-                                           Handovers::Side{prompts.sequences, prompts.log}, [this](std::int32_t index) {
-                                             if (groups_[index]->idle()) wake(index);
-                                           });
+  kv_transfers_ = std::make_unique<KvTransfers>(
+      config, *network_, groups_, std::move(decode_router_), KvTransfers::Side{sequences_, log_},
+      KvTransfers::Side{prompts.sequences, prompts.log}, [this](std::int32_t index) {
+        if (groups_[index]->idle()) wake(index);
+      });
 }
 
 RouterContext Simulation::router_context() const {
@@ -167,32 +167,33 @@ void Simulation::start() {
   started_ = true;
   if (!router_) router_ = std::make_unique<OnlyGroup>();
   router_->start(groups_);
-  if (handovers_) handovers_->router().start(groups_);
-  share_fabric();
+  if (kv_transfers_) kv_transfers_->router().start(groups_);
+  share_network();
   post_next_arrival();
 }
 
 // Steps that meet other transfers end when these allow it.
-void Simulation::share_fabric() {
+void Simulation::share_network() {
   const auto heard = [this](Group& group, const StepTimes& times) {
     group.timed(times, now_);
     expect(group);
   };
-  const auto need_fabric = [this] {
-    if (!fabric_) throw std::invalid_argument("steps that meet other transfers need the fabric");
+  const auto need_network = [this] {
+    if (!network_) throw std::invalid_argument("steps that meet other transfers need the network");
   };
   for (const auto& group : groups_) {
-    if (group->wave() != nullptr || !group->evaluator().meets_others()) continue;
-    need_fabric();
+    if (group->lockstep() != nullptr || !group->executor().contends()) continue;
+    need_network();
     Group* one = group.get();
-    one->evaluator().use_fabric(*fabric_, [heard, one](const StepTimes& times) { heard(*one, times); });
+    one->executor().use_network(*network_, [heard, one](const StepTimes& times) { heard(*one, times); });
   }
-  for (const auto& wave : waves_) {
-    if (!wave->evaluator().meets_others()) continue;
-    need_fabric();
-    wave->evaluator().use_fabric(*fabric_, [heard, &members = *wave](std::size_t member, const StepTimes& times) {
-      heard(*members.members()[member], times);
-    });
+  for (const auto& lockstep : lockstep_groups_) {
+    if (!lockstep->executor().contends()) continue;
+    need_network();
+    lockstep->executor().use_network(*network_,
+                                     [heard, &members = *lockstep](std::size_t member, const StepTimes& times) {
+                                       heard(*members.members()[member], times);
+                                     });
   }
 }
 

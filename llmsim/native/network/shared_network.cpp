@@ -12,53 +12,53 @@ namespace {
 
 constexpr std::int64_t kFastest = (std::int64_t{1} << 47) - 1;  // bytes/s; what the fair-share solver can hold
 
-bool near(const FabricPlace& a, const FabricPlace& b) {
+bool near(const NetworkNode& a, const NetworkNode& b) {
   return a.island == b.island || a.island == kEveryIsland || b.island == kEveryIsland;
 }
 
 }  // namespace
 
-void FabricConfig::add_topology(std::shared_ptr<const astra_sim::model::Topology> added) {
+void NetworkConfig::add_topology(std::shared_ptr<const astra_sim::model::Topology> added) {
   topology = std::move(added);
-  first_of_topology = static_cast<FabricLinkId>(links.size());
+  first_of_topology = static_cast<NetworkLinkId>(links.size());
   for (const astra_sim::model::Link& link : topology->links())
     links.push_back({link.bandwidth_bytes_per_s, link.latency_ps});
 }
 
-Fabric::Fabric(FabricConfig config)
+SharedNetwork::SharedNetwork(NetworkConfig config)
     : config_(std::move(config)), counters_(config_.links.size()), free_at_(config_.links.size(), 0) {
   std::vector<std::int64_t> capacities;
-  for (const FabricLink& link : config_.links) {
+  for (const NetworkLink& link : config_.links) {
     if (link.bytes_per_s < 1 || link.bytes_per_s > kFastest)
       throw std::invalid_argument("a link of " + std::to_string(link.bytes_per_s) + " bytes/s: between 1 and 2^47");
     if (link.latency < 0 || link.latency > kHorizon) throw std::invalid_argument("a link's latency is out of range");
     capacities.push_back(link.bytes_per_s);
   }
-  for (const FabricPlace& place : config_.places) {
+  for (const NetworkNode& place : config_.places) {
     if (place.near_latency < 0 || place.near_latency > kHorizon || place.far_latency < 0 ||
         place.far_latency > kHorizon)
       throw std::invalid_argument("a latency of the way out of a place is out of range");
     if (place.device != astra_sim::model::kNone &&
         (!config_.topology || place.device >= config_.topology->num_devices()))
       throw std::invalid_argument("a place is a device that no topology has");
-    for (const FabricLinkId link : {place.near.out, place.near.in, place.far.out, place.far.in})
+    for (const NetworkLinkId link : {place.near.out, place.near.in, place.far.out, place.far.in})
       if (link != kNoLink && link >= config_.links.size()) throw std::invalid_argument("a place names an unknown link");
   }
   if (fair()) share_ = std::make_unique<astra_sim::engine::FairShare>(capacities);
 }
 
-std::span<const FabricLinkId> Fabric::route(PlaceId from, PlaceId to) {
-  const FabricPlace &a = config_.places.at(static_cast<std::size_t>(from)),
+std::span<const NetworkLinkId> SharedNetwork::route(NetworkNodeId from, NetworkNodeId to) {
+  const NetworkNode &a = config_.places.at(static_cast<std::size_t>(from)),
                     &b = config_.places.at(static_cast<std::size_t>(to));
   route_.clear();
   if (from == to) return route_;
   if (a.device != astra_sim::model::kNone && b.device != astra_sim::model::kNone) {
     config_.topology->route(a.device, b.device, route_);
-    for (FabricLinkId& link : route_) link += config_.first_of_topology;
+    for (NetworkLinkId& link : route_) link += config_.first_of_topology;
     return route_;
   }
   const bool by_near = near(a, b);
-  const FabricLinkId out = by_near ? a.near.out : a.far.out, in = by_near ? b.near.in : b.far.in;
+  const NetworkLinkId out = by_near ? a.near.out : a.far.out, in = by_near ? b.near.in : b.far.in;
   if (out == kNoLink || in == kNoLink)
     throw std::invalid_argument("no route leads from place " + std::to_string(from) + " to place " +
                                 std::to_string(to));
@@ -67,15 +67,15 @@ std::span<const FabricLinkId> Fabric::route(PlaceId from, PlaceId to) {
   return route_;
 }
 
-Ps Fabric::way_out(PlaceId from, PlaceId to) const {
+Ps SharedNetwork::way_out(NetworkNodeId from, NetworkNodeId to) const {
   if (from == to) return 0;
-  const FabricPlace& memory = config_.places.at(static_cast<std::size_t>(from));
+  const NetworkNode& memory = config_.places.at(static_cast<std::size_t>(from));
   return near(memory, config_.places.at(static_cast<std::size_t>(to))) ? memory.near_latency : memory.far_latency;
 }
 
-Ps Fabric::alone(PlaceId from, PlaceId to, std::int64_t bytes) {
+Ps SharedNetwork::alone(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes) {
   Ps latency = 0, slowest = 0;
-  for (const FabricLinkId link : route(from, to)) {
+  for (const NetworkLinkId link : route(from, to)) {
     latency += config_.links[link].latency;
     if (bytes > 0)
       slowest = std::max(slowest, astra_sim::model::serialisation_ps(bytes, config_.links[link].bytes_per_s));
@@ -83,10 +83,10 @@ Ps Fabric::alone(PlaceId from, PlaceId to, std::int64_t bytes) {
   return latency + slowest;
 }
 
-std::int64_t Fabric::most_within(PlaceId from, PlaceId to, std::int64_t bytes, Ps ps) {
+std::int64_t SharedNetwork::most_within(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes, Ps ps) {
   Ps left = ps;
   std::int64_t slowest = kFastest;
-  for (const FabricLinkId link : route(from, to)) {
+  for (const NetworkLinkId link : route(from, to)) {
     left -= config_.links[link].latency;
     slowest = std::min(slowest, config_.links[link].bytes_per_s);
   }
@@ -95,13 +95,13 @@ std::int64_t Fabric::most_within(PlaceId from, PlaceId to, std::int64_t bytes, P
   return most < bytes ? static_cast<std::int64_t>(most) : bytes;
 }
 
-TransferId Fabric::transfer(PlaceId from, PlaceId to, std::int64_t bytes, Ps now, TransferOwner& owner,
-                            std::uint64_t token, Purpose purpose) {
+TransferId SharedNetwork::transfer(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes, Ps now,
+                                   TransferOwner& owner, std::uint64_t token, Purpose purpose) {
   return transfer_at(from, to, bytes, now, now, owner, token, purpose);
 }
 
-TransferId Fabric::transfer_at(PlaceId from, PlaceId to, std::int64_t bytes, Ps at, Ps now, TransferOwner& owner,
-                               std::uint64_t token, Purpose purpose) {
+TransferId SharedNetwork::transfer_at(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes, Ps at, Ps now,
+                                      TransferOwner& owner, std::uint64_t token, Purpose purpose) {
   if (bytes < 0) throw std::invalid_argument("a transfer of a negative number of bytes");
   const Departure departure{at, {next_id_++, token, &owner, 0}, from, to, bytes, purpose};
   ++in_flight_;
@@ -114,16 +114,16 @@ TransferId Fabric::transfer_at(PlaceId from, PlaceId to, std::int64_t bytes, Ps 
   return departure.cargo.id;
 }
 
-void Fabric::wake(Ps now) {
+void SharedNetwork::wake(Ps now) {
   if (unsettled_) return;
   unsettled_ = true;
   if (wake_) wake_(now);
 }
 
-void Fabric::depart(const Departure& departure) {
+void SharedNetwork::depart(const Departure& departure) {
   route(departure.from, departure.to);
   Cargo cargo = departure.cargo;
-  for (const FabricLinkId link : route_) {
+  for (const NetworkLinkId link : route_) {
     cargo.latency = std::min(cargo.latency + config_.links[link].latency, kHorizon);
     counters_[link].bytes += departure.bytes;
     ++counters_[link].transfers;
@@ -143,9 +143,9 @@ void Fabric::depart(const Departure& departure) {
 }
 
 // Cut through: a link takes the first byte as soon as the link before has it, and is never done before that one is.
-Ps Fabric::leave_fifo(Ps now, std::int64_t bytes) {
+Ps SharedNetwork::leave_fifo(Ps now, std::int64_t bytes) {
   Ps begin = now, left = now;
-  for (const FabricLinkId id : route_) {
+  for (const NetworkLinkId id : route_) {
     const Ps occupied = astra_sim::model::serialisation_ps(bytes, config_.links[id].bytes_per_s);
     begin = std::max(begin, free_at_[id]);
     left = std::max(begin + occupied, left);
@@ -157,19 +157,19 @@ Ps Fabric::leave_fifo(Ps now, std::int64_t bytes) {
   return left;
 }
 
-void Fabric::settle(Ps now) {
+void SharedNetwork::settle(Ps now) {
   unsettled_ = false;
   if (fair()) share_->solve(now);
 }
 
-Ps Fabric::next_event() const {
+Ps SharedNetwork::next_event() const {
   Ps next = landings_.empty() ? kEndOfTime : landings_.top().at;
   if (!departures_.empty()) next = std::min(next, departures_.top().at);
   if (fair()) next = std::min(next, share_->next_end());
   return next;
 }
 
-void Fabric::advance(Ps now) {
+void SharedNetwork::advance(Ps now) {
   if (fair()) {
     ended_.clear();
     share_->end_due(now, ended_);
@@ -184,8 +184,8 @@ void Fabric::advance(Ps now) {
   }
 }
 
-FabricLinkCounters Fabric::link_counters(FabricLinkId link, Ps now) const {
-  FabricLinkCounters counters = counters_.at(link);
+NetworkLinkCounters SharedNetwork::link_counters(NetworkLinkId link, Ps now) const {
+  NetworkLinkCounters counters = counters_.at(link);
   if (fair()) counters.busy = share_->busy_ps(link, now);
   return counters;
 }

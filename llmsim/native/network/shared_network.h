@@ -6,17 +6,16 @@
 // (dimension 0 of the cluster file) and are priced by its program.
 //
 // Contract
-// - Links and places are given once (FabricConfig) and never change. Links are directed; a memory whose reads and
-// writes
-//   share its bandwidth uses one link for both directions.
+// - Links and places are given once (NetworkConfig) and never change. Links are directed; a memory whose reads and
+//   writes share its bandwidth uses one link for both directions.
 // - `transfer` starts moving bytes at the loop's present time and returns at once; its owner hears `landed` when the
 //   last byte is there. All bytes of a transfer travel one route; whoever spreads data over several devices (tensor-
 //   parallel ranks) starts one transfer for each pair.
 // - Contention, kFair: every transfer moves at its max-min fair share of its links
-// (astra-sim/engine/network/fair_share.h), and
-//   lands its route's latencies after its last byte has left: n equal transfers that start together on one link all
-//   take n times as long. kFifo: a link serves transfers in the order of their start; the next one begins when the one
-//   before has left; a route is cut through, not stored and forwarded: the last of n takes n times as long.
+//   (astra-sim/engine/network/fair_share.h), and lands its route's latencies after its last byte has left: n equal
+//   transfers that start together on one link all take n times as long. kFifo: a link serves transfers in the order of
+//   their start; the next one begins when the one before has left; a route is cut through, not stored and forwarded:
+//   the last of n takes n times as long.
 // - Order: transfers are numbered by their start; what lands at one time is handed out in that order, before arrivals
 //   and scheduling of that time. A transfer that starts at t on links without latency, without bytes, or inside a place
 //   lands at t, in the next delta. Equal calls give equal times: nothing here depends on hashes, addresses or floats.
@@ -38,11 +37,11 @@
 
 namespace llmsim {
 
-using PlaceId = std::int32_t;
-using FabricLinkId = std::uint32_t;
+using NetworkNodeId = std::int32_t;
+using NetworkLinkId = std::uint32_t;
 using TransferId = std::int64_t;  // from 0, in order of start; never reused
 
-inline constexpr FabricLinkId kNoLink = astra_sim::model::kNone;
+inline constexpr NetworkLinkId kNoLink = astra_sim::model::kNone;
 inline constexpr std::int32_t kEveryIsland = -1;
 
 enum class Sharing : std::uint8_t { kFair, kFifo };
@@ -59,20 +58,20 @@ class TransferOwner {
   virtual void landed(TransferId transfer, std::uint64_t token, Ps now) = 0;
 };
 
-struct FabricLink {
+struct NetworkLink {
   std::int64_t bytes_per_s = 0;
   Ps latency = 0;
 };
 
 // How a place sends and receives; kNoLink: it does not.
 struct Port {
-  FabricLinkId out = kNoLink, in = kNoLink;
+  NetworkLinkId out = kNoLink, in = kNoLink;
 };
 
 // A device's memory, a host's, or a pool. Places of one island (a node) reach each other by their `near` ports, through
 // a switch that does not block; others by their `far` ports (network cards). A pool on kEveryIsland is near to all.
 // Two places that are devices of the config's topology use its route instead.
-struct FabricPlace {
+struct NetworkNode {
   std::int32_t island = 0;
   Port near, far;
   astra_sim::model::DeviceId device = astra_sim::model::kNone;
@@ -81,7 +80,7 @@ struct FabricPlace {
   Ps near_latency = 0, far_latency = 0;
 };
 
-struct FabricLinkCounters {
+struct NetworkLinkCounters {
   std::int64_t bytes = 0, transfers = 0;
   Ps busy = 0;  // with at least one transfer in motion
 };
@@ -90,40 +89,40 @@ struct PurposeCounters {
   std::int64_t bytes = 0, transfers = 0;
 };
 
-struct FabricConfig {
+struct NetworkConfig {
   Sharing sharing = Sharing::kFair;
-  std::vector<FabricLink> links;
-  std::vector<FabricPlace> places;
+  std::vector<NetworkLink> links;
+  std::vector<NetworkNode> places;
   std::shared_ptr<const astra_sim::model::Topology> topology{};  // or none
-  FabricLinkId first_of_topology = 0;                            // its links are links of the fabric, from here on
+  NetworkLinkId first_of_topology = 0;                           // its links are links of the network, from here on
 
   void add_topology(std::shared_ptr<const astra_sim::model::Topology> added);
 };
 
-class Fabric {
+class SharedNetwork {
  public:
   // Throws std::invalid_argument for a link that cannot exist and for a place that names an unknown one.
-  explicit Fabric(FabricConfig config);
+  explicit SharedNetwork(NetworkConfig config);
 
   // The links from one place to another, in order, until the next call; empty for a place and itself. Throws
   // std::invalid_argument when there is no way.
-  std::span<const FabricLinkId> route(PlaceId from, PlaceId to);
+  std::span<const NetworkLinkId> route(NetworkNodeId from, NetworkNodeId to);
 
   // Latency of a cluster's link that the route's links do not charge; its caller starts the transfer so much later.
-  Ps way_out(PlaceId from, PlaceId to) const;
+  Ps way_out(NetworkNodeId from, NetworkNodeId to) const;
 
   // How long so many bytes take if nobody else moves; and the most bytes, up to `bytes`, that take at most `ps`, or -1
   // where even the latency is longer.
-  Ps alone(PlaceId from, PlaceId to, std::int64_t bytes);
-  const FabricConfig& config() const { return config_; }
-  std::int64_t most_within(PlaceId from, PlaceId to, std::int64_t bytes, Ps ps);
+  Ps alone(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes);
+  const NetworkConfig& config() const { return config_; }
+  std::int64_t most_within(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes, Ps ps);
 
   // Needs now >= every time given before. `owner` must outlive the transfer.
-  TransferId transfer(PlaceId from, PlaceId to, std::int64_t bytes, Ps now, TransferOwner& owner, std::uint64_t token,
-                      Purpose purpose);
+  TransferId transfer(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes, Ps now, TransferOwner& owner,
+                      std::uint64_t token, Purpose purpose);
 
   // The same at a later time. Numbered by the call, so that it comes before what is started at that time itself.
-  TransferId transfer_at(PlaceId from, PlaceId to, std::int64_t bytes, Ps at, Ps now, TransferOwner& owner,
+  TransferId transfer_at(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes, Ps at, Ps now, TransferOwner& owner,
                          std::uint64_t token, Purpose purpose);
 
   // For the loop. `wake` is called at the first transfer of a time; the loop then calls `settle` when all else of that
@@ -138,7 +137,7 @@ class Fabric {
   std::int64_t num_in_flight() const { return in_flight_; }
   std::size_t num_places() const { return config_.places.size(); }
   std::size_t num_links() const { return config_.links.size(); }
-  FabricLinkCounters link_counters(FabricLinkId link, Ps now) const;
+  NetworkLinkCounters link_counters(NetworkLinkId link, Ps now) const;
   const PurposeCounters& purpose_counters(Purpose purpose) const {
     return purposes_[static_cast<std::size_t>(purpose)];
   }
@@ -159,7 +158,7 @@ class Fabric {
   struct Departure {
     Ps at;
     Cargo cargo;
-    PlaceId from, to;
+    NetworkNodeId from, to;
     std::int64_t bytes;
     Purpose purpose;
     bool operator>(const Departure& other) const { return at != other.at ? at > other.at : cargo.id > other.cargo.id; }
@@ -171,14 +170,14 @@ class Fabric {
   Ps leave_fifo(Ps now, std::int64_t bytes);
   bool fair() const { return config_.sharing == Sharing::kFair; }
 
-  FabricConfig config_;
-  std::vector<FabricLinkCounters> counters_;
+  NetworkConfig config_;
+  std::vector<NetworkLinkCounters> counters_;
   std::array<PurposeCounters, kNumPurposes> purposes_{};
   std::function<void(Ps)> wake_;
   bool unsettled_ = false;
   TransferId next_id_ = 0;
   std::int64_t in_flight_ = 0;
-  std::vector<FabricLinkId> route_;                      // scratch
+  std::vector<NetworkLinkId> route_;                     // scratch
   std::unique_ptr<astra_sim::engine::FairShare> share_;  // kFair
   std::vector<Cargo> moving_;                            // kFair: by flow
   std::vector<Ps> free_at_;                              // kFifo: by link

@@ -7,7 +7,8 @@
 
 namespace llmsim {
 
-OffloadDomain::OffloadDomain(std::vector<Evaluator*> members, std::vector<std::shared_ptr<const OffloadConfig>> configs,
+OffloadDomain::OffloadDomain(std::vector<StepExecutor*> members,
+                             std::vector<std::shared_ptr<const OffloadConfig>> configs,
                              std::vector<OffloadCounters*> counters)
     : members_(std::move(members)),
       configs_(std::move(configs)),
@@ -35,19 +36,20 @@ OffloadDomain::OffloadDomain(std::vector<Evaluator*> members, std::vector<std::s
   const std::size_t units = members_.size() * at(stages_);
   carry_.free.assign(units * kNumDeviceStreams, 0);
   carry_.places.assign(members_.size() * (places_.size() + static_cast<std::size_t>(attention_layers_)), 0);
-  whole_ = Builder(*this, 1).build();
-  if (config().interleaving != Interleaving::kNever) halves_ = Builder(*this, 2).build();
+  whole_ = Scheduler(*this, 1).build();
+  if (config().interleaving != Interleaving::kNever) halves_ = Scheduler(*this, 2).build();
 }
 
 // Operators of one part and stage repeat together; those that repeat less often are in the first layers.
 void OffloadDomain::find_places() {
   const auto& operators = program().operators();
   for (std::size_t first = 0; first < operators.size();) {
-    const bool handover = operators[first].kind == NodeKind::kHandover;
+    const bool kv_transfer = operators[first].kind == NodeKind::kStageSend;
     std::size_t last = first;
     std::int32_t repeat = 0;
     while (last < operators.size() && operators[last].part == operators[first].part &&
-           operators[last].stage == operators[first].stage && (operators[last].kind == NodeKind::kHandover) == handover)
+           operators[last].stage == operators[first].stage &&
+           (operators[last].kind == NodeKind::kStageSend) == kv_transfer)
       repeat = std::max(repeat, operators[last++].repeat);
     for (std::int32_t layer = 0; layer < repeat; ++layer) {
       Place place{operators[first].stage, {}, {}};
@@ -77,7 +79,7 @@ std::vector<Way> OffloadDomain::ways() const {
     Way& way = ways.emplace_back(Way{out, before, {}, Purpose::kOther});
     for (std::size_t unit = 0; unit < units; ++unit) {
       const OffloadConfig& mine = *configs_[unit / at(stages_)];
-      std::vector<PlaceId> places{mine.host.place};
+      std::vector<NetworkNodeId> places{mine.host.place};
       if (memory && mine.has_pim) {
         const std::size_t tp = mine.ranks.at(unit % at(stages_)).size();
         const auto first = mine.pim.places.begin() + static_cast<std::ptrdiff_t>(unit % at(stages_) * tp);
@@ -89,11 +91,11 @@ std::vector<Way> OffloadDomain::ways() const {
   return ways;
 }
 
-void OffloadDomain::use_fabric(Fabric& fabric, Timed timed) {
+void OffloadDomain::use_network(SharedNetwork& network, Timed timed) {
   timed_ = std::move(timed);
-  std::vector<std::vector<PlaceId>> ranks;
+  std::vector<std::vector<NetworkNodeId>> ranks;
   for (const auto& one : configs_) ranks.insert(ranks.end(), one->ranks.begin(), one->ranks.end());
-  shared_ = std::make_unique<SharedStreams>(fabric, std::move(ranks), ways(), carry_, whole_, amounts_,
+  shared_ = std::make_unique<SharedStreams>(network, std::move(ranks), ways(), carry_, whole_, amounts_,
                                             [this](std::size_t member, Ps start, Ps end) {
                                               const Pending pending = pending_[member].front();
                                               pending_[member].pop_front();
@@ -225,7 +227,7 @@ bool OffloadDomain::price(std::span<const Batch* const> batches) {
       count_memory(m, *batches[m]);
       steps_[m].attention = price_memory(m, 0, *batches[m]);
     }
-    Evaluator& member = *members_[m];
+    StepExecutor& member = *members_[m];
     const Program::StepPrice price =
         member.program().evaluate(*batches[m], steps_[m].place, steps_[m].attention, member.usage(), steps_[m].draws);
     price_lane(m, 0, steps_[m], steps_[m].draws);
@@ -248,7 +250,7 @@ void OffloadDomain::run(std::span<const Batch* const> batches, Ps now, std::span
 }
 
 OffloadDomain::Described OffloadDomain::describe(std::span<const Batch* const> batches, std::int64_t step) {
-  for (Evaluator* member : members_) member->usage().steps = step - 1;
+  for (StepExecutor* member : members_) member->usage().steps = step - 1;
   const bool may_split = price(batches);
   const StreamCarry nothing = carry_;
   Described found{&choose(may_split, 0, starts_, ends_), {}, {}, {}, {}};
@@ -265,25 +267,25 @@ OffloadDomain::Described OffloadDomain::describe(std::span<const Batch* const> b
   return found;
 }
 
-OffloadEvaluator::OffloadEvaluator(std::shared_ptr<const Program> program, std::shared_ptr<const OffloadConfig> config)
-    : Evaluator(std::move(program)), config_(std::move(config)) {}
+OffloadExecutor::OffloadExecutor(std::shared_ptr<const Program> program, std::shared_ptr<const OffloadConfig> config)
+    : StepExecutor(std::move(program)), config_(std::move(config)) {}
 
-OffloadDomain& OffloadEvaluator::domain() {
+OffloadDomain& OffloadExecutor::domain() {
   if (!domain_)
-    domain_ = std::make_unique<OffloadDomain>(std::vector<Evaluator*>{this}, std::vector{config_},
+    domain_ = std::make_unique<OffloadDomain>(std::vector<StepExecutor*>{this}, std::vector{config_},
                                               std::vector<OffloadCounters*>{&counters_});
   return *domain_;
 }
 
-StepTimes OffloadEvaluator::run(const Batch& batch, Ps now) {
+StepTimes OffloadExecutor::run(const Batch& batch, Ps now) {
   const Batch* one = &batch;
   StepTimes times;
   domain().run({&one, 1}, now, {&times, 1});
   return times;
 }
 
-void OffloadEvaluator::use_fabric(Fabric& fabric, Timed timed) {
-  domain().use_fabric(fabric, [timed = std::move(timed)](std::size_t, const StepTimes& times) { timed(times); });
+void OffloadExecutor::use_network(SharedNetwork& network, Timed timed) {
+  domain().use_network(network, [timed = std::move(timed)](std::size_t, const StepTimes& times) { timed(times); });
 }
 
 }  // namespace llmsim

@@ -18,8 +18,8 @@ namespace llmsim {
 struct CopySource {
   Ps latency = 0;             // of a copy
   std::int64_t rate_q16 = 1;  // 2^-16 bytes/s to each rank, when all ranks of a stage copy and nobody else does
-  PlaceId place = -1;         // on the fabric
-  Ps before = 0;              // latency that the fabric's route does not charge
+  NetworkNodeId place = -1;   // on the network
+  Ps before = 0;              // latency that the network's route does not charge
 };
 
 // Weights that a step copies in. Layers, prologue and head are the step's places, in order.
@@ -30,10 +30,10 @@ struct WeightStreaming {
   std::vector<std::vector<std::int64_t>> ahead;
   std::vector<std::vector<std::int32_t>> ahead_from;  // of each: the source
   // By operator: bytes by its feature (padded) of a copy that depends on the batch: experts that its tokens touch, rows
-  // of a table; or drawn by execution. Empty: none. It starts with the step, or (`demand`) when the operator before has
-  // ended.
+  // of a table; or sampled by execution. Empty: none. It starts with the step, or (`demand`) when the operator before
+  // has ended.
   std::vector<std::vector<std::int64_t>> by_batch;
-  std::vector<std::shared_ptr<const Drawn>> drawn;
+  std::vector<std::shared_ptr<const SampledCostTable>> sampled;
   std::vector<std::int32_t> by_batch_from;
   std::vector<bool> demand;
   // Places whose weights fit the buffers: a copy waits until the place, of those of its stage with copies, that many
@@ -49,8 +49,8 @@ struct HostOperators {
   std::vector<std::int64_t> input_bytes, output_bytes;
   Ps latency = 0;
   std::int64_t bytes_per_s = 1;
-  PlaceId place = -1;  // on the fabric
-  Ps before = 0;       // latency that the fabric's route does not charge
+  NetworkNodeId place = -1;  // on the network
+  Ps before = 0;             // latency that the network's route does not charge
 };
 
 // What a group keeps elsewhere.
@@ -62,31 +62,31 @@ struct OffloadConfig {
   // Two halves of a batch alternate: one computes while the other attends elsewhere.
   Interleaving interleaving = Interleaving::kNever;
   bool expanded = false;
-  // Something else may use the same links or memories: everything that moves is a transfer on the fabric.
+  // Something else may use the same links or memories: everything that moves is a transfer on the network.
   bool shared = false;
-  std::vector<std::vector<PlaceId>> ranks;  // by stage: the devices, on the fabric
+  std::vector<std::vector<NetworkNodeId>> ranks;  // by stage: the devices, on the network
 };
 
 struct OffloadCounters {
   int128 channel_busy = 0;                                  // ps of all sets and layers together
   std::int64_t to_memory_bytes = 0, from_memory_bytes = 0;  // of one rank and stage: queries, KV and their results
   std::int64_t host_bytes = 0;   // of one rank: activations to the node's processors and back
-  std::int64_t drawn_bytes = 0;  // of one rank: copies whose sizes were drawn
+  std::int64_t drawn_bytes = 0;  // of one rank: copies whose sizes were sampled
   std::int64_t interleaved_steps = 0;
   Ps stalled = 0;  // the device waited for a copy or for another device
 };
 
 // The groups of a domain (one, or data-parallel ranks in lock-step), in any number of stages. Owns what the streams
 // carry from step to step. Collectives stay on the compute streams.
-class OffloadDomain final : public DomainEvaluator {
+class OffloadDomain final : public RoundExecutor {
  public:
   // `configs` and `counters` have an entry per member; configs differ in places only. Throws std::invalid_argument
   // where the tables do not fit the program.
-  OffloadDomain(std::vector<Evaluator*> members, std::vector<std::shared_ptr<const OffloadConfig>> configs,
+  OffloadDomain(std::vector<StepExecutor*> members, std::vector<std::shared_ptr<const OffloadConfig>> configs,
                 std::vector<OffloadCounters*> counters);
   void run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) override;
-  bool meets_others() const override { return config().shared; }
-  void use_fabric(Fabric& fabric, Timed timed) override;
+  bool contends() const override { return config().shared; }
+  void use_network(SharedNetwork& network, Timed timed) override;
   // The nodes of the run's step of that number (from 1), if nothing ran before and nobody else moves anything.
   struct Described {
     const StreamGraph* graph = nullptr;
@@ -102,10 +102,10 @@ class OffloadDomain final : public DomainEvaluator {
     std::vector<std::int32_t> ops;
     std::vector<std::int32_t> execution;  // which of the operator's executions this is
   };
-  class Builder;
+  class Scheduler;
 
   // Prices: nothing, the gap between steps; those of each lane's operators, of what its attention moves and computes in
-  // memory, and of its activations' ways to the host and back; what is drawn, for each lane; copies.
+  // memory, and of its activations' ways to the host and back; what is sampled, for each lane; copies.
   enum Extra : std::int32_t { kPush, kInMemory, kPull, kContext, kPrompts, kNumExtras };
   // Ways behind those of the sources of weights: to the memory that computes and to the host, and back.
   enum MemoryWay : std::int32_t { kToMemory, kFromMemory, kToHost, kFromHost };
@@ -140,21 +140,21 @@ class OffloadDomain final : public DomainEvaluator {
   const StreamGraph& choose(bool may_split, Ps now, std::span<Ps> starts, std::span<Ps> ends);
   void give(const StreamGraph& graph, Ps now, std::span<StepTimes> times);
 
-  std::vector<Evaluator*> members_;
+  std::vector<StepExecutor*> members_;
   std::vector<std::shared_ptr<const OffloadConfig>> configs_;
   std::vector<OffloadCounters*> counters_;
   std::vector<Place> places_;
   StreamGraph whole_, halves_;  // one lane; two of half the batch each
   std::int32_t num_ops_ = 0, stages_ = 1;
   std::int64_t attention_layers_ = 0, num_draws_ = 0;
-  std::size_t first_drawn_ = 0, first_by_batch_ = 0;
+  std::size_t first_sampled_ = 0, first_by_batch_ = 0;
   std::vector<std::size_t> ahead_of_, drawn_copy_of_;  // by operator: where its executions begin
   SharedStreams::Amounts amounts_;
   std::unique_ptr<StreamTiming> timing_;
   StreamCarry carry_;
   std::vector<std::unique_ptr<PimChannels>> channels_;  // by member
   // The step at hand.
-  JointEvaluator features_;
+  LockstepExecutor features_;
   std::span<MemberStep> steps_;
   std::vector<Ps> half_draws_, starts_, ends_;
   std::vector<std::array<Batch, 2>> half_;
@@ -174,15 +174,15 @@ class OffloadDomain final : public DomainEvaluator {
   StepTimes* giving_ = nullptr;  // times of the step that is being given
 };
 
-// A group alone; a member of a wave only counts.
-class OffloadEvaluator final : public Evaluator {
+// A group alone; a member of a lock-step group only counts.
+class OffloadExecutor final : public StepExecutor {
  public:
-  OffloadEvaluator(std::shared_ptr<const Program> program, std::shared_ptr<const OffloadConfig> config);
+  OffloadExecutor(std::shared_ptr<const Program> program, std::shared_ptr<const OffloadConfig> config);
   StepTimes run(const Batch& batch, Ps now) override;
   bool overlaps() const override { return program_->num_stages() > 1; }
   bool follows_program() const override { return false; }
-  bool meets_others() const override { return config_->shared; }
-  void use_fabric(Fabric& fabric, Timed timed) override;
+  bool contends() const override { return config_->shared; }
+  void use_network(SharedNetwork& network, Timed timed) override;
   const OffloadCounters& counters() const { return counters_; }
   OffloadCounters& counters() { return counters_; }
 

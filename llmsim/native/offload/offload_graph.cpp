@@ -4,7 +4,7 @@
 
 namespace llmsim {
 
-OffloadDomain::Builder::Builder(const OffloadDomain& owner, std::int32_t lanes)
+OffloadDomain::Scheduler::Scheduler(const OffloadDomain& owner, std::int32_t lanes)
     : owner_(owner), halves_(at(lanes)), computed_(owner.places_.size() * owner.members_.size(), -1) {
   lanes_.assign(halves_ == 1 ? 1 : 3, std::vector<Lane>(num_members()));
   for (std::size_t number = 0; number + 1 < lanes_.size(); ++number)
@@ -20,8 +20,8 @@ OffloadDomain::Builder::Builder(const OffloadDomain& owner, std::int32_t lanes)
   }
 }
 
-std::int32_t OffloadDomain::Builder::add(std::int32_t stream, std::size_t price, const Nodes& after,
-                                         const NodeLabel& label) {
+std::int32_t OffloadDomain::Scheduler::add(std::int32_t stream, std::size_t price, const Nodes& after,
+                                           const NodeLabel& label) {
   graph_.nodes.push_back({stream, static_cast<std::int32_t>(price), static_cast<std::int32_t>(graph_.after.size()),
                           static_cast<std::int32_t>(after.size()), label.role == NodeRole::kBegin});
   graph_.labels.push_back(label);
@@ -29,40 +29,40 @@ std::int32_t OffloadDomain::Builder::add(std::int32_t stream, std::size_t price,
   return static_cast<std::int32_t>(graph_.nodes.size()) - 1;
 }
 
-std::int32_t OffloadDomain::Builder::stream(std::size_t member, std::size_t place, DeviceStream kind) const {
+std::int32_t OffloadDomain::Scheduler::stream(std::size_t member, std::size_t place, DeviceStream kind) const {
   const auto unit = static_cast<std::int32_t>(member) * owner_.stages_ + owner_.places_[place].stage;
   return stream_of(unit, kind);
 }
 
-std::size_t OffloadDomain::Builder::attention_at(std::size_t place) const {
+std::size_t OffloadDomain::Scheduler::attention_at(std::size_t place) const {
   const auto& ops = owner_.places_[place].ops;
   std::size_t i = 0;
   while (i < ops.size() && owner_.program().operators()[at(ops[i])].kind != NodeKind::kAttention) ++i;
   return i;
 }
 
-bool OffloadDomain::Builder::copies(std::size_t place) const {
+bool OffloadDomain::Scheduler::copies(std::size_t place) const {
   const WeightStreaming& weights = owner_.config().weights;
   const Place& here = owner_.places_[place];
   for (std::size_t i = 0; i < here.ops.size(); ++i) {
     const std::size_t o = at(here.ops[i]), e = at(here.execution[i]);
     if (o < weights.ahead.size() && e < weights.ahead[o].size() && weights.ahead[o][e] > 0) return true;
     if (o < weights.by_batch.size() && !weights.by_batch[o].empty()) return true;
-    if (o < weights.drawn.size() && weights.drawn[o] != nullptr) return true;
+    if (o < weights.sampled.size() && weights.sampled[o] != nullptr) return true;
   }
   return false;
 }
 
 // What the step leaves in a place for the next one.
-std::size_t OffloadDomain::Builder::kept(std::size_t member, std::size_t place) const {
+std::size_t OffloadDomain::Scheduler::kept(std::size_t member, std::size_t place) const {
   return member * owner_.places_.size() + place;
 }
 
 // The copy of an execution's weights. Its buffer is free when the place that used it last has been computed: of the
 // stage's places with copies the one `buffers` before, in this step or in the one before. `gate` is the operator that
 // decides what is copied.
-void OffloadDomain::Builder::load(Nodes& after, std::size_t member, std::size_t place, std::int32_t op,
-                                  std::int32_t execution, const Nodes& gate) {
+void OffloadDomain::Scheduler::load(Nodes& after, std::size_t member, std::size_t place, std::int32_t op,
+                                    std::int32_t execution, const Nodes& gate) {
   const WeightStreaming& weights = owner_.config().weights;
   const std::size_t o = at(op), e = at(execution);
   if (copied_rank_[place] < 0) return;
@@ -75,15 +75,15 @@ void OffloadDomain::Builder::load(Nodes& after, std::size_t member, std::size_t 
   const std::int32_t copy_in = stream(member, place, DeviceStream::kCopyIn);
   if (o < weights.ahead.size() && e < weights.ahead[o].size() && weights.ahead[o][e] > 0)
     after.push_back(add(copy_in, owner_.ahead_price(op, execution), {buffer}, {NodeRole::kCopy, op, execution}));
-  const bool drawn = o < weights.drawn.size() && weights.drawn[o] != nullptr;
-  if (!drawn && (o >= weights.by_batch.size() || weights.by_batch[o].empty())) return;
+  const bool sampled = o < weights.sampled.size() && weights.sampled[o] != nullptr;
+  if (!sampled && (o >= weights.by_batch.size() || weights.by_batch[o].empty())) return;
   Nodes waits{buffer, graph_.members[member].begin};
   if (o < weights.demand.size() && weights.demand[o]) waits.insert(waits.end(), gate.begin(), gate.end());
   after.push_back(add(copy_in, owner_.batch_price(member, op, execution), waits, {NodeRole::kCopy, op, execution}));
 }
 
 // The lane's activations come back from the host.
-void OffloadDomain::Builder::bring_back(Lane& lane, std::size_t member, std::size_t place) {
+void OffloadDomain::Scheduler::bring_back(Lane& lane, std::size_t member, std::size_t place) {
   if (lane.hosted.op < 0) return;
   NodeLabel label = lane.hosted;
   label.role = NodeRole::kFromHost;
@@ -92,8 +92,8 @@ void OffloadDomain::Builder::bring_back(Lane& lane, std::size_t member, std::siz
   lane.hosted = {};
 }
 
-void OffloadDomain::Builder::run_on_host(Lane& lane, std::size_t member, std::size_t place, std::int32_t op,
-                                         std::int32_t execution) {
+void OffloadDomain::Scheduler::run_on_host(Lane& lane, std::size_t member, std::size_t place, std::int32_t op,
+                                           std::int32_t execution) {
   if (lane.hosted.op < 0)
     lane.ready = {add(stream(member, place, DeviceStream::kCopyOut), owner_.to_host(member, lane.number, op),
                       lane.ready, {NodeRole::kToHost, op, execution, lane.number})};
@@ -105,7 +105,7 @@ void OffloadDomain::Builder::run_on_host(Lane& lane, std::size_t member, std::si
 
 // Operators first .. last - 1 of a place, in one lane of all members. Weights are copied once, for the lane that comes
 // first. What works on gathered tokens starts when all members are there.
-void OffloadDomain::Builder::run(std::size_t number, std::size_t place, std::size_t first, std::size_t last) {
+void OffloadDomain::Scheduler::run(std::size_t number, std::size_t place, std::size_t first, std::size_t last) {
   const Place& here = owner_.places_[place];
   for (std::size_t i = first; i < last; ++i) {
     const std::int32_t op = here.ops[i], execution = here.execution[i];
@@ -134,8 +134,8 @@ void OffloadDomain::Builder::run(std::size_t number, std::size_t place, std::siz
 }
 
 // Prompts attend on the device, decodes in the memory, both at once.
-void OffloadDomain::Builder::attend_in_memory(Lane& lane, std::size_t member, std::size_t place, std::int32_t op,
-                                              std::int32_t execution) {
+void OffloadDomain::Scheduler::attend_in_memory(Lane& lane, std::size_t member, std::size_t place, std::int32_t op,
+                                                std::int32_t execution) {
   // With one row buffer a bank either computes or is read and written.
   const bool beside = owner_.config().pim.concurrent;
   const std::int32_t to = stream(member, place, beside ? DeviceStream::kCopyOut : DeviceStream::kPim);
@@ -162,7 +162,7 @@ void OffloadDomain::Builder::attend_in_memory(Lane& lane, std::size_t member, st
   computed_[kept(member, place)] = prefills;
 }
 
-void OffloadDomain::Builder::attend(std::size_t number, std::size_t place) {
+void OffloadDomain::Scheduler::attend(std::size_t number, std::size_t place) {
   const std::size_t attention = attention_at(place);
   const std::int32_t op = owner_.places_[place].ops[attention];
   if (!owner_.config().has_pim) return run(number, place, attention, attention + 1);
@@ -174,7 +174,7 @@ void OffloadDomain::Builder::attend(std::size_t number, std::size_t place) {
 }
 
 // Prologue and head: the whole batch, after all lanes.
-void OffloadDomain::Builder::together(std::size_t place) {
+void OffloadDomain::Scheduler::together(std::size_t place) {
   const std::size_t whole = lanes_.size() - 1;
   for (std::size_t m = 0; m < num_members() && halves_ > 1; ++m) {
     Lane& all = lanes_[whole][m];
@@ -187,7 +187,7 @@ void OffloadDomain::Builder::together(std::size_t place) {
     }
   }
   const Place& here = owner_.places_[place];
-  if (owner_.program().operators()[at(here.ops[0])].kind == NodeKind::kHandover) {
+  if (owner_.program().operators()[at(here.ops[0])].kind == NodeKind::kStageSend) {
     hand_over(place);
   } else {
     run(whole, place, 0, here.ops.size());
@@ -199,7 +199,7 @@ void OffloadDomain::Builder::together(std::size_t place) {
 }
 
 // Hidden states leave for the next stage, beside the sender's next batch.
-void OffloadDomain::Builder::hand_over(std::size_t place) {
+void OffloadDomain::Scheduler::hand_over(std::size_t place) {
   for (std::size_t m = 0; m < num_members(); ++m) {
     Lane& lane = lanes_.back()[m];
     bring_back(lane, m, place);
@@ -210,7 +210,7 @@ void OffloadDomain::Builder::hand_over(std::size_t place) {
   }
 }
 
-StreamGraph OffloadDomain::Builder::build() {
+StreamGraph OffloadDomain::Scheduler::build() {
   const auto& places = owner_.places_;
   for (std::size_t m = 0; m < num_members(); ++m) {
     const std::int32_t begin = add(stream(m, 0, DeviceStream::kCompute), at(kNothing), {}, {NodeRole::kBegin});

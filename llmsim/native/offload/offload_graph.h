@@ -9,9 +9,9 @@
 namespace llmsim {
 
 // Used once per graph, while an OffloadDomain is made.
-class OffloadDomain::Builder {
+class OffloadDomain::Scheduler {
  public:
-  Builder(const OffloadDomain& owner, std::int32_t lanes);
+  Scheduler(const OffloadDomain& owner, std::int32_t lanes);
   StreamGraph build();
 
  private:

@@ -17,8 +17,8 @@ Ps moving(std::int64_t bytes, Ps latency, int128 rate_q16) {
 void OffloadDomain::lay_out_prices() {
   const WeightStreaming& weights = config().weights;
   const std::size_t lanes = members_.size() * at(kNumLanes);
-  first_drawn_ = 2 + lanes * at(3 * num_ops_ + kNumExtras);
-  std::size_t next = first_drawn_ + lanes * static_cast<std::size_t>(num_draws_);
+  first_sampled_ = 2 + lanes * at(3 * num_ops_ + kNumExtras);
+  std::size_t next = first_sampled_ + lanes * static_cast<std::size_t>(num_draws_);
   for (const auto& executions : weights.ahead) {
     ahead_of_.push_back(next);
     next += executions.size();
@@ -27,7 +27,7 @@ void OffloadDomain::lay_out_prices() {
   next = first_by_batch_ + members_.size() * at(num_ops_);
   for (std::size_t op = 0; op < at(num_ops_); ++op) {
     drawn_copy_of_.push_back(next);
-    if (op < weights.drawn.size() && weights.drawn[op] != nullptr) next += at(program().operators()[op].repeat);
+    if (op < weights.sampled.size() && weights.sampled[op] != nullptr) next += at(program().operators()[op].repeat);
   }
   amounts_.ps.assign(next, 0);
   amounts_.bytes.assign(next, 0);
@@ -56,7 +56,7 @@ std::size_t OffloadDomain::op_price(std::size_t member, std::int32_t lane, std::
                                     std::int32_t execution) const {
   const std::int64_t draw = program().first_draw(at(op));
   if (draw < 0) return lane_price(member, lane, op);
-  return first_drawn_ + (member * at(kNumLanes) + at(lane)) * static_cast<std::size_t>(num_draws_) +
+  return first_sampled_ + (member * at(kNumLanes) + at(lane)) * static_cast<std::size_t>(num_draws_) +
          static_cast<std::size_t>(draw + execution);
 }
 
@@ -65,8 +65,8 @@ std::size_t OffloadDomain::ahead_price(std::int32_t op, std::int32_t execution) 
 }
 
 std::size_t OffloadDomain::batch_price(std::size_t member, std::int32_t op, std::int32_t execution) const {
-  const auto& drawn = config().weights.drawn;
-  if (at(op) < drawn.size() && drawn[at(op)] != nullptr) return drawn_copy_of_[at(op)] + at(execution);
+  const auto& sampled = config().weights.sampled;
+  if (at(op) < sampled.size() && sampled[at(op)] != nullptr) return drawn_copy_of_[at(op)] + at(execution);
   return first_by_batch_ + member * at(num_ops_) + at(op);
 }
 
@@ -157,10 +157,10 @@ void OffloadDomain::price_copies(std::size_t member, const MemberStep& step) {
     if (!weights.by_batch[op].empty())
       set_copy(batch_price(member, static_cast<std::int32_t>(op), 0), weights.by_batch_from[op],
                weights.by_batch[op].at(static_cast<std::size_t>(units)));
-    if (op >= weights.drawn.size() || weights.drawn[op] == nullptr) continue;
-    const Drawn::Step drawn = weights.drawn[op]->step(units, members_.front()->usage().steps);
+    if (op >= weights.sampled.size() || weights.sampled[op] == nullptr) continue;
+    const SampledCostTable::Step sampled = weights.sampled[op]->step(units, members_.front()->usage().steps);
     for (std::int32_t layer = 0; layer < operators[op].repeat; ++layer) {
-      const std::int64_t bytes = drawn.at(layer);
+      const std::int64_t bytes = sampled.at(layer);
       set_copy(drawn_copy_of_[op] + at(layer), weights.by_batch_from[op], bytes);
       counters_[member]->drawn_bytes += bytes;
     }

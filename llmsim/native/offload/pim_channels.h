@@ -22,7 +22,7 @@ struct PimConfig {
   std::int64_t output_bytes = 0;      // back, per decode and layer
   std::int64_t kv_bytes = 0;          // per token and layer: prompts' KV to the memory, their earlier context back
   bool concurrent = false;            // a channel is read and written while it computes (two row buffers)
-  std::vector<PlaceId> places;        // of each rank's channels, stage by stage; empty: not on the fabric
+  std::vector<NetworkNodeId> places;  // of each rank's channels, stage by stage; empty: not on the network
 };
 
 // Which set of channels holds the KV of which sequence.

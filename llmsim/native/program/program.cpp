@@ -29,7 +29,7 @@ Program::Program(std::vector<Operator> operators, std::vector<std::unique_ptr<At
     auto& fused = fused_[static_cast<std::size_t>(op.feature)];
     if (fused.empty()) fused.assign(op.ps.size(), 0);
     if (fused.size() != op.ps.size()) throw std::invalid_argument("operator " + op.name + ": table of another length");
-    if (op.drawn != nullptr) continue;
+    if (op.sampled != nullptr) continue;
     for (std::size_t i = 0; i < op.ps.size(); ++i) fused[i] += op.ps[i] * op.repeat;
     if (op.kind == NodeKind::kCompute) continue;
     auto& collective = collective_[static_cast<std::size_t>(op.feature)];
@@ -38,8 +38,8 @@ Program::Program(std::vector<Operator> operators, std::vector<std::unique_ptr<At
   }
   const std::size_t tokens = fused_[static_cast<std::size_t>(Feature::kTokens)].size();
   for (const Operator& op : operators_) {
-    first_draw_.push_back(op.drawn != nullptr ? num_draws_ : -1);
-    if (op.drawn != nullptr) num_draws_ += op.repeat;
+    first_draw_.push_back(op.sampled != nullptr ? num_draws_ : -1);
+    if (op.sampled != nullptr) num_draws_ += op.repeat;
   }
   for (const std::int32_t padded : padded_tokens_) {
     if (padded < 0 || static_cast<std::size_t>(padded) >= tokens)
@@ -60,7 +60,7 @@ void Program::set_graphs(GraphRules graphs) {
 Program::Usage Program::new_usage() const {
   Usage usage;
   for (std::size_t i = 0; i < kNumFeatures; ++i) usage.rows[i].assign(fused_[i].size(), 0);
-  usage.drawn.assign(draws() ? operators_.size() : 0, 0);
+  usage.sampled.assign(draws() ? operators_.size() : 0, 0);
   return usage;
 }
 
@@ -105,9 +105,9 @@ Ps Program::light_floor_ps(const Features& f, std::int64_t tokens) const {
 void Program::draw(const Place& place, std::int64_t step, std::vector<Ps>& draws) const {
   draws.clear();
   for (const Operator& op : operators_) {
-    if (op.drawn == nullptr) continue;
-    const Drawn::Step drawn = op.drawn->step(place.at(op.feature), step);
-    for (std::int32_t layer = 0; layer < op.repeat; ++layer) draws.push_back(drawn.at(layer));
+    if (op.sampled == nullptr) continue;
+    const SampledCostTable::Step sampled = op.sampled->step(place.at(op.feature), step);
+    for (std::int32_t layer = 0; layer < op.repeat; ++layer) draws.push_back(sampled.at(layer));
   }
 }
 
@@ -211,13 +211,13 @@ void Program::add_draws(const Place& place, std::span<const Ps> draws, Usage& us
     const Operator& op = operators_[i];
     Ps sum = 0;
     if (draws.empty()) {
-      const Drawn::Step drawn = op.drawn->step(place.at(op.feature), usage.steps);
-      for (std::int32_t layer = 0; layer < op.repeat; ++layer) sum += drawn.at(layer);
+      const SampledCostTable::Step sampled = op.sampled->step(place.at(op.feature), usage.steps);
+      for (std::int32_t layer = 0; layer < op.repeat; ++layer) sum += sampled.at(layer);
     } else {
       for (std::int32_t layer = 0; layer < op.repeat; ++layer)
         sum += draws[static_cast<std::size_t>(first_draw_[i] + layer)];
     }
-    usage.drawn[i] += sum;
+    usage.sampled[i] += sum;
     price.ps += sum;
     if (op.kind == NodeKind::kCollective) price.communication_ps += sum;
   }
@@ -232,8 +232,8 @@ std::vector<OperatorTime> Program::busy_time(const Usage& usage) const {
       const AttentionPrice& used = usage.attention[static_cast<std::size_t>(op.attention)];
       for (std::size_t p = 0; p < kNumProvenances; ++p) row.ps[p] = int128{used.parts[p]} * op.repeat;
       row.beyond_permille = used.beyond_permille;
-    } else if (op.drawn != nullptr) {
-      row.ps[op.drawn->provenance()] = usage.drawn[i];
+    } else if (op.sampled != nullptr) {
+      row.ps[op.sampled->provenance()] = usage.sampled[i];
     } else {
       const auto& counts = usage.rows[static_cast<std::size_t>(op.feature)];
       for (std::size_t x = 0; x < counts.size(); ++x)

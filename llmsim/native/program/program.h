@@ -23,8 +23,8 @@ inline constexpr std::size_t kNumFeatures = 5;
 // kGathered: the tokens of all members of a domain together, padding included. kDecodes: tokens of decodes, with the
 // padding in a step of nothing else; kPrefills: tokens of prompts, of all ranks that share them.
 enum class Feature : std::uint8_t { kTokens, kSequences, kGathered, kDecodes, kPrefills };
-// kHandover: the hidden states go to the next pipeline stage, while this one may begin the next batch.
-enum class NodeKind : std::uint8_t { kCompute, kAttention, kCollective, kHandover };
+// kStageSend: the hidden states go to the next pipeline stage, while this one may begin the next batch.
+enum class NodeKind : std::uint8_t { kCompute, kAttention, kCollective, kStageSend };
 
 // An operator of the program, in execution order. `ps[x]` is one execution at feature value x.
 struct Operator {
@@ -37,7 +37,8 @@ struct Operator {
   std::vector<std::uint8_t> provenance;  // same length as ps
   std::int32_t stage = 0;                // pipeline stage; stages ascend
   std::int32_t attention = 0;            // of an attention operator: which of the program's attentions it is
-  std::shared_ptr<const Drawn> drawn;    // its times, where they are drawn; `ps` then only says how far the rows reach
+  std::shared_ptr<const SampledCostTable>
+      sampled;  // its times, where they are sampled; `ps` then only says how far the rows reach
 };
 
 // What light allows: bytes that every step must read and operations it must do, against the data sheet (invariant 10).
@@ -129,7 +130,7 @@ class Program {
   // of several kinds, which the program does not run in the model's order; so many layers then end at equal distances.
   void attention_ends(const Batch& batch, std::int64_t step, std::vector<Ps>& out, std::int32_t even_layers) const;
   // The time of every operator in the step that `evaluate` counts as number `step`: one for all of its layers, or,
-  // where it is drawn, one for each.
+  // where it is sampled, one for each.
   std::vector<std::vector<Ps>> node_times(const Batch& batch, const Place& place, std::int64_t step) const;
   Ps host_gap() const { return host_gap_; }
   // From now on a verified draft counts as a sequence in the tables: its logits are computed, too.
@@ -140,7 +141,7 @@ class Program {
   struct Usage {
     std::array<std::vector<std::int64_t>, kNumFeatures> rows;  // by Feature: how often each table row was read
     AttentionPrices attention{};                               // one layer of each kind, summed; the farthest reach
-    std::vector<int128> drawn;                                 // by operator, where any is drawn: its time so far
+    std::vector<int128> sampled;                               // by operator, where any is sampled: its time so far
     std::int64_t steps = 0, steps_below_light = 0;
     std::array<std::int64_t, kNumGraphModes> steps_by_mode{};
     Ps launching = 0;            // by which steps were longer than their operators, since the host launched no faster
@@ -163,7 +164,7 @@ class Program {
   // `draws` are those of `draw` for this step; without them they are made.
   StepPrice evaluate(const Batch& batch, const Place& place, const AttentionPrices& attention, Usage& usage,
                      std::span<const Ps> draws) const;
-  // The times of the drawn operators in one step, one operator's layers after the other.
+  // The times of the sampled operators in one step, one operator's layers after the other.
   void draw(const Place& place, std::int64_t step, std::vector<Ps>& draws) const;
   bool draws() const { return num_draws_ > 0; }
   // Whether any operator's time depends on a feature.

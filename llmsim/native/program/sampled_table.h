@@ -1,4 +1,4 @@
-// Times that differ from layer to layer and step to step: drawn before the run, chosen by a counter while it runs.
+// Times that differ from layer to layer and step to step: sampled before the run, chosen by a counter while it runs.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +13,11 @@ namespace llmsim {
 // The slowest rank's time of one execution, for each layer of the operator, `draws` samples at some token counts;
 // linear in between. Which sample a (step, layer) takes depends on nothing but the seed and these two numbers; of a
 // recording (`in_order`) every layer of step n takes the n-th, from the first again after the last.
-class Drawn {
+class SampledCostTable {
  public:
   // `ps` by layer, then draw, then token count. `first_layer` counts the layers of the same kind in earlier stages.
-  Drawn(Axis tokens, std::int32_t layers, std::int32_t draws, const std::vector<Ps>& ps, std::uint64_t seed,
-        std::uint8_t provenance, std::int32_t first_layer = 0, bool in_order = false)
+  SampledCostTable(Axis tokens, std::int32_t layers, std::int32_t draws, const std::vector<Ps>& ps, std::uint64_t seed,
+                   std::uint8_t provenance, std::int32_t first_layer = 0, bool in_order = false)
       : tokens_(std::move(tokens)),
         layers_(static_cast<std::size_t>(std::max(layers, 0))),
         draws_(static_cast<std::size_t>(std::max(draws, 0))),
@@ -44,8 +44,8 @@ class Drawn {
     }
 
    private:
-    friend class Drawn;
-    Step(const Drawn& table, const Place& place, std::int64_t step)
+    friend class SampledCostTable;
+    Step(const SampledCostTable& table, const Place& place, std::int64_t step)
         : table_(&table),
           low_(table.ps_.data() + static_cast<std::size_t>(place.lower) * table.layers_ * table.draws_),
           high_(low_ + (place.weight != 0 ? table.layers_ * table.draws_ : 0)),
@@ -53,7 +53,7 @@ class Drawn {
           seed_(draw(table.seed_, static_cast<std::uint64_t>(step))),
           recorded_(static_cast<std::size_t>(step) % table.draws_) {}
 
-    const Drawn* table_;
+    const SampledCostTable* table_;
     const Ps *low_, *high_;
     std::int64_t weight_;
     std::uint64_t seed_;

@@ -8,8 +8,8 @@
 
 namespace llmsim {
 
-// Written by the group that serves a request (through its builder) and by the loop on arrival; read when the run ends.
-// A token's time is its group's end of the step with that output index, so a request that decodes without a pause
+// Written by the group that serves a request (through its scheduler) and by the loop on arrival; read when the run
+// ends. A token's time is its group's end of the step with that output index, so a request that decodes without a pause
 // is one run of indices whatever its length.
 class RequestLog {
  public:
@@ -41,7 +41,7 @@ class RequestLog {
         run_first(n, -1),
         run_last(n, -1) {}
 
-  // Called by the group before its builder builds the batch that will have this output index.
+  // Called by the group before its scheduler builds the batch that will have this output index.
   void begin_build(std::int32_t output_index) { building_ = output_index; }
   // The request runs for the first time.
   void first_scheduled(RequestId request, Ps now, std::int32_t cached) {
@@ -62,7 +62,7 @@ class RequestLog {
     ++preemptions[request];
     preempted_at.push_back({request, building_});
   }
-  // Called by the group before its builder completes a batch.
+  // Called by the group before its scheduler completes a batch.
   void begin_output(std::int32_t output_index, Ps now) {
     output_ = output_index;
     now_ = now;

@@ -11,7 +11,7 @@ namespace llmsim {
 // kParked: between the two groups of a disaggregated request, or holding blocks whose content is on its way.
 enum class Status : std::uint8_t { kPending, kWaiting, kRunning, kFinished, kRejected, kCancelled, kParked, kRefused };
 
-// Changed by the builder of the group that the request was routed to, and by nobody else. `output_tokens` is the
+// Changed by the scheduler of the group that the request was routed to, and by nobody else. `output_tokens` is the
 // oracle of how long the answer will be: only `SequenceTable::stops` may read it (invariant 8).
 struct Sequence {
   std::int32_t prompt_tokens = 0;
@@ -28,7 +28,7 @@ struct Sequence {
   bool in_prompt = false;    // its last step did not reach the end of what was known (vLLM: is_prefill_chunk)
   // While it has fewer tokens, known and computed, a step of one token finds nothing to do but to count it: no block is
   // filled or needed, and nothing ends. Set whenever a step is scheduled in full; only VllmV1 makes use of them.
-  std::int32_t calm_tokens = 0, calm_computed = 0;
+  std::int32_t fast_until_tokens = 0, fast_computed = 0;
   Ps arrival = 0;                     // for the priority order
   std::int64_t next_decode_call = 0;  // of its scheduler, before which it does not run
   std::vector<BlockId> blocks;

@@ -29,29 +29,29 @@ class Walk {
 
   // Disaggregated: two groups and the way between them, in the order of their events.
   void request(RequestId id, Ps arrival, std::span<const RequestLog::Run> runs, std::span<const std::int32_t> losses,
-               const RequestLog& prompts, std::span<const std::int32_t> prompt_losses, const Handover& handover,
+               const RequestLog& prompts, std::span<const std::int32_t> prompt_losses, const KvTransfer& kv_transfer,
                bool push, Ps dropped) {
     Clock clock{arrival, dropped};
     if (push) {
       blame_.api[id] += clock.until(log_.queued[id]);
-      blame_.queue[id] += clock.until(handover.reserved);
+      blame_.queue[id] += clock.until(kv_transfer.reserved);
       blame_.kv_transfer[id] += clock.until(prompts.queued[id]);  // the prefill group is told
     } else {
       blame_.api[id] += clock.until(prompts.queued[id]);
     }
     queued(id, prompts, clock);
-    if (clock.reaches(handover.prefilled)) {
+    if (clock.reaches(kv_transfer.prefilled)) {
       losses_ = prompt_losses;
       prefill(id, prompts, timeline(prompts, id), prompts.run_first[id]);
-      clock.until(handover.prefilled);
+      clock.until(kv_transfer.prefilled);
     } else {
-      blame_.abandoned[id] += clock.until(handover.prefilled);
+      blame_.abandoned[id] += clock.until(kv_transfer.prefilled);
     }
     if (!push) {
       blame_.api[id] += clock.until(log_.queued[id]);
-      blame_.queue[id] += clock.until(handover.reserved);
+      blame_.queue[id] += clock.until(kv_transfer.reserved);
     }
-    blame_.kv_transfer[id] += clock.until(all_there(id, handover));
+    blame_.kv_transfer[id] += clock.until(all_there(id, kv_transfer));
     blame_.wait[id] += clock.until(log_.scheduled[id]);
     if (clock.over) return;
     if (dropped != kNever)
@@ -76,11 +76,11 @@ class Walk {
   };
 
   // When all KV that the decode group waited for was there; kNever where the client left before.
-  Ps all_there(RequestId id, const Handover& handover) const {
+  Ps all_there(RequestId id, const KvTransfer& kv_transfer) const {
     const bool loads = !log_.load_begin.empty() && log_.load_begin[id] != kNever;
-    const Ps loaded = loads ? log_.load_end[id] : handover.landed;
-    if (!handover.complete() || loaded == kNever) return kNever;
-    return std::max(handover.landed, loaded);
+    const Ps loaded = loads ? log_.load_end[id] : kv_transfer.landed;
+    if (!kv_transfer.complete() || loaded == kNever) return kNever;
+    return std::max(kv_transfer.landed, loaded);
   }
 
   const Timeline& timeline(const RequestLog& log, RequestId id) const {
@@ -219,21 +219,21 @@ Blame blame(const Simulation& simulation) {
   timelines.reserve(simulation.groups().size());
   for (const auto& group : simulation.groups()) timelines.emplace_back(*group);
   const Losses losses(log);
-  const Handovers* handovers = simulation.handovers();
-  const Losses prompt_losses(handovers != nullptr ? *simulation.prompt_log() : RequestLog(0));
+  const KvTransfers* kv_transfers = simulation.kv_transfers();
+  const Losses prompt_losses(kv_transfers != nullptr ? *simulation.prompt_log() : RequestLog(0));
 
   Blame result(log.finish.size());
   Walk walk(result, log, timelines);
   RunsByRequest(log).each([&](RequestId request, std::span<const RequestLog::Run> runs) {
     const auto i = static_cast<std::size_t>(request);
-    const Ps dropped = handovers == nullptr ? log.cancelled[i] : handovers->cancelled(request);
+    const Ps dropped = kv_transfers == nullptr ? log.cancelled[i] : kv_transfers->cancelled(request);
     if (log.finish[i] == kNever && dropped == kNever) return;
     const Ps arrival = simulation.arrivals().arrival_ps[i];
-    if (handovers == nullptr || handovers->of(request).prefill_group < 0) {
+    if (kv_transfers == nullptr || kv_transfers->of(request).prefill_group < 0) {
       walk.request(request, arrival, runs, losses.of(i));
     } else {
       walk.request(request, arrival, runs, losses.of(i), *simulation.prompt_log(), prompt_losses.of(i),
-                   handovers->of(request), handovers->pushes(), dropped);
+                   kv_transfers->of(request), kv_transfers->pushes(), dropped);
     }
   });
   return result;

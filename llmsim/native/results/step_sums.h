@@ -33,7 +33,7 @@ class Timeline {
   };
 
   explicit Timeline(const Group& group)
-      : overlaps(group.evaluator().overlaps()),
+      : overlaps(group.executor().overlaps()),
         group_(group),
         end_(group.output_times()),
         communication_(group.output_communication()),

@@ -15,7 +15,7 @@ void PrefixView::watch(std::span<const std::unique_ptr<Group>> groups) {
     if ((group->config().role == Role::kDecode) != decode_side_) continue;
     const auto index = static_cast<std::size_t>(group->config().index);
     group->log_keys(&logs_.emplace_back(timeline_, group->config().index));
-    const std::int32_t tokens = group->builder().limits().block_size;
+    const std::int32_t tokens = group->scheduler().limits().block_size;
     auto size = std::find_if(block_sizes_.begin(), block_sizes_.end(),
                              [tokens](const BlockSize& known) { return known.tokens == tokens; });
     if (size == block_sizes_.end()) {

@@ -7,7 +7,7 @@
 
 namespace llmsim {
 
-BatchBuilder::BatchBuilder(const BatchingConfig& config, SequenceTable& sequences, RequestLog& log)
+BatchScheduler::BatchScheduler(const BatchingConfig& config, SequenceTable& sequences, RequestLog& log)
     : config_(config),
       sequences_(sequences),
       log_(log),
@@ -17,12 +17,12 @@ BatchBuilder::BatchBuilder(const BatchingConfig& config, SequenceTable& sequence
   if (!config.kv.tables.plain()) throw std::invalid_argument("several tables of blocks need the scheduler vllm_v1");
 }
 
-void BatchBuilder::add(RequestId request) {
+void BatchScheduler::add(RequestId request) {
   sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
   waiting_.push_back(request);
 }
 
-void BatchBuilder::build(Ps now, Batch& batch) {
+void BatchScheduler::build(Ps now, Batch& batch) {
   batch.clear();
   now_ = now;
   form(now, batch);
@@ -31,15 +31,15 @@ void BatchBuilder::build(Ps now, Batch& batch) {
   counters_.peak_blocks_used = std::max(counters_.peak_blocks_used, used);
 }
 
-std::int32_t BatchBuilder::find_cached(RequestId request) {
+std::int32_t BatchScheduler::find_cached(RequestId request) {
   kv_.find_hits(request, hits_);
   const std::int32_t hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
   recalled_ = kv_.find_below(request, hit);
   return std::max(hit + recalled_, tokens_brought(sequences_[request], config_.decode_only));
 }
 
-bool BatchBuilder::start(Ps now, RequestId request, std::int32_t cached, std::int32_t tokens, const Room& room,
-                         Batch& batch) {
+bool BatchScheduler::start(Ps now, RequestId request, std::int32_t cached, std::int32_t tokens, const Room& room,
+                           Batch& batch) {
   Sequence& s = sequences_[request];
   if (!kv_.fits(s, room.tokens, hits_, room.spare)) return false;
   const std::int32_t hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
@@ -53,7 +53,7 @@ bool BatchBuilder::start(Ps now, RequestId request, std::int32_t cached, std::in
   return true;
 }
 
-void BatchBuilder::schedule(RequestId request, std::int32_t tokens, Batch& batch) {
+void BatchScheduler::schedule(RequestId request, std::int32_t tokens, Batch& batch) {
   Sequence& s = sequences_[request];
   const std::int32_t before = s.num_computed;
   if (log_.scheduled[request] == kNever) log_.first_scheduled(request, now_, log_.cached_tokens[request]);
@@ -63,14 +63,14 @@ void BatchBuilder::schedule(RequestId request, std::int32_t tokens, Batch& batch
   batch.items.push_back({request, tokens, before, s.epoch, 0, s.num_computed == s.num_tokens});
 }
 
-void BatchBuilder::drop(RequestId request, Batch& batch) {
+void BatchScheduler::drop(RequestId request, Batch& batch) {
   Sequence& s = sequences_[request];
   kv_.release(request, /*preempted=*/true);
   note_preemption(request, s, log_, counters_);
   batch.preempted.push_back(request);
 }
 
-RequestId BatchBuilder::preempt_youngest(Batch& batch) {
+RequestId BatchScheduler::preempt_youngest(Batch& batch) {
   auto place = std::prev(running_.end());
   while (in_flight(*place)) --place;
   const RequestId victim = *place;
@@ -80,7 +80,7 @@ RequestId BatchBuilder::preempt_youngest(Batch& batch) {
   return victim;
 }
 
-void BatchBuilder::park(RequestId request) {
+void BatchScheduler::park(RequestId request) {
   Sequence& s = sequences_[request];
   const std::int32_t hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
   kv_.allocate(request, s.num_tokens, hits_);
@@ -93,7 +93,7 @@ void BatchBuilder::park(RequestId request) {
   reserved_.push_back({request, hit});
 }
 
-void BatchBuilder::admit_arrived() {
+void BatchScheduler::admit_arrived() {
   parked_.rewind();
   while (num_running() < config_.max_num_seqs) {
     const RequestId request = parked_.next();
@@ -109,12 +109,12 @@ void BatchBuilder::admit_arrived() {
   }
 }
 
-void BatchBuilder::take_reserved(std::vector<Reserved>& out) {
+void BatchScheduler::take_reserved(std::vector<Reserved>& out) {
   out.insert(out.end(), reserved_.begin(), reserved_.end());
   reserved_.clear();
 }
 
-void BatchBuilder::transferred(RequestId request) {
+void BatchScheduler::transferred(RequestId request) {
   if (sequences_[request].status == static_cast<std::uint8_t>(Status::kParked)) {
     parked_.arrived(request);
   } else if (leaving_.transferred(request)) {
@@ -122,7 +122,7 @@ void BatchBuilder::transferred(RequestId request) {
   }
 }
 
-void BatchBuilder::abort(RequestId request) {
+void BatchScheduler::abort(RequestId request) {
   Sequence& s = sequences_[request];
   const auto place = std::find(running_.begin(), running_.end(), request);
   if (place != running_.end()) {
@@ -138,7 +138,7 @@ void BatchBuilder::abort(RequestId request) {
   completed();
 }
 
-void BatchBuilder::complete(const Batch& batch, std::vector<RequestId>& finished) {
+void BatchScheduler::complete(const Batch& batch, std::vector<RequestId>& finished) {
   const std::size_t before = finished.size();
   for (const Item& item : batch.items) receive(item, finished);
   if (finished.size() > before) {
@@ -149,7 +149,7 @@ void BatchBuilder::complete(const Batch& batch, std::vector<RequestId>& finished
   completed();
 }
 
-void BatchBuilder::receive(const Item& item, std::vector<RequestId>& finished) {
+void BatchScheduler::receive(const Item& item, std::vector<RequestId>& finished) {
   Sequence& s = sequences_[item.request];
   if (s.status == static_cast<std::uint8_t>(Status::kCancelled)) return;
   s.num_in_flight = 0;
@@ -157,12 +157,12 @@ void BatchBuilder::receive(const Item& item, std::vector<RequestId>& finished) {
   if (item.emits) {
     ++s.num_tokens;
     log_.emit(item.request, 1);
-    if (!config_.hands_over) ++counters_.generation_tokens;  // the decode side computes it again
+    if (!config_.kv_producer) ++counters_.generation_tokens;  // the decode side computes it again
   }
   const bool stops = s.emitted() >= sequences_.max_tokens(item.request) || s.num_tokens >= config_.kv.max_model_len;
   if (!item.emits || !stops) return served(item);
   s.status = static_cast<std::uint8_t>(Status::kFinished);
-  if (leaving_.leave(item.request, config_.hands_over ? 1 : 0)) leave(item.request);
+  if (leaving_.leave(item.request, config_.kv_producer ? 1 : 0)) leave(item.request);
   ++counters_.finished;
   log_.finished(item.request);
   finished.push_back(item.request);

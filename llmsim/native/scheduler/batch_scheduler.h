@@ -19,12 +19,12 @@ struct BatchingConfig {
   std::int32_t max_num_scheduled_tokens = 2048;  // sarathi: chunk size; sglang: chunked_prefill_size
   std::int32_t watermark_blocks = 0;             // sarathi: blocks that admission leaves free
   bool decode_only = false;                      // requests arrive with the KV of their prompts
-  bool hands_over = false;  // a prefill group: keeps the blocks of ended requests until their KV has been read
-  bool takes_over = false;  // a decode group: the KV of prompts comes from prefill groups (sglang)
+  bool kv_producer = false;  // a prefill group: keeps the blocks of ended requests until their KV has been read
+  bool kv_consumer = false;  // a decode group: the KV of prompts comes from prefill groups (sglang)
   QueueConfig queue;
   KvCacheConfig kv;
   std::int32_t sglang_new_tokens = 4096;         // answer length assumed by admission, at most
-  bool ends_foreseen = true;                     // sglang: answers are as long as their requests allow (max_new_tokens)
+  bool output_length_known = true;               // sglang: answers are as long as their requests allow (max_new_tokens)
   std::int32_t sglang_reserved_tokens = 512;     // of a decode group, for each request that it holds
   std::int32_t mlfq_levels = 6;                  // quantum of level i: 2^i iterations
   std::int32_t mlfq_tokens_per_iteration = 256;  // prompt tokens that take as long as one decode step
@@ -33,9 +33,9 @@ struct BatchingConfig {
 
 // A policy says in `form` what the next step runs, by the verbs below; everything that must stay consistent is here.
 // Synchronous: a request is in one batch in flight at most. Only policies that skip those that are may have several.
-class BatchBuilder : public Builder {
+class BatchScheduler : public Scheduler {
  public:
-  BatchBuilder(const BatchingConfig& config, SequenceTable& sequences, RequestLog& log);
+  BatchScheduler(const BatchingConfig& config, SequenceTable& sequences, RequestLog& log);
 
   void add(RequestId request) override;
   bool has_requests() const override { return num_running() + num_waiting() > 0; }
@@ -55,7 +55,7 @@ class BatchBuilder : public Builder {
   PoolState pool() const final { return {kv_.pool().total(), kv_.pool().num_free(), kv_.pool().num_free_keyed()}; }
   bool pool_consistent() const final { return kv_.pool().consistent(); }
   Limits limits() const final { return {config_.kv.max_model_len, config_.kv.block_size, kv_.usable_blocks()}; }
-  const BuilderCounters& counters() const final { return counters_; }
+  const SchedulerCounters& counters() const final { return counters_; }
 
  protected:
   // Fills the batch (empty at first).
@@ -106,7 +106,7 @@ class BatchBuilder : public Builder {
   ParkedQueue parked_;
   std::vector<RequestId> running_;  // in order of admission
   std::vector<BlockId> hits_;       // of the last `find_cached`
-  BuilderCounters counters_;
+  SchedulerCounters counters_;
 
  private:
   void receive(const Item& item, std::vector<RequestId>& finished);

@@ -9,7 +9,7 @@
 namespace llmsim {
 
 // Asked for all its tokens, the prefix cache had `hit`.
-inline void note_hit(const Sequence& s, std::int64_t hit, BuilderCounters& counters) {
+inline void note_hit(const Sequence& s, std::int64_t hit, SchedulerCounters& counters) {
   counters.prefix_queried_tokens += s.num_tokens;
   counters.prefix_hit_tokens += hit;
 }
@@ -17,7 +17,7 @@ inline void note_hit(const Sequence& s, std::int64_t hit, BuilderCounters& count
 // It runs from now on with s.num_computed tokens, `cached` of which are not computed in its group; of a prompt that
 // another group computed (`prompt_elsewhere`), none count.
 inline void note_start(RequestId request, const Sequence& s, Ps now, std::int32_t cached, bool prompt_elsewhere,
-                       RequestLog& log, BuilderCounters& counters) {
+                       RequestLog& log, SchedulerCounters& counters) {
   if (log.scheduled[request] == kNever) {
     log.first_scheduled(request, now, cached);
     counters.started_with_tokens += s.num_computed;
@@ -27,7 +27,7 @@ inline void note_start(RequestId request, const Sequence& s, Ps now, std::int32_
 }
 
 // Its blocks are gone and everything is computed again; it waits.
-inline void note_preemption(RequestId request, Sequence& s, RequestLog& log, BuilderCounters& counters) {
+inline void note_preemption(RequestId request, Sequence& s, RequestLog& log, SchedulerCounters& counters) {
   counters.recomputed_tokens += s.num_computed;
   counters.furthered += s.num_computed > s.lost_to;
   s.lost_to = std::max(s.lost_to, s.num_computed);
@@ -39,7 +39,7 @@ inline void note_preemption(RequestId request, Sequence& s, RequestLog& log, Bui
 }
 
 // Of what it had lost, the part that it had not computed again never will be.
-inline void note_cancellation(Sequence& s, BuilderCounters& counters) {
+inline void note_cancellation(Sequence& s, SchedulerCounters& counters) {
   counters.recomputed_tokens -= std::max(0, s.lost_to - s.num_computed);
   s.status = static_cast<std::uint8_t>(Status::kCancelled);
   ++counters.cancelled;

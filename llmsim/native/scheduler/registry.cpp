@@ -13,10 +13,10 @@ namespace llmsim {
 
 namespace {
 
-using Make = std::unique_ptr<Builder> (*)(const BatchingConfig&, SequenceTable&, RequestLog&);
+using Make = std::unique_ptr<Scheduler> (*)(const BatchingConfig&, SequenceTable&, RequestLog&);
 
 template <typename T>
-std::unique_ptr<Builder> make(const BatchingConfig& config, SequenceTable& sequences, RequestLog& log) {
+std::unique_ptr<Scheduler> make(const BatchingConfig& config, SequenceTable& sequences, RequestLog& log) {
   return std::make_unique<T>(config, sequences, log);
 }
 
@@ -36,7 +36,7 @@ std::vector<std::string> scheduler_names() {
   return names;
 }
 
-std::unique_ptr<Builder> make_builder(const BatchingConfig& config, SequenceTable& sequences, RequestLog& log) {
+std::unique_ptr<Scheduler> make_scheduler(const BatchingConfig& config, SequenceTable& sequences, RequestLog& log) {
   const auto found = kSchedulers.find(config.scheduler);
   if (found == kSchedulers.end()) {
     std::string known;

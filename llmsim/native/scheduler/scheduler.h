@@ -16,7 +16,7 @@ namespace llmsim {
 class GroupTiers;
 class KeyLog;
 
-struct BuilderCounters {
+struct SchedulerCounters {
   std::int64_t prefix_queried_tokens = 0, prefix_hit_tokens = 0;
   std::int64_t preemptions = 0, recomputed_tokens = 0;
   std::int64_t furthered = 0;  // preemptions of requests that had computed more than at any preemption before
@@ -47,9 +47,9 @@ struct Reserved {
 };
 
 // Owns its group's queues and KV cache. Batches complete in the order in which they were built.
-class Builder {
+class Scheduler {
  public:
-  virtual ~Builder() = default;
+  virtual ~Scheduler() = default;
   // The engine sees the request from now on.
   virtual void add(RequestId request) = 0;
   // Whether any request is unfinished, running in flight or waiting.
@@ -59,7 +59,7 @@ class Builder {
   // After a `build` that left its batch empty while nothing is in flight: whether the next one may find something, with
   // nothing else having happened (vLLM's engine goes on asking).
   virtual bool asks_again() const { return false; }
-  // In a wave, before each `build`: how many rounds it has run.
+  // In a lock-step group, before each `build`: how many rounds it has run.
   virtual void set_step(std::int64_t step) { static_cast<void>(step); }
   // The client has gone: a request that was added and is unfinished leaves. Its blocks are free at once, and what
   // batches in flight compute for it is dropped, as in vLLM.
@@ -69,7 +69,7 @@ class Builder {
 
   // Batches that may be in flight at once.
   virtual std::int32_t max_depth() const { return std::numeric_limits<std::int32_t>::max(); }
-  // Where to note changes of the cached keys; a builder without a prefix cache has none to note.
+  // Where to note changes of the cached keys; a scheduler without a prefix cache has none to note.
   virtual void log_keys(KeyLog* log) { static_cast<void>(log); }
 
   // Pools of KV below its own, for as long as it lives.
@@ -96,7 +96,7 @@ class Builder {
   virtual Limits limits() const = 0;
   // Most blocks that a request holds at once on its way to `slots` slots.
   virtual std::int64_t most_blocks(std::int64_t slots) const { return ceil_div(slots, limits().block_size); }
-  virtual const BuilderCounters& counters() const = 0;
+  virtual const SchedulerCounters& counters() const = 0;
 };
 
 }  // namespace llmsim

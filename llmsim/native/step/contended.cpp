@@ -9,11 +9,11 @@ namespace llmsim {
 
 namespace model = astra_sim::model;
 
-SharedJoint::SharedJoint(std::vector<Evaluator*> members, SharedLinks links, Fabric& fabric, Ended ended)
+SharedJoint::SharedJoint(std::vector<StepExecutor*> members, SharedLinks links, SharedNetwork& network, Ended ended)
     : members_(members),
       features_(members, nullptr),
       links_(std::move(links)),
-      fabric_(fabric),
+      network_(network),
       ended_(std::move(ended)),
       program_(members.front()->program()),
       tp_(links_.places.size() / (members.size() * static_cast<std::size_t>(program_.num_stages()))),
@@ -27,11 +27,11 @@ SharedJoint::SharedJoint(std::vector<Evaluator*> members, SharedLinks links, Fab
   for (std::size_t first = 0; first < operators.size();) {
     Stage& stage = stages_[static_cast<std::size_t>(operators[first].stage)];
     std::size_t last = first + 1;
-    if (operators[first].kind == NodeKind::kHandover) {
-      stage.handover = static_cast<std::int32_t>(first);
+    if (operators[first].kind == NodeKind::kStageSend) {
+      stage.kv_transfer = static_cast<std::int32_t>(first);
     } else {
       while (last < operators.size() && operators[last].part == operators[first].part &&
-             operators[last].stage == operators[first].stage && operators[last].kind != NodeKind::kHandover)
+             operators[last].stage == operators[first].stage && operators[last].kind != NodeKind::kStageSend)
         ++last;
       add_items(stage, first, last);
     }
@@ -78,7 +78,7 @@ Ps SharedJoint::price(const Run& run, const MemberStep& member, const Item& item
     const Operator& op = program_.operators()[i];
     if (op.kind == NodeKind::kAttention) {
       sum += member.attention[static_cast<std::size_t>(op.attention)].ps;
-    } else if (op.drawn != nullptr) {
+    } else if (op.sampled != nullptr) {
       sum += run.draws[static_cast<std::size_t>(program_.first_draw(i) + item.layer)];
     } else {
       sum += op.ps[static_cast<std::size_t>(member.place.at(op.feature))];
@@ -263,10 +263,10 @@ void SharedJoint::send_next(std::size_t member, std::size_t stage, Ps now) {
     const Ps at = std::max(from.to_send.front(), from.link_free);
     from.to_send.pop_front();
     const std::int64_t number = from.next_sent;
-    const std::int32_t op = stages_[stage].handover;
-    const Operator& handover = program_.operators()[static_cast<std::size_t>(op)];
+    const std::int32_t op = stages_[stage].kv_transfer;
+    const Operator& kv_transfer = program_.operators()[static_cast<std::size_t>(op)];
     const std::int64_t tokens = run_of(number).members[member].place.tokens;
-    const Ps ps = handover.ps[static_cast<std::size_t>(tokens)];
+    const Ps ps = kv_transfer.ps[static_cast<std::size_t>(tokens)];
     const CollectiveSpec* spec = specs_[static_cast<std::size_t>(op)];
     Part& part = only_part(Shape::kRing, spec == nullptr ? 0 : tokens * spec->bytes_per_unit);
     for (std::size_t rank = 0; rank < tp_ && spec != nullptr; ++rank)

@@ -1,7 +1,7 @@
 // The joint iteration of a domain whose members or stages talk over the cluster's shared links.
 //
 // A collective, between members or inside a stage, and a hand-over between stages, is one flow for each pair of devices
-// on the fabric, so that it meets KV on its way on the same links. Alone on them it takes exactly what its table says:
+// on the network, so that it meets KV on its way on the same links. Alone on them it takes exactly what its table says:
 // the flows carry the bytes that a ring sends, and what the table has beyond that (the other messages' latencies)
 // follows; where its flows share links and would take longer than the table, they carry less. Others on the links
 // stretch the flows by their fair shares. Operators that do not use shared links are priced as ever.
@@ -24,16 +24,16 @@
 namespace llmsim {
 
 struct SharedLinks {
-  std::vector<PlaceId> places;              // device t + tp * (stage + stages * member)
+  std::vector<NetworkNodeId> places;        // device t + tp * (stage + stages * member)
   std::vector<CollectiveSpec> collectives;  // those on shared links, hand-overs too; bytes of each
 };
 
 class SharedJoint final : public TransferOwner {
  public:
   using Ended = std::function<void(std::size_t member, const StepTimes& times)>;
-  // `members` are the domain's evaluators, which count what ran. `ended` hears of each member's steps in order, as soon
+  // `members` are the domain's executors, which count what ran. `ended` hears of each member's steps in order, as soon
   // as it is known when they end. Throws std::invalid_argument where the links do not fit the program.
-  SharedJoint(std::vector<Evaluator*> members, SharedLinks links, Fabric& fabric, Ended ended);
+  SharedJoint(std::vector<StepExecutor*> members, SharedLinks links, SharedNetwork& network, Ended ended);
 
   // The next joint iteration, all of whose batches may start at `now`.
   void begin(std::span<const Batch* const> batches, Ps now);
@@ -49,7 +49,7 @@ class SharedJoint final : public TransferOwner {
   };
   struct Stage {
     std::vector<Item> items;
-    std::int32_t handover = -1;  // operator; -1: the last stage
+    std::int32_t kv_transfer = -1;  // operator; -1: the last stage
   };
   // One member in one stage of an iteration.
   struct Cursor {
@@ -96,7 +96,7 @@ class SharedJoint final : public TransferOwner {
   void add_items(Stage& stage, std::size_t first, std::size_t last);
   Run& run_of(std::int64_t run) { return runs_[static_cast<std::size_t>(run - first_run_)]; }
   std::size_t place(std::size_t member, std::size_t stage) const { return member * stages_.size() + stage; }
-  PlaceId device(std::size_t member, std::size_t stage, std::size_t rank) const {
+  NetworkNodeId device(std::size_t member, std::size_t stage, std::size_t rank) const {
     return links_.places[rank + tp_ * place(member, stage)];
   }
   Ps price(const Run& run, const MemberStep& member, const Item& item) const;
@@ -109,7 +109,7 @@ class SharedJoint final : public TransferOwner {
   void arrive(std::int64_t run, std::size_t member, std::size_t stage, Ps at, Ps now);
   void end_step(std::int64_t run, std::size_t member, Ps at);
   struct Flow {
-    PlaceId from, to;
+    NetworkNodeId from, to;
   };
   // What flows of an exchange join: its devices as a ring, or the ranks of all members as one; rows on near or far
   // ports.
@@ -129,10 +129,10 @@ class SharedJoint final : public TransferOwner {
   const Fit& fit(const Exchange& exchange, const Part& part, Ps ps);
   bool inside(std::int64_t run, std::size_t member, std::size_t stage, Ps now);
 
-  std::vector<Evaluator*> members_;
-  JointEvaluator features_;
+  std::vector<StepExecutor*> members_;
+  LockstepExecutor features_;
   SharedLinks links_;
-  Fabric& fabric_;
+  SharedNetwork& network_;
   Ended ended_;
   const Program& program_;
   std::size_t tp_;
@@ -145,8 +145,8 @@ class SharedJoint final : public TransferOwner {
   std::vector<std::size_t> free_exchanges_;
   std::array<Part, 2> parts_;  // of the exchange that is being started
   std::size_t num_parts_ = 0;
-  std::vector<FabricLinkId> crossed_;  // scratch
-  std::unique_ptr<Fabric> probe_;      // a fabric without anybody else, made when first needed
+  std::vector<NetworkLinkId> crossed_;    // scratch
+  std::unique_ptr<SharedNetwork> probe_;  // a network without anybody else, made when first needed
   Ps probed_ = 0;
   // By stage, member, whether it is inside, shape, bytes and time.
   std::map<std::tuple<std::int32_t, std::int32_t, bool, Shape, std::int64_t, Ps>, Fit> fits_;

@@ -7,7 +7,7 @@ namespace llmsim {
 
 // From when all of them start until the last byte is there, nobody else moving.
 Ps SharedJoint::alone(std::span<const Flow> flows, std::int64_t bytes) {
-  if (!probe_) probe_ = std::make_unique<Fabric>(fabric_.config());
+  if (!probe_) probe_ = std::make_unique<SharedNetwork>(network_.config());
   Alone owner;
   const Ps begin = probed_;
   for (const Flow& flow : flows) probe_->transfer(flow.from, flow.to, bytes, begin, owner, 0, Purpose::kOther);
@@ -31,16 +31,16 @@ const SharedJoint::Fit& SharedJoint::fit(const Exchange& exchange, const Part& p
   crossed_.clear();
   std::int64_t most = bytes;
   for (const Flow& flow : flows) {
-    const auto route = fabric_.route(flow.from, flow.to);
+    const auto route = network_.route(flow.from, flow.to);
     crossed_.insert(crossed_.end(), route.begin(), route.end());
-    most = std::min(most, fabric_.most_within(flow.from, flow.to, bytes, ps));
+    most = std::min(most, network_.most_within(flow.from, flow.to, bytes, ps));
   }
   fit = {-1, 0};
   if (most < 0) return fit;
   std::sort(crossed_.begin(), crossed_.end());
   if (std::adjacent_find(crossed_.begin(), crossed_.end()) == crossed_.end()) {
     Ps longest = 0;
-    for (const Flow& flow : flows) longest = std::max(longest, fabric_.alone(flow.from, flow.to, most));
+    for (const Flow& flow : flows) longest = std::max(longest, network_.alone(flow.from, flow.to, most));
     return fit = {most, ps - longest};
   }
   // Its own flows share links: what fits is found by halving.
@@ -83,7 +83,7 @@ bool SharedJoint::exchange(Exchange exchange, Ps ps, Ps at, Ps now) {
   for (std::size_t i = 0; i < num_parts_; ++i)
     for (const Flow& flow : parts_[i].flows)
       if (bytes[i] >= 0)
-        fabric_.transfer_at(flow.from, flow.to, bytes[i], at, now, *this, 2 * id + i, Purpose::kCollective);
+        network_.transfer_at(flow.from, flow.to, bytes[i], at, now, *this, 2 * id + i, Purpose::kCollective);
   return true;
 }
 

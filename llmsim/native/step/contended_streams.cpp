@@ -15,9 +15,10 @@ bool moves_bytes(std::size_t stream) {
 
 }  // namespace
 
-SharedStreams::SharedStreams(Fabric& fabric, std::vector<std::vector<PlaceId>> ranks, std::vector<Way> ways,
-                             StreamCarry carry, const StreamGraph& usual, Amounts amounts, Timed timed)
-    : fabric_(fabric),
+SharedStreams::SharedStreams(SharedNetwork& network, std::vector<std::vector<NetworkNodeId>> ranks,
+                             std::vector<Way> ways, StreamCarry carry, const StreamGraph& usual, Amounts amounts,
+                             Timed timed)
+    : network_(network),
       devices_(std::move(ranks)),
       ways_(std::move(ways)),
       timed_(std::move(timed)),
@@ -136,10 +137,10 @@ void SharedStreams::move(const StreamNode& node, const Step& step, std::size_t r
   const std::size_t unit = at(node.stream / kNumDeviceStreams);
   const Way& way = ways_[static_cast<std::size_t>(amounts_.way[at(node.price)])];
   const auto& others = way.other[unit];
-  const PlaceId device = devices_[unit][rank], other = others[others.size() == 1 ? 0 : rank];
+  const NetworkNodeId device = devices_[unit][rank], other = others[others.size() == 1 ? 0 : rank];
   const std::uint64_t token = (static_cast<std::uint64_t>(node.stream) << 32) | rank;
-  fabric_.transfer_at(way.out ? device : other, way.out ? other : device, step.bytes[at(node.price)],
-                      std::max(begin + way.before, now), now, *this, token, way.purpose);
+  network_.transfer_at(way.out ? device : other, way.out ? other : device, step.bytes[at(node.price)],
+                       std::max(begin + way.before, now), now, *this, token, way.purpose);
 }
 
 void SharedStreams::landed(TransferId, std::uint64_t token, Ps now) {

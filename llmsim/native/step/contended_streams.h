@@ -1,7 +1,7 @@
 // Steps whose copies meet other transfers on the cluster's network: their ends are known when the copies have landed.
 //
 // The same rules as FoldedStreams, but that the ranks of a unit copy each for itself, and that a node which moves bytes
-// lasts until the fabric says so. Equal to it to the picosecond where nobody else uses the links (tests/offload).
+// lasts until the network says so. Equal to it to the picosecond where nobody else uses the links (tests/offload).
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ namespace llmsim {
 
 // Where the bytes of a node go: between each rank of its unit and another memory.
 struct Way {
-  bool out = false;                         // from the ranks; else to them
-  Ps before = 0;                            // latency that the fabric's route does not charge
-  std::vector<std::vector<PlaceId>> other;  // by unit: a place for each rank, or one for all
+  bool out = false;                               // from the ranks; else to them
+  Ps before = 0;                                  // latency that the network's route does not charge
+  std::vector<std::vector<NetworkNodeId>> other;  // by unit: a place for each rank, or one for all
   Purpose purpose = Purpose::kWeights;
 };
 
@@ -37,8 +37,8 @@ class SharedStreams final : public TransferOwner {
 
   // `ranks` are the devices of each unit. Steps follow `usual` unless another graph is given whose streams have as many
   // nodes that move bytes, in the same order. Copies that are fixed run ahead of the step that they are for.
-  SharedStreams(Fabric& fabric, std::vector<std::vector<PlaceId>> ranks, std::vector<Way> ways, StreamCarry carry,
-                const StreamGraph& usual, Amounts amounts, Timed timed);
+  SharedStreams(SharedNetwork& network, std::vector<std::vector<NetworkNodeId>> ranks, std::vector<Way> ways,
+                StreamCarry carry, const StreamGraph& usual, Amounts amounts, Timed timed);
   // The next step, which may start at `now`: times and bytes by price, which are copied.
   void give(const StreamGraph& graph, std::span<const Ps> ps, std::span<const std::int64_t> bytes, Ps now);
   // Lets copies begin that run ahead; once, before anything else.
@@ -83,8 +83,8 @@ class SharedStreams final : public TransferOwner {
   void advance(Ps now);
   void forget();
 
-  Fabric& fabric_;
-  std::vector<std::vector<PlaceId>> devices_;
+  SharedNetwork& network_;
+  std::vector<std::vector<NetworkNodeId>> devices_;
   std::vector<Way> ways_;
   Timed timed_;
   Amounts amounts_;  // of a step that is not given yet

@@ -10,7 +10,7 @@
 
 namespace llmsim {
 
-class Fabric;
+class SharedNetwork;
 
 // When a step ran. What is neither collectives nor waiting (for other ranks, for a pipeline stage) is computing.
 struct StepTimes {
@@ -18,9 +18,9 @@ struct StepTimes {
   std::int64_t padded_tokens = 0;
 };
 
-class Evaluator {
+class StepExecutor {
  public:
-  virtual ~Evaluator() = default;
+  virtual ~StepExecutor() = default;
   // A step that may start at `now`; steps come in the order of their starts, and end (> start) in that order. Times
   // without an end (kNever) come later, when what the step moves over the cluster's network has landed.
   virtual StepTimes run(const Batch& batch, Ps now) = 0;
@@ -30,9 +30,9 @@ class Evaluator {
   virtual bool follows_program() const { return !overlaps(); }
   // Whether its steps meet other transfers; then the loop gives it the network before the first one, and hears of their
   // times in the order of the steps.
-  virtual bool meets_others() const { return false; }
+  virtual bool contends() const { return false; }
   using Timed = std::function<void(const StepTimes& times)>;
-  virtual void use_fabric(Fabric&, Timed) {}
+  virtual void use_network(SharedNetwork&, Timed) {}
   const Program& program() const { return *program_; }
   Program::Usage& usage() { return usage_; }
   const Program::Usage& usage() const { return usage_; }
@@ -49,7 +49,7 @@ class Evaluator {
   void set_pass_timer(std::unique_ptr<PassTimer> timer) { pass_timer_ = std::move(timer); }
 
  protected:
-  explicit Evaluator(std::shared_ptr<const Program> program)
+  explicit StepExecutor(std::shared_ptr<const Program> program)
       : program_(std::move(program)), usage_(program_->new_usage()) {}
 
   std::shared_ptr<const Program> program_;  // shared by groups of the same layout
@@ -60,9 +60,9 @@ class Evaluator {
 };
 
 // A group alone, in one stage.
-class FoldedEvaluator final : public Evaluator {
+class FoldedExecutor final : public StepExecutor {
  public:
-  explicit FoldedEvaluator(std::shared_ptr<const Program> program) : Evaluator(std::move(program)) {}
+  explicit FoldedExecutor(std::shared_ptr<const Program> program) : StepExecutor(std::move(program)) {}
   StepTimes run(const Batch& batch, Ps now) override {
     Program::StepPrice price = program_->evaluate(batch, usage_);
     if (drafter_) {

@@ -20,7 +20,7 @@ class ExpandedJoint::Layout {
         members_(static_cast<std::uint32_t>(owner.config_.members)),
         devices_(owner.config_.devices),
         tp_(static_cast<std::uint32_t>(owner.num_ranks()) / (stages_ * members_)),
-        builder_(owner.config_.topology->num_devices()),
+        scheduler_(owner.config_.topology->num_devices()),
         front_(stages_ * members_ * tp_),
         plans_(program_.operators().size()),
         group_of_(program_.operators().size()) {
@@ -34,12 +34,12 @@ class ExpandedJoint::Layout {
         for (std::uint32_t t = 0; t < tp_; ++t) {
           const std::uint32_t rank = at(m, s, t);
           front_[rank] = {append({-1, narrow(m), narrow(place(m, s)), 0, false})};
-          builder_.compute(device(rank), 0, {});
+          scheduler_.compute(device(rank), 0, {});
         }
         if (s + 1 == stages_) continue;
         for (std::uint32_t t = 0; t < tp_; ++t) {
           append({-1, narrow(m), narrow(place(m, s)), 0, true});
-          builder_.compute(device(at(m, s, t)), 0, {}, model::Stream::copy_out);
+          scheduler_.compute(device(at(m, s, t)), 0, {}, model::Stream::copy_out);
         }
       }
   }
@@ -48,7 +48,7 @@ class ExpandedJoint::Layout {
     const Operator& op = program_.operators()[index];
     const auto stage = static_cast<std::uint32_t>(op.stage);
     if (meet) wait_for_all(stage);
-    if (op.kind == NodeKind::kHandover) return hand_over(index, layer, stage);
+    if (op.kind == NodeKind::kStageSend) return hand_over(index, layer, stage);
     const bool together = op.feature == Feature::kGathered;
     const std::uint64_t first = next_;
     for (std::uint32_t m = 0; m < members_; ++m) {
@@ -58,9 +58,9 @@ class ExpandedJoint::Layout {
         const std::uint32_t rank = at(m, stage, t);
         if (op.kind == NodeKind::kCollective) {
           const std::uint32_t which = group_of_[index][place_in_stages(m, t)];
-          builder_.collective(device(rank), plans_[index][which], calls_ + which, 1, front_[rank]);
+          scheduler_.collective(device(rank), plans_[index][which], calls_ + which, 1, front_[rank]);
         } else {
-          builder_.compute(device(rank), 0, front_[rank]);
+          scheduler_.compute(device(rank), 0, front_[rank]);
         }
         front_[rank] = {append({narrow(index), narrow(m), 0, layer, false})};
       }
@@ -74,7 +74,7 @@ class ExpandedJoint::Layout {
     }
   }
 
-  std::shared_ptr<const model::ExecutionGraph> build() { return builder_.build(); }
+  std::shared_ptr<const model::ExecutionGraph> build() { return scheduler_.build(); }
 
  private:
   static std::int32_t narrow(std::size_t x) { return static_cast<std::int32_t>(x); }
@@ -103,7 +103,7 @@ class ExpandedJoint::Layout {
   void add_plans(const CollectiveSpec& spec) {
     const auto index = static_cast<std::size_t>(spec.op);
     const Operator& op = program_.operators()[index];
-    if (op.kind == NodeKind::kHandover) return;
+    if (op.kind == NodeKind::kStageSend) return;
     if (op.kind != NodeKind::kCollective) throw std::invalid_argument(op.name + " is not a collective");
     // A measured collective is keyed by its own duration: the table is the identity.
     const auto table = spec.bytes_per_unit > 0 ? nullptr
@@ -118,7 +118,7 @@ class ExpandedJoint::Layout {
     std::map<std::uint32_t, std::uint32_t> number;
     for (const auto& [first, devices] : groups) {
       number[first] = static_cast<std::uint32_t>(plans_[index].size());
-      plans_[index].push_back(builder_.add_plan({spec.kind, algorithm, builder_.add_group(devices), table}));
+      plans_[index].push_back(scheduler_.add_plan({spec.kind, algorithm, scheduler_.add_group(devices), table}));
     }
     for (std::uint32_t m = 0; m < members_; ++m)
       for (std::uint32_t t = 0; t < tp_; ++t) group_of_[index].push_back(number[leader(spec, together, m, t)]);
@@ -146,7 +146,7 @@ class ExpandedJoint::Layout {
       const Graph::Nodes sent{next_, tp_};
       for (std::uint32_t t = 0; t < tp_; ++t) {
         const std::uint32_t rank = at(m, stage, t);
-        builder_.transfer(device(rank), device(at(m, stage + 1, t)), 1, front_[rank]);
+        scheduler_.transfer(device(rank), device(at(m, stage + 1, t)), 1, front_[rank]);
         append({narrow(index), narrow(m), 0, layer, false});
       }
       for (std::uint32_t t = 0; t < tp_; ++t)
@@ -161,7 +161,7 @@ class ExpandedJoint::Layout {
   std::uint32_t stages_, members_;
   const std::vector<model::DeviceId>& devices_;
   std::uint32_t tp_;
-  model::GraphBuilder builder_;
+  model::GraphBuilder scheduler_;
   std::vector<std::vector<std::uint64_t>> front_;     // by device: what its next operator waits for
   std::vector<std::vector<model::PlanId>> plans_;     // by operator
   std::vector<std::vector<std::uint32_t>> group_of_;  // by operator and rank: which of its plans
@@ -209,7 +209,7 @@ void ExpandedJoint::build(Graph& graph, const Lacking& lacking) const {
     std::int32_t repeat = 0;
     while (last < operators.size() && operators[last].part == operators[first].part &&
            operators[last].stage == operators[first].stage &&
-           (last == first || operators[last].kind != NodeKind::kHandover))
+           (last == first || operators[last].kind != NodeKind::kStageSend))
       repeat = std::max(repeat, operators[last++].repeat);
     for (std::int32_t layer = 0; layer < repeat; ++layer) {
       if (config_.poll) config_.poll();
@@ -237,7 +237,7 @@ std::int64_t ExpandedJoint::amount_of(const Origin& origin, std::span<const Memb
   const Operator& op = program_->operators()[index];
   const MemberStep& member = members[static_cast<std::size_t>(origin.member)];
   if (op.kind == NodeKind::kAttention) return member.attention[static_cast<std::size_t>(op.attention)].ps;
-  if (op.drawn != nullptr) return member.draws[static_cast<std::size_t>(program_->first_draw(index) + origin.layer)];
+  if (op.sampled != nullptr) return member.draws[static_cast<std::size_t>(program_->first_draw(index) + origin.layer)];
   const std::int64_t units = member.place.at(op.feature), bytes = specs_[index].bytes_per_unit * units;
   if (bytes == 0) return op.ps[static_cast<std::size_t>(units)];
   return bytes;

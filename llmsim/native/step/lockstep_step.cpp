@@ -11,12 +11,12 @@ FoldedJoint::FoldedJoint(const Program& program) : stages_(static_cast<std::size
   for (std::size_t first = 0; first < operators.size();) {
     std::size_t last = first + 1;
     while (last < operators.size() && operators[last].part == operators[first].part &&
-           operators[last].stage == operators[first].stage && operators[last].kind != NodeKind::kHandover)
+           operators[last].stage == operators[first].stage && operators[last].kind != NodeKind::kStageSend)
       ++last;
     Stage& stage = stages_[static_cast<std::size_t>(operators[first].stage)];
-    if (operators[first].kind == NodeKind::kHandover) {
+    if (operators[first].kind == NodeKind::kStageSend) {
       if (operators[first].feature != Feature::kTokens) throw std::invalid_argument("a hand-over is sized by tokens");
-      stage.handover = operators[first].ps;
+      stage.kv_transfer = operators[first].ps;
     } else {
       auto bands = bands_of(program, std::span(operators).subspan(first, last - first));
       stage.bands.insert(stage.bands.end(), bands.begin(), bands.end());
@@ -45,7 +45,7 @@ std::vector<FoldedJoint::Band> FoldedJoint::bands_of(const Program& program, std
         ++segment.attention[static_cast<std::size_t>(op.attention)];
         continue;
       }
-      if (op.drawn != nullptr) {
+      if (op.sampled != nullptr) {
         segment.first_draw.push_back(program.first_draw(static_cast<std::size_t>(&op - program.operators().data())));
         continue;
       }
@@ -66,26 +66,26 @@ Ps FoldedJoint::Segment::own(const MemberStep& member) const {
   return sum;
 }
 
-Ps FoldedJoint::Segment::drawn(const MemberStep& member, std::int64_t layer) const {
+Ps FoldedJoint::Segment::sampled(const MemberStep& member, std::int64_t layer) const {
   Ps sum = 0;
   for (const std::int64_t first : first_draw) sum += member.draws[static_cast<std::size_t>(first + layer)];
   return sum;
 }
 
-Ps FoldedJoint::drawn(const Band& band, const MemberStep& member, std::int64_t layer) {
+Ps FoldedJoint::sampled(const Band& band, const MemberStep& member, std::int64_t layer) {
   Ps sum = 0;
-  for (const Segment& segment : band.segments) sum += segment.drawn(member, layer);
+  for (const Segment& segment : band.segments) sum += segment.sampled(member, layer);
   return sum;
 }
 
 void FoldedJoint::pass_layer(const Band& band, std::int64_t layer, std::span<const MemberStep> members) {
   for (const Segment& segment : band.segments) {
-    const Ps drawn = segment.drawn(members[0], layer);
+    const Ps sampled = segment.sampled(members[0], layer);
     if (segment.together) {
-      const Ps end = *std::max_element(at_.begin(), at_.end()) + segment.own(members[0]) + drawn;
+      const Ps end = *std::max_element(at_.begin(), at_.end()) + segment.own(members[0]) + sampled;
       std::fill(at_.begin(), at_.end(), end);
     } else {
-      for (std::size_t m = 0; m < members.size(); ++m) at_[m] += segment.own(members[m]) + drawn;
+      for (std::size_t m = 0; m < members.size(); ++m) at_[m] += segment.own(members[m]) + sampled;
     }
   }
 }
@@ -95,7 +95,7 @@ void FoldedJoint::pass_band(const Band& band, std::span<const MemberStep> member
   if (!band.together) {
     for (std::size_t m = 0; m < members.size(); ++m) {
       for (const Segment& segment : band.segments) at_[m] += band.repeat * segment.own(members[m]);
-      for (std::int64_t layer = band.first; layer < end; ++layer) at_[m] += drawn(band, members[m], layer);
+      for (std::int64_t layer = band.first; layer < end; ++layer) at_[m] += sampled(band, members[m], layer);
     }
     return;
   }
@@ -105,10 +105,10 @@ void FoldedJoint::pass_band(const Band& band, std::span<const MemberStep> member
     bool alike = true;
     for (std::size_t m = 1; m < members.size(); ++m) alike &= at_[m] - before_[m] == at_[0] - before_[0];
     if (!alike) continue;
-    // What is drawn differs from layer to layer, but moves all members alike.
-    const Ps moved = at_[0] - before_[0] - drawn(band, members[0], layer);
+    // What is sampled differs from layer to layer, but moves all members alike.
+    const Ps moved = at_[0] - before_[0] - sampled(band, members[0], layer);
     Ps rest = moved * (end - layer - 1);
-    while (++layer < end) rest += drawn(band, members[0], layer);
+    while (++layer < end) rest += sampled(band, members[0], layer);
     for (Ps& at : at_) at += rest;
     return;
   }
@@ -123,16 +123,16 @@ void FoldedJoint::run(std::span<const MemberStep> members, Ps now, Carry& carry,
     for (const Band& band : stages_[s].bands) pass_band(band, members);
     for (std::size_t m = 0; m < members.size(); ++m) {
       carry.device[m * stages_.size() + s] = at_[m];
-      if (stages_[s].handover.empty()) continue;
+      if (stages_[s].kv_transfer.empty()) continue;
       Ps& link = carry.link[m * stages_.size() + s];
-      at_[m] = std::max(at_[m], link) + stages_[s].handover[static_cast<std::size_t>(members[m].place.tokens)];
+      at_[m] = std::max(at_[m], link) + stages_[s].kv_transfer[static_cast<std::size_t>(members[m].place.tokens)];
       link = at_[m];
     }
   }
   std::copy(at_.begin(), at_.end(), ends.begin());
 }
 
-JointEvaluator::JointEvaluator(std::vector<Evaluator*> members, std::unique_ptr<JointTiming> timing)
+LockstepExecutor::LockstepExecutor(std::vector<StepExecutor*> members, std::unique_ptr<JointTiming> timing)
     : members_(std::move(members)), timing_(std::move(timing)), steps_(members_.size()) {
   const auto stages = static_cast<std::size_t>(members_.front()->program().num_stages());
   carry_.device.assign(members_.size() * stages, 0);
@@ -141,7 +141,7 @@ JointEvaluator::JointEvaluator(std::vector<Evaluator*> members, std::unique_ptr<
   ends_.resize(members_.size());
 }
 
-std::span<MemberStep> JointEvaluator::combine(std::span<const Batch* const> batches) {
+std::span<MemberStep> LockstepExecutor::combine(std::span<const Batch* const> batches) {
   std::int64_t most = 0, gathered = 0;
   GraphMode mode = GraphMode::kFull;
   std::vector<Features> mine;
@@ -169,7 +169,7 @@ std::span<MemberStep> JointEvaluator::combine(std::span<const Batch* const> batc
   return steps_;
 }
 
-StepCosts step_costs(Evaluator& member, const MemberStep& step, std::span<const Ps> draws) {
+StepCosts step_costs(StepExecutor& member, const MemberStep& step, std::span<const Ps> draws) {
   return {member.program().evaluate(*step.batch, step.place, step.attention, member.usage(), draws),
           member.propose(*step.batch), member.program().host_gap()};
 }
@@ -181,7 +181,7 @@ StepTimes step_times(const StepCosts& costs, Ps start, Ps done, std::int64_t pad
   return {start, end, operators.communication_ps + drafts.communication_ps, waiting, padded_tokens};
 }
 
-void JointEvaluator::run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) {
+void LockstepExecutor::run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) {
   combine(batches);
   timing_->run(steps_, now, carry_, starts_, ends_);
   const auto stages = carry_.device.size() / members_.size();

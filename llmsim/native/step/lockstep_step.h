@@ -49,9 +49,9 @@ class FoldedJoint final : public JointTiming {
     bool together = false;
     std::array<std::int32_t, kMaxAttentions> attention{};
     std::array<std::vector<Ps>, kNumFeatures> ps;
-    std::vector<std::int64_t> first_draw;  // of each drawn operator
+    std::vector<std::int64_t> first_draw;  // of each sampled operator
     Ps own(const MemberStep& member) const;
-    Ps drawn(const MemberStep& member, std::int64_t layer) const;
+    Ps sampled(const MemberStep& member, std::int64_t layer) const;
   };
   // Layers with the same operators.
   struct Band {
@@ -61,11 +61,11 @@ class FoldedJoint final : public JointTiming {
   };
   struct Stage {
     std::vector<Band> bands;
-    std::vector<Ps> handover;  // by tokens; empty: the last stage
+    std::vector<Ps> kv_transfer;  // by tokens; empty: the last stage
   };
   static std::vector<Band> bands_of(const Program& program, std::span<const Operator> part);
   void pass_layer(const Band& band, std::int64_t layer, std::span<const MemberStep> members);
-  static Ps drawn(const Band& band, const MemberStep& member, std::int64_t layer);
+  static Ps sampled(const Band& band, const MemberStep& member, std::int64_t layer);
   void pass_band(const Band& band, std::span<const MemberStep> members);
 
   std::vector<Stage> stages_;
@@ -78,26 +78,26 @@ struct StepCosts {
   Ps gap = 0;  // of the host
 };
 // Counts the step, too.
-StepCosts step_costs(Evaluator& member, const MemberStep& step, std::span<const Ps> draws);
+StepCosts step_costs(StepExecutor& member, const MemberStep& step, std::span<const Ps> draws);
 // Begun at `start`, its operators done at `done`.
 StepTimes step_times(const StepCosts& costs, Ps start, Ps done, std::int64_t padded_tokens);
 
-// Runs the iterations of a domain. Its members' own evaluators hold the counts of what ran.
-class DomainEvaluator {
+// Runs the iterations of a domain. Its members' own executors hold the counts of what ran.
+class RoundExecutor {
  public:
-  virtual ~DomainEvaluator() = default;
+  virtual ~RoundExecutor() = default;
   // One batch per member, all of which may start at `now`. Times without an end (kNever) come later.
   virtual void run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) = 0;
-  // As Evaluator's.
-  virtual bool meets_others() const { return false; }
+  // As StepExecutor's.
+  virtual bool contends() const { return false; }
   using Timed = std::function<void(std::size_t member, const StepTimes& times)>;
-  virtual void use_fabric(Fabric&, Timed) {}
+  virtual void use_network(SharedNetwork&, Timed) {}
 };
 
 // Evaluates joint iterations: features of the members, combined, priced, and timed.
-class JointEvaluator final : public DomainEvaluator {
+class LockstepExecutor final : public RoundExecutor {
  public:
-  JointEvaluator(std::vector<Evaluator*> members, std::unique_ptr<JointTiming> timing);
+  LockstepExecutor(std::vector<StepExecutor*> members, std::unique_ptr<JointTiming> timing);
   // Needs a timing.
   void run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) override;
   // What runs: with a captured graph all members at the size of the largest; if one has none, nobody pads. Valid until
@@ -105,7 +105,7 @@ class JointEvaluator final : public DomainEvaluator {
   std::span<MemberStep> combine(std::span<const Batch* const> batches);
 
  private:
-  std::vector<Evaluator*> members_;
+  std::vector<StepExecutor*> members_;
   std::unique_ptr<JointTiming> timing_;
   Carry carry_;
   std::vector<MemberStep> steps_;
@@ -114,10 +114,10 @@ class JointEvaluator final : public DomainEvaluator {
 };
 
 // A group alone whose pipeline stages overlap.
-class PipelineEvaluator final : public Evaluator {
+class PipelineExecutor final : public StepExecutor {
  public:
-  PipelineEvaluator(std::shared_ptr<const Program> program, std::unique_ptr<JointTiming> timing)
-      : Evaluator(program), joint_({this}, std::move(timing)) {}
+  PipelineExecutor(std::shared_ptr<const Program> program, std::unique_ptr<JointTiming> timing)
+      : StepExecutor(program), joint_({this}, std::move(timing)) {}
   StepTimes run(const Batch& batch, Ps now) override {
     const Batch* one = &batch;
     StepTimes times;
@@ -127,7 +127,7 @@ class PipelineEvaluator final : public Evaluator {
   bool overlaps() const override { return program_->num_stages() > 1; }
 
  private:
-  JointEvaluator joint_;
+  LockstepExecutor joint_;
 };
 
 // A drafter's passes, every rank's operators run by the engine.
@@ -142,7 +142,7 @@ class JointPasses final : public PassTimer {
   }
 
  private:
-  PipelineEvaluator first_, next_;
+  PipelineExecutor first_, next_;
   Ps now_ = 0;  // one pass after the other, whenever they really run
 };
 

@@ -60,9 +60,9 @@ void ExpandedStreams::run(const StreamGraph& graph, std::span<const Ps> prices, 
   const auto working = static_cast<std::size_t>(2 * graph.units);
   const std::size_t holds = carry.free.size() + carry.places.size() + 1;
   const auto devices = static_cast<std::uint32_t>(working + holds);
-  model::GraphBuilder builder(devices);
+  model::GraphBuilder scheduler(devices);
   const auto hold = [&](std::size_t number, Ps until) {
-    builder.compute(static_cast<model::DeviceId>(working + number), until, {});
+    scheduler.compute(static_cast<model::DeviceId>(working + number), until, {});
   };
   for (std::size_t i = 0; i < carry.free.size(); ++i) hold(i, carry.free[i]);
   for (std::size_t i = 0; i < carry.places.size(); ++i) hold(carry.free.size() + i, carry.places[i]);
@@ -75,11 +75,11 @@ void ExpandedStreams::run(const StreamGraph& graph, std::span<const Ps> prices, 
     for (const std::int32_t before : graph.after_of(node))
       after.push_back(before >= kCarried ? carry.free.size() + at(before - kCarried) : holds + at(before));
     const auto device = static_cast<model::DeviceId>(2 * (node.stream / kNumDeviceStreams)) + second;
-    builder.compute(device, prices[at(node.price)], after, stream);
+    scheduler.compute(device, prices[at(node.price)], after, stream);
   }
   const auto topology = model::Topology::single(model::TopologyKind::fully_connected, devices, 1, 0);
   astra_sim::engine::Engine engine(topology, {});
-  const auto id = engine.submit(builder.build(), 0);
+  const auto id = engine.submit(scheduler.build(), 0);
   engine.run();
   const auto times = engine.times(id).end_ps;
   const std::vector<Ps> end(times.begin() + static_cast<std::ptrdiff_t>(holds), times.end());

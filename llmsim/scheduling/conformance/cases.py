@@ -93,7 +93,7 @@ def scheduler_config(case: Case) -> "_native.VllmV1Config":
     native.chunked_prefill = config.get("enable_chunked_prefill", True)
     native.reserve_full_isl = resolved["reserve_full_isl"]
     native.async_scheduling = config.get("async_scheduling", False)
-    native.ends_foreseen = not config.get("ends_with_stop_token", False)
+    native.output_length_known = not config.get("ends_with_stop_token", False)
     stages = config.get("pipeline_parallel_size", 1)
     native.decode_interval = stages if native.async_scheduling and resolved.get("use_v2_model_runner", False) else 1
     native.watermark_blocks = int(resolved["watermark"] * config["num_gpu_blocks"])

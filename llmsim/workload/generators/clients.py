@@ -37,8 +37,8 @@ def generate(parts: Parts) -> Workload:
     factors = np.exp(spread * parts.stream(3).standard_normal((2, clients)) - spread**2 / 2)
     client = client[order]
     lengths = [
-        np.clip(np.rint(drawn * factor[client]), 1, MAX_TOKENS).astype(np.int64)
-        for drawn, factor in zip(
+        np.clip(np.rint(sampled * factor[client]), 1, MAX_TOKENS).astype(np.int64)
+        for sampled, factor in zip(
             (
                 parts.lengths("input", None).draw(parts.stream(4), n),
                 parts.lengths("output", None).draw(parts.stream(5), n),

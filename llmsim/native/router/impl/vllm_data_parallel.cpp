@@ -29,13 +29,13 @@ class VllmDataParallel final : public Router {
 
   void sample(Ps before) override {
     for (std::size_t i = 0; i < groups_.size(); ++i) {
-      const Builder& builder = groups_[i]->builder();
-      const PoolState pool = builder.pool();
+      const Scheduler& scheduler = groups_[i]->scheduler();
+      const PoolState pool = scheduler.pool();
       const double usage = 1.0 - static_cast<double>(pool.free) / static_cast<double>(pool.total - 1);
       for (Client& client : clients_) {
         Engine& engine = client.engines[i];
-        engine.waiting = builder.num_waiting();
-        engine.running = builder.num_running();
+        engine.waiting = scheduler.num_waiting();
+        engine.running = scheduler.num_running();
         engine.kv_usage = usage;
       }
     }

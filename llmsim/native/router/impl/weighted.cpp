@@ -56,7 +56,7 @@ class Weighted final : public Router {
     return static_cast<double>(most_ - group.outstanding()) / static_cast<double>(most_ - least_);
   }
   static double by_free_blocks(const Group& group) {
-    const PoolState pool = group.builder().pool();
+    const PoolState pool = group.scheduler().pool();
     return static_cast<double>(pool.free) / static_cast<double>(pool.total - 1);
   }
 

@@ -22,9 +22,9 @@
 
 namespace llmsim {
 
-class Mlfq final : public BatchBuilder {
+class Mlfq final : public BatchScheduler {
  public:
-  using BatchBuilder::BatchBuilder;
+  using BatchScheduler::BatchScheduler;
 
   void add(RequestId request) override;
   // Running is who is in the current batch; paused requests wait.

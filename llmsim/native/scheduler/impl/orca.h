@@ -12,10 +12,10 @@
 
 namespace llmsim {
 
-class Orca final : public BatchBuilder {
+class Orca final : public BatchScheduler {
  public:
-  using BatchBuilder::BatchBuilder;
-  std::int32_t max_depth() const override { return Builder::max_depth(); }
+  using BatchScheduler::BatchScheduler;
+  std::int32_t max_depth() const override { return Scheduler::max_depth(); }
 
  private:
   void form(Ps now, Batch& batch) override;

@@ -8,7 +8,7 @@ namespace llmsim {
 
 void Sglang::form(Ps now, Batch& batch) {
   if (running_.empty()) ratio_ = kFirstRatio;
-  if (config_.takes_over) take_over(now);
+  if (config_.kv_consumer) take_over(now);
   if (config_.decode_only) {  // who arrives with its KV joins the decodes
     schedule_decodes(batch);
     if (batch.preempted.empty()) schedule_prompts(now, batch);
@@ -18,7 +18,7 @@ void Sglang::form(Ps now, Batch& batch) {
   if (batch.empty()) schedule_decodes(batch);
 }
 
-bool Sglang::computes_prompt(const Sequence& s) const { return prefilling(s) && (!config_.takes_over || s.epoch > 0); }
+bool Sglang::computes_prompt(const Sequence& s) const { return prefilling(s) && (!config_.kv_consumer || s.epoch > 0); }
 
 void Sglang::take_over(Ps now) {
   admit_arrived();
@@ -127,11 +127,11 @@ void Sglang::raise_ratio() {
 // model knows, the trace holds no limit of the request, and the clip stands for it.
 std::int64_t Sglang::new_tokens_left(RequestId request) const {
   const Sequence& s = sequences_[request];
-  if (config_.hands_over) return 1 - s.emitted();
+  if (config_.kv_producer) return 1 - s.emitted();
   const std::int64_t pool = std::int64_t{kv_.usable_blocks()} * config_.kv.block_size;
   const std::int64_t longest = std::min<std::int64_t>(config_.kv.max_model_len, pool) - s.prompt_tokens;
   const std::int64_t clip = config_.sglang_new_tokens;
-  if (!config_.ends_foreseen) return std::max<std::int64_t>(0, std::min(clip, longest) - s.emitted());
+  if (!config_.output_length_known) return std::max<std::int64_t>(0, std::min(clip, longest) - s.emitted());
   const std::int64_t limit = std::min<std::int64_t>(sequences_.max_tokens(request), longest);
   return std::max<std::int64_t>(0, std::min(clip, limit - s.emitted()));
 }

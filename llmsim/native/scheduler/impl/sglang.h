@@ -26,9 +26,9 @@
 
 namespace llmsim {
 
-class Sglang final : public BatchBuilder {
+class Sglang final : public BatchScheduler {
  public:
-  using BatchBuilder::BatchBuilder;
+  using BatchScheduler::BatchScheduler;
 
  private:
   void form(Ps now, Batch& batch) override;

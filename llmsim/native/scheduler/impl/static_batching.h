@@ -12,9 +12,9 @@
 
 namespace llmsim {
 
-class StaticBatching final : public BatchBuilder {
+class StaticBatching final : public BatchScheduler {
  public:
-  using BatchBuilder::BatchBuilder;
+  using BatchScheduler::BatchScheduler;
 
  private:
   void form(Ps now, Batch& batch) override;

@@ -18,7 +18,7 @@ VllmV1::VllmV1(const VllmV1Config& config, SequenceTable& sequences, RequestLog&
       parked_(config.queue.order == QueueOrder::kPriority, sequences),
       pacing_(config.limits.prefill_schedule_interval),
       most_running_(config.limits.max_num_active_seqs > 0 ? config.limits.max_num_active_seqs : config.max_num_seqs) {
-  if (!config.kv.tables.plain() && (config.hands_over || config.takes_over || config.decode_only))
+  if (!config.kv.tables.plain() && (config.kv_producer || config.kv_consumer || config.decode_only))
     throw std::invalid_argument("several tables of blocks do not go with prompts that are computed elsewhere");
   // Else a sequence alone could need more blocks than it was let in for, and be preempted by itself for ever.
   if (!config.kv.tables.plain() && config.kv.tables.step_tokens < config.max_num_scheduled_tokens)
@@ -55,7 +55,7 @@ void VllmV1::build(Ps now, Batch& batch) {
       if (item.emits) sequences_[item.request].next_decode_call = calls_ + config_.decode_interval;
   }
   if (config_.speculation.on()) leave_drafts(batch);
-  if (frees_late()) late_.begun(batch);
+  if (defer_block_free()) late_.begun(batch);
   const std::int32_t used = kv_.usable_blocks() - kv_.pool().num_free();
   counters_.peak_blocks_used = std::max(counters_.peak_blocks_used, used);
 }
@@ -80,7 +80,7 @@ void VllmV1::build_prefill_first(Ps now, Batch& batch, StepBudget& budget) {
 
 inline std::int32_t VllmV1::tokens_wanted(RequestId request, const Sequence& s, std::int32_t budget) const {
   // A step in flight already samples the last token: with async scheduling a stop by length is foreseen.
-  if (config_.ends_foreseen && s.num_in_flight > 0 &&
+  if (config_.output_length_known && s.num_in_flight > 0 &&
       s.num_computed + 2 - s.num_in_flight >= s.prompt_tokens + sequences_.max_tokens(request))
     return 0;
   std::int32_t wanted = s.num_tokens + s.num_drafts + s.num_in_flight - s.num_computed;
@@ -93,7 +93,7 @@ bool VllmV1::schedule_running(Batch& batch, StepBudget& budget, Only only) {
   for (std::size_t i = 0; i < running_.size() && budget.left() > 0; ++i) {
     const RequestId request = running_[i];
     Sequence& s = sequences_[request];
-    if (s.num_tokens < s.calm_tokens && s.num_computed < s.calm_computed && only != Only::kPrefills &&
+    if (s.num_tokens < s.fast_until_tokens && s.num_computed < s.fast_computed && only != Only::kPrefills &&
         s.num_tokens + s.num_in_flight - s.num_computed == 1) {
       batch.items.push_back({request, 1, s.num_computed, s.epoch, 0, true});
       ++s.num_computed;
@@ -131,16 +131,16 @@ void VllmV1::schedule(RequestId request, std::int32_t tokens, Batch& batch) {
   s.in_prompt = !emits;
   if (config_.async_scheduling && emits) s.num_in_flight += 1 + drafts;
   batch.items.push_back({request, tokens, before, s.epoch, drafts, emits, padded});
-  s.calm_tokens = 0;
-  if (emits && may_be_calm()) calm(request, s, before);
+  s.fast_until_tokens = 0;
+  if (emits && may_take_fast_path()) calm(request, s, before);
 }
 
 // Until then it neither ends, nor fills a block, nor needs another one or gives one back; `before`: what it had
 // computed when this step began.
 void VllmV1::calm(RequestId request, Sequence& s, std::int32_t before) const {
   const std::int32_t longest = config_.kv.max_model_len - 1;
-  s.calm_tokens = std::min({s.prompt_tokens + sequences_.max_tokens(request) - 1, longest, kv_.next_key(s)});
-  s.calm_computed = std::min({longest, kv_.slots(s), kv_.next_given_back(before)});
+  s.fast_until_tokens = std::min({s.prompt_tokens + sequences_.max_tokens(request) - 1, longest, kv_.next_key(s)});
+  s.fast_computed = std::min({longest, kv_.slots(s), kv_.next_given_back(before)});
 }
 
 // The proposer runs at the end of the step, for as many tokens as its table says for this many sequences. With async
@@ -153,7 +153,7 @@ void VllmV1::leave_drafts(Batch& batch) {
 }
 
 // vLLM's finish_requests with FINISHED_ABORTED: blocks are free at once, even while a batch in flight writes them
-// (unless `frees_late`), but not while a transfer does.
+// (unless `defer_block_free`), but not while a transfer does.
 void VllmV1::abort(RequestId request) {
   Sequence& s = sequences_[request];
   std::erase(partly_prefilled_, request);
@@ -171,12 +171,12 @@ void VllmV1::abort(RequestId request) {
 
 void VllmV1::complete(const Batch& batch, std::vector<RequestId>& finished) {
   some_running_finished_ = false;
-  if (frees_late()) late_.ended(batch, kv_);
+  if (defer_block_free()) late_.ended(batch, kv_);
   const std::int32_t in_flight = config_.async_scheduling ? 1 : 0;  // that a token ends
   std::int64_t calm = 0;
   for (const Item& item : batch.items) {
     Sequence& s = sequences_[item.request];
-    if (item.emits && s.num_tokens < s.calm_tokens && s.epoch == item.epoch &&
+    if (item.emits && s.num_tokens < s.fast_until_tokens && s.epoch == item.epoch &&
         s.status == static_cast<std::uint8_t>(Status::kRunning)) {
       ++s.num_tokens;
       s.num_in_flight -= in_flight;
@@ -200,7 +200,7 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after, std::vector<Re
   const bool current = s.epoch == item.epoch;
   if (status == Status::kFinished && current) counters_.discarded_tokens += item.tokens;
   if (status == Status::kFinished || status == Status::kCancelled) return;
-  if (config_.hands_over && !current) return;
+  if (config_.kv_producer && !current) return;
   const SpeculationConfig& speculation = config_.speculation;
   const std::int32_t accepted =
       item.drafts == 0 || item.padded ? 0 : speculation.acceptance.accepted(item.request, s.emitted(), item.drafts);
@@ -228,7 +228,7 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after, std::vector<Re
     counters_.speculation.emitted += count;
   }
   log_.emit(item.request, count);
-  if (!config_.hands_over) counters_.generation_tokens += count;  // the decode side computes it again
+  if (!config_.kv_producer) counters_.generation_tokens += count;  // the decode side computes it again
   if (config_.async_scheduling && current) kv_.register_full(item.request, s.num_computed - s.num_in_flight);
   if (stopped) {
     finish(item.request, finished);
@@ -238,7 +238,7 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after, std::vector<Re
 }
 
 void VllmV1::release(RequestId request, bool preempted) {
-  if (frees_late()) {
+  if (defer_block_free()) {
     late_.release(request, preempted, kv_);
   } else {
     kv_.release(request, preempted);
@@ -256,7 +256,7 @@ void VllmV1::finish(RequestId request, std::vector<RequestId>& finished) {
     counters_.recomputed_tokens -= s.num_tokens - 1;  // what it lost is never computed again
   } else {
     some_running_finished_ = true;
-    if (leaving_.leave(request, config_.hands_over ? 1 : 0)) release(request, /*preempted=*/false);
+    if (leaving_.leave(request, config_.kv_producer ? 1 : 0)) release(request, /*preempted=*/false);
   }
   s.status = static_cast<std::uint8_t>(Status::kFinished);
   ++counters_.finished;

@@ -24,17 +24,18 @@ struct VllmV1Config {
   // Calls of the scheduler from one decode of a sequence to its next, with async scheduling: the pipeline stages of
   // vLLM's Model Runner V2, whose workers pass sampled tokens on in so many turns.
   std::int32_t decode_interval = 1;
-  bool ends_foreseen = true;  // answers end with their last token asked for, and not with one that only the model knows
+  bool output_length_known =
+      true;  // answers end with their last token asked for, and not with one that only the model knows
   std::int32_t watermark_blocks = 0;
   bool prefill_first = false;  // not vLLM: a step is all prompts while there are any
   bool decode_only = false;    // not vLLM: requests arrive with the KV of their prompts
-  bool hands_over = false;     // a prefill group: keeps the blocks of ended requests until their KV has been read
-  bool takes_over = false;     // a decode group: the KV of prompts comes from prefill groups
-  bool all_but_last = false;   // and of what they keep of a prompt, the last token is no part (KvTable)
+  bool kv_producer = false;    // a prefill group: keeps the blocks of ended requests until their KV has been read
+  bool kv_consumer = false;    // a decode group: the KV of prompts comes from prefill groups
+  bool prefill_all_but_last_token = false;  // and of what they keep of a prompt, the last token is no part (KvTable)
   // With several batches in flight and a connector, a request that leaves one of them behind gives its blocks back when
   // they have ended; without a connector (no role, no tiers) at once.
-  bool frees_late = false;
-  bool every_step_in_full = false;  // as if no sequence were ever calm: slower, and the same
+  bool defer_block_free = false;
+  bool disable_fast_path = false;  // as if no sequence were ever calm: slower, and the same
   QueueConfig queue;
   SpeculationConfig speculation;
   StepLimitsConfig limits;
@@ -44,7 +45,7 @@ struct VllmV1Config {
 
 // There is no prefill or decode phase: every request has computed tokens and wanted tokens, and a step closes the gap
 // within the token budget, running requests first, then waiting ones.
-class VllmV1 final : public Builder {
+class VllmV1 final : public Scheduler {
  public:
   VllmV1(const VllmV1Config& config, SequenceTable& sequences, RequestLog& log);
 
@@ -73,10 +74,10 @@ class VllmV1 final : public Builder {
     return {config_.kv.max_model_len, config_.kv.block_size, kv_.usable_blocks(), ahead};
   }
   std::int64_t most_blocks(std::int64_t slots) const override { return kv_.most_blocks(slots, limits().slots_ahead); }
-  const BuilderCounters& counters() const override { return counters_; }
+  const SchedulerCounters& counters() const override { return counters_; }
 
  private:
-  bool parks() const { return config_.takes_over || kv_.parks(); }
+  bool parks() const { return config_.kv_consumer || kv_.parks(); }
   enum class Only : std::uint8_t { kAll, kPrefills, kDecodes };
   void build_prefill_first(Ps now, Batch& batch, StepBudget& budget);
   // False when it stopped at a request without room.
@@ -105,13 +106,13 @@ class VllmV1 final : public Builder {
   std::size_t choose_victim(RequestId needy) const;
   void preempt(RequestId request);
   void release(RequestId request, bool preempted);
-  bool frees_late() const {
-    return config_.frees_late && (config_.hands_over || config_.takes_over || kv_.has_tiers());
+  bool defer_block_free() const {
+    return config_.defer_block_free && (config_.kv_producer || config_.kv_consumer || kv_.has_tiers());
   }
   void schedule(RequestId request, std::int32_t tokens, Batch& batch);
   // Whether nothing but the sequence decides what a step of one token does.
-  bool may_be_calm() const {
-    return !config_.every_step_in_full && !config_.hands_over && config_.decode_interval == 1 &&
+  bool may_take_fast_path() const {
+    return !config_.disable_fast_path && !config_.kv_producer && config_.decode_interval == 1 &&
            !config_.speculation.on() && !kv_.has_tiers();
   }
   void calm(RequestId request, Sequence& s, std::int32_t before) const;
@@ -133,14 +134,14 @@ class VllmV1 final : public Builder {
   bool some_run_ = false;                    // in that step, of those that ran before it,
   bool some_prompts_run_ = false;            // and of these some that had not reached their end
   std::int64_t calls_ = 0;                   // of `build`
-  std::int64_t steps_ = 0;                   // with work since the last one without; a wave sets it to its own
+  std::int64_t steps_ = 0;                   // with work since the last one without; a lock-step group sets it to its own
   std::vector<Reserved> reserved_;           // by the last build
   std::vector<RequestId> partly_prefilled_;  // parked or running, where requests can be parked
   LeavingRequests leaving_;
   LateFrees late_;
   std::vector<RequestId> running_;
   std::vector<BlockId> hits_;  // scratch
-  BuilderCounters counters_;
+  SchedulerCounters counters_;
   bool some_running_finished_ = false;
 };
 

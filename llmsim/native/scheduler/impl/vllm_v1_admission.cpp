@@ -55,7 +55,7 @@ void VllmV1::park(RequestId request, std::int32_t cached, std::int32_t loaded, s
 VllmV1::Admission VllmV1::reserve(Ps now, RequestId request) {
   Sequence& s = sequences_[request];
   kv_.find_hits(request, hits_);
-  const std::int32_t loaded = s.num_tokens - (config_.all_but_last && s.num_tokens > 1);
+  const std::int32_t loaded = s.num_tokens - (config_.prefill_all_but_last_token && s.num_tokens > 1);
   const std::int32_t slots = loaded + lookahead_of_loads();
   if (!room_to_load(s, slots)) return Admission::kNoRoom;
   const auto hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;

@@ -57,7 +57,7 @@ void VllmV1::preempt(RequestId request) {
   release(request, /*preempted=*/true);
   note_preemption(request, s, log_, counters_);
   s.num_drafts = 0;
-  if (config_.hands_over) s.num_in_flight = 0;  // its token says nothing: what counts is the KV, which is lost
+  if (config_.kv_producer) s.num_in_flight = 0;  // its token says nothing: what counts is the KV, which is lost
   std::erase(partly_prefilled_, request);
   waiting_.push_front(request);
 }

@@ -16,7 +16,7 @@ Start = tuple[int, int, int, int]
 
 def star(sharing: str, places: int, bytes_per_s: int, latency_ps: int, islands: int = 1) -> "_native.FabricConfig":
     """`places` devices spread over `islands` nodes; the latency is that of the way out."""
-    config = _native.FabricConfig(getattr(_native.Sharing, sharing))
+    config = _native.NetworkConfig(getattr(_native.Sharing, sharing))
     for place in range(places):
         near = (config.add_link(bytes_per_s, latency_ps), config.add_link(bytes_per_s, 0))
         far = (config.add_link(max(1, bytes_per_s // 4), 3 * latency_ps), config.add_link(max(1, bytes_per_s // 4), 0))
@@ -72,7 +72,7 @@ def test_nothing_to_move_and_nowhere_to_go() -> None:
 
 
 def test_a_memory_shares_its_bandwidth_between_reads_and_writes() -> None:
-    config = _native.FabricConfig(_native.Sharing.FAIR)
+    config = _native.NetworkConfig(_native.Sharing.FAIR)
     devices = [
         config.add_place(0, (config.add_link(10**10, 0), config.add_link(10**10, 0)), (-1, -1)) for _ in range(2)
     ]
@@ -83,15 +83,15 @@ def test_a_memory_shares_its_bandwidth_between_reads_and_writes() -> None:
 
 
 def test_what_cannot_exist_is_refused() -> None:
-    config = _native.FabricConfig(_native.Sharing.FAIR)
+    config = _native.NetworkConfig(_native.Sharing.FAIR)
     config.add_link(0, 0)
     with pytest.raises(ValueError, match="0 bytes/s"):
         config.probe([])
-    config = _native.FabricConfig(_native.Sharing.FAIR)
+    config = _native.NetworkConfig(_native.Sharing.FAIR)
     config.add_place(0, (3, 3), (-1, -1))
     with pytest.raises(ValueError, match="unknown link"):
         config.probe([])
-    config = _native.FabricConfig(_native.Sharing.FAIR)
+    config = _native.NetworkConfig(_native.Sharing.FAIR)
     for island in range(2):
         config.add_place(island, (-1, -1), (-1, -1))
     with pytest.raises(ValueError, match="no route"):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pd
 import pytest
-from pd import MS, PER_TOKEN, STEP, Cluster, handovers, run
+from pd import MS, PER_TOKEN, STEP, Cluster, kv_transfers, run
 
 from llmsim import _native
 from llmsim.core import Status
@@ -19,12 +19,12 @@ def with_table(monkeypatch: pytest.MonkeyPatch, table: int) -> Any:
     """A run whose only route names this table, of which there is one."""
 
     def routed(cluster: Cluster, places: list[list[int]]) -> Any:
-        config = _native.HandoverConfig(cluster.push, cluster.layerwise, places)
+        config = _native.KvTransferConfig(cluster.push, cluster.layerwise, places)
         config.add_table([(0, 0, cluster.kinds)], cluster.block_size, False)
         config.add_route(0, 1, table)
         return config
 
-    monkeypatch.setattr(pd, "handovers", routed)
+    monkeypatch.setattr(pd, "kv_transfers", routed)
     return run([(0, 64, 2)], Cluster([50], [50]))
 
 
@@ -35,8 +35,8 @@ def test_a_route_that_names_no_table_is_refused(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_the_first_table_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert with_table(monkeypatch, 0).handovers()["kv_transfer_bytes"].tolist() == [64 * 4000]
-    assert handovers is not pd.handovers
+    assert with_table(monkeypatch, 0).kv_transfers()["kv_transfer_bytes"].tolist() == [64 * 4000]
+    assert kv_transfers is not pd.kv_transfers
 
 
 @pytest.mark.parametrize("push", [False, True])
@@ -61,9 +61,9 @@ def test_who_leaves_while_the_pool_below_is_read_waited_for_the_kv() -> None:
     begin = list(range(1, 9))
     keys = [begin, list(range(11, 20)), begin]
     patient = run(rows, cluster, keys)
-    landed_ps, arrival_ps = int(patient.handovers()["kv_landed_ps"][2]), rows[2][0] * 10**6
-    there_ps = int(patient.handovers()["decode_scheduled_ps"][2])
-    assert patient.handovers()["decode_cached_tokens"].tolist() == [0, 0, 128]
+    landed_ps, arrival_ps = int(patient.kv_transfers()["kv_landed_ps"][2]), rows[2][0] * 10**6
+    there_ps = int(patient.kv_transfers()["decode_scheduled_ps"][2])
+    assert patient.kv_transfers()["decode_cached_tokens"].tolist() == [0, 0, 128]
     assert there_ps - landed_ps > 100 * MS
     waited_ps = {}
     for left_ps in ((landed_ps + there_ps) // 2, there_ps - 1, there_ps):
@@ -78,7 +78,7 @@ def test_who_leaves_while_the_pool_below_is_read_waited_for_the_kv() -> None:
 def test_who_leaves_when_a_part_has_landed_waited_for_the_kv() -> None:
     """Layer by layer on one link, the first of four layers is there after a quarter of the time."""
     cluster = Cluster([50], [50], push=True, layerwise=True, bytes_per_s=10**6, sharing="FIFO")
-    whole = run([(0, 64, 3)], cluster).handovers()
+    whole = run([(0, 64, 3)], cluster).kv_transfers()
     landed_ps = int(whole["kv_landed_ps"][0])
     for share in (2, 3):
         left_ps = landed_ps - TRANSFER_PS * share // 8
@@ -110,13 +110,13 @@ def test_layers_in_equal_parts_of_a_step_leave_one_after_the_other(
     """The last of four layers is ready at the end of four parts of the layers' time; of eight, in the middle."""
 
     def even(cluster: Cluster, places: list[list[int]]) -> Any:
-        config = _native.HandoverConfig(cluster.push, cluster.layerwise, places)
+        config = _native.KvTransferConfig(cluster.push, cluster.layerwise, places)
         kinds = [([min(layer, even_layers - 1) if even_layers else layer], 1000, 0, 0) for layer in range(4)]
         config.add_route(0, 1, config.add_table([(0, 0, kinds)], cluster.block_size, False, even_layers))
         return config
 
     cluster = Cluster([50], [50], push=True, layerwise=True, bytes_per_s=10**12)
-    expected_ps = int(run([(0, 64, 1)], cluster).handovers()["kv_landed_ps"][0])
-    monkeypatch.setattr(pd, "handovers", even)
-    found_ps = int(run([(0, 64, 1)], cluster).handovers()["kv_landed_ps"][0])
+    expected_ps = int(run([(0, 64, 1)], cluster).kv_transfers()["kv_landed_ps"][0])
+    monkeypatch.setattr(pd, "kv_transfers", even)
+    found_ps = int(run([(0, 64, 1)], cluster).kv_transfers()["kv_landed_ps"][0])
     assert found_ps - expected_ps == pytest.approx(later_ps, abs=10**6)

@@ -12,7 +12,7 @@ def waits(blocks: int, prompt: int, output: int) -> bool:
     """Whether the second request is reserved only when the first has left; blocks of one token."""
     cluster = Cluster([5000], [blocks + 1], block_size=1, scheduler="sglang")
     sim = run([FIRST, (100_000, prompt, output)], cluster)
-    requests, reserved_ps = sim.requests(), sim.handovers()["kv_reserved_ps"]
+    requests, reserved_ps = sim.requests(), sim.kv_transfers()["kv_reserved_ps"]
     assert requests["status"].tolist() == [3, 3]
     return bool(reserved_ps[1] >= requests["finish_ps"][0])
 

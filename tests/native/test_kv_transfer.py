@@ -60,7 +60,7 @@ def clusters(draw: Any, requests: list[tuple[int, int, int]]) -> Cluster:
         layers=draw(st.integers(1, 5)),
         api_ps=draw(st.sampled_from([0, 10**9])),
         router=draw(st.sampled_from([kind.name for kind in _native.router_kinds()])),
-        waves=draw(st.booleans()),
+        lockstep=draw(st.booleans()),
         gathered_bytes=draw(st.sampled_from([0, 1000, 100_000])),
         tail_blocks=draw(st.sampled_from([0, 0, 1, 2, 5])),
         state_bytes=draw(st.sampled_from([0, 0, 777, 50_000])) if ours else 0,
@@ -68,7 +68,7 @@ def clusters(draw: Any, requests: list[tuple[int, int, int]]) -> Cluster:
 
 
 def check(requests: list[tuple[int, int, int]], cluster: Cluster, sim: Any, impatient: bool = False) -> None:
-    r, h, c = sim.requests(), sim.handovers(), sim.counters()
+    r, h, c = sim.requests(), sim.kv_transfers(), sim.counters()
     prompts, outputs = np.array([row[1] for row in requests]), np.array([row[2] for row in requests])
     done, gone = r["status"] == 3, r["status"] == 5
     assert (done | (r["status"] == 4) | gone).all() and (impatient or not gone.any())
@@ -99,14 +99,14 @@ def check(requests: list[tuple[int, int, int]], cluster: Cluster, sim: Any, impa
 
 def check_bytes(prompts: np.ndarray, cluster: Cluster, sim: Any, done: np.ndarray) -> None:
     """Exactly the KV that was not there; of a client that has gone, at most that."""
-    h = sim.handovers()
+    h = sim.kv_transfers()
     asked = [cluster.due_bytes(*row) for row in zip(prompts.tolist(), h["decode_cached_tokens"].tolist(), strict=True)]
     due = np.array(asked)
     assert (h["kv_transfer_bytes"][done] == due[done]).all() and (h["kv_due_bytes"][done] == due[done]).all()
     assert (h["kv_transfer_bytes"] <= due).all()
     below = sum(pool["recalled_bytes"] + pool["written_bytes"] for pool in sim.kv_tiers())
     if cluster.gathered_bytes == 0:
-        assert sim.fabric()["bytes"].sum() == 2 * (h["kv_transfer_bytes"].sum() + below)  # a link out, a link in
+        assert sim.network()["bytes"].sum() == 2 * (h["kv_transfer_bytes"].sum() + below)  # a link out, a link in
     alone = -(-due * PS_PER_S // (cluster.bytes_per_s * cluster.layers))
     if not cluster.layerwise:
         start = h["prefill_end_ps"] if cluster.push else h["kv_reserved_ps"]
@@ -130,7 +130,7 @@ def first_steps(requests: list[tuple[int, int, int]], cluster: Cluster, sim: Any
 def test_nothing_is_lost_and_every_byte_is_counted(data: st.DataObject, requests: list[tuple[int, int, int]]) -> None:
     """With any groups, pressure, tiers below, ranks in lock-step, and clients that give up at any time."""
     cluster = data.draw(clusters(requests))
-    if len(cluster.decode) != 2 or not cluster.waves:
+    if len(cluster.decode) != 2 or not cluster.lockstep:
         cluster.gathered_bytes = 0
     shared = data.draw(st.integers(0, 6))
     keys = [list(range(1, 1 + min(shared, prompt // cluster.block_size))) for _, prompt, _ in requests]
@@ -163,7 +163,7 @@ def test_what_ended_before_a_horizon_ended_as_without_it(
 ) -> None:
     """With clients that take turns and give up, by time or by tokens."""
     cluster = data.draw(clusters(requests))
-    if len(cluster.decode) != 2 or not cluster.waves:
+    if len(cluster.decode) != 2 or not cluster.lockstep:
         cluster.gathered_bytes = 0
     n = len(requests)
     clients = data.draw(st.sampled_from([0, 1, 3]))
@@ -196,7 +196,7 @@ def test_drafts_find_room_where_parked_prompts_hold_all_blocks(blocks: int) -> N
 def test_one_request_by_hand(push: bool) -> None:
     """Two steps of the prompt, its 400 kB at 1 GB/s, one step for the first token."""
     sim = run([(0, 100, 3)], Cluster([50], [50], push=push))
-    h = sim.handovers()
+    h = sim.kv_transfers()
     prompt = 2 * STEP + 100 * PER_TOKEN
     told = 1000  # one message on its way to the prefill group
     assert h["prefill_end_ps"][0] == prompt + (told if push else 0)
@@ -209,11 +209,11 @@ def test_one_request_by_hand(push: bool) -> None:
 def test_layer_by_layer_only_the_last_layer_shows() -> None:
     """Each layer takes 1.25 ms to compute and 0.1 ms to move; the last one leaves when its attention has run."""
     sim = run([(0, 64, 1)], Cluster([50], [50], push=True, layerwise=True, bytes_per_s=640 * 10**6))
-    h = sim.handovers()
+    h = sim.kv_transfers()
     assert h["kv_landed_ps"][0] == 1000 + STEP + MS // 10 + 1000
     assert h["decode_scheduled_ps"][0] == 1000 + STEP + 64 * PER_TOKEN  # not before the prefill has ended
     slow = Cluster([50], [50], push=True, layerwise=True, bytes_per_s=64 * 10**5, sharing="FIFO")
-    h = run([(0, 64, 1)], slow).handovers()
+    h = run([(0, 64, 1)], slow).kv_transfers()
     assert h["kv_landed_ps"][0] == 1000 + STEP // 4 + 4 * 10 * MS + 1000  # one after the other
 
 
@@ -222,7 +222,7 @@ def test_windows_move_their_last_blocks_and_states_move_once() -> None:
     cluster = Cluster([50], [50], layers=4, tail_blocks=2, state_bytes=5000)
     assert [layers for layers, *_ in cluster.kinds] == [[3], [0, 2], [1]]
     sim = run([(0, 100, 3)], cluster)
-    h = sim.handovers()
+    h = sim.kv_transfers()
     assert h["kv_transfer_bytes"][0] == 99 * 1000 + 2 * (99 - 80) * 1000 + 5000
     prompt = [(tokens, computed) for step in schedule(sim, 0) for _, tokens, computed in step]
     assert prompt == [(64, 0), (35, 64)]  # the prefill side computes 99 tokens
@@ -232,7 +232,7 @@ def test_windows_move_their_last_blocks_and_states_move_once() -> None:
 
 def test_a_prompt_of_one_token_is_computed_whole_and_its_state_moves() -> None:
     sim = run([(0, 1, 2)], Cluster([50], [50], state_bytes=5000))
-    assert sim.handovers()["kv_transfer_bytes"][0] == 3 * 1000 + 5000
+    assert sim.kv_transfers()["kv_transfer_bytes"][0] == 3 * 1000 + 5000
     assert schedule(sim, 0) == [[(0, 1, 0)]] and schedule(sim, 1)[0] == [(0, 1, 0)]
 
 
@@ -240,17 +240,17 @@ def test_layer_by_layer_a_window_leaves_when_its_blocks_are_computed() -> None:
     """Chunks of 64 and 36 tokens: the window's last 20 tokens go with the second, nothing of it with the first."""
     cluster = Cluster([50], [50], layers=2, tail_blocks=2, push=True, layerwise=True, bytes_per_s=10**12)
     sim = run([(0, 100, 1)], cluster)
-    assert sim.handovers()["kv_transfer_bytes"][0] == 100 * 1000 + 20 * 1000
-    moved = sim.fabric()["transfers"].tolist() if "transfers" in sim.fabric() else None
+    assert sim.kv_transfers()["kv_transfer_bytes"][0] == 100 * 1000 + 20 * 1000
+    moved = sim.network()["transfers"].tolist() if "transfers" in sim.network() else None
     assert moved is None or max(moved) == 3  # both layers of the last chunk, one of the first
 
 
 def test_n_prompts_at_once_share_the_link() -> None:
     """Equal prompts that end together and reserve together take n times as long as one."""
     cluster = Cluster([2000], [2000], budget=1024, bytes_per_s=10**6)
-    alone = run([(0, 64, 1)], cluster).handovers()
+    alone = run([(0, 64, 1)], cluster).kv_transfers()
     for n in (2, 5, 8):
-        h = run([(0, 64, 1)] * n, cluster).handovers()
+        h = run([(0, 64, 1)] * n, cluster).kv_transfers()
         took = h["kv_landed_ps"] - h["kv_reserved_ps"] - 2000
         assert len(set(h["kv_reserved_ps"].tolist())) == 1
         expected = n * int(alone["kv_landed_ps"][0] - alone["kv_reserved_ps"][0] - 2000)
@@ -260,7 +260,7 @@ def test_n_prompts_at_once_share_the_link() -> None:
 def test_what_the_decode_side_has_does_not_move() -> None:
     keys = [[1, 2, 3], [1, 2, 3]]
     sim = run([(0, 64, 2), (100_000, 64, 2)], Cluster([50], [50], caching=True), keys)
-    h = sim.handovers()
+    h = sim.kv_transfers()
     assert h["decode_cached_tokens"].tolist() == [0, 48] and sim.requests()["cached_tokens"].tolist() == [0, 48]
     assert h["kv_transfer_bytes"].tolist() == [64 * 4000, 16 * 4000]
 
@@ -268,7 +268,7 @@ def test_what_the_decode_side_has_does_not_move() -> None:
 def test_prefill_keeps_its_blocks_until_they_are_read() -> None:
     """Two prompts do not fit the prefill pool together: the second waits for the first one's transfer."""
     sim = run([(0, 64, 1), (0, 64, 1)], Cluster([6], [50], bytes_per_s=10**6))
-    r, h = sim.requests(), sim.handovers()
+    r, h = sim.requests(), sim.kv_transfers()
     assert h["kv_landed_ps"][0] > h["prefill_end_ps"][0] + 200 * MS
     assert r["scheduled_ps"][1] == h["kv_landed_ps"][0]
 
@@ -276,14 +276,14 @@ def test_prefill_keeps_its_blocks_until_they_are_read() -> None:
 def test_decode_without_room_queues() -> None:
     """The second prompt can be reserved when the first request has left; the transfer begins then."""
     sim = run([(0, 64, 10), (0, 64, 10)], Cluster([50], [7]))
-    r, h = sim.requests(), sim.handovers()
+    r, h = sim.requests(), sim.kv_transfers()
     assert h["kv_reserved_ps"][1] >= r["finish_ps"][0] > h["prefill_end_ps"][1]
     assert sim.blame()["queue_ps"][1] > 0
 
 
 def test_a_preempted_request_is_computed_again_where_it_decodes() -> None:
     sim = run([(0, 60, 60), (0, 60, 60)], Cluster([50], [11]))
-    r, h, c = sim.requests(), sim.handovers(), sim.counters()
+    r, h, c = sim.requests(), sim.kv_transfers(), sim.counters()
     assert r["preemptions"].sum() > 0 and c["preemptions"].tolist()[0] == 0
     assert h["kv_transfer_bytes"].tolist() == [60 * 4000] * 2  # moved once
     assert (sim.blame()["preemption_ps"] > 0).any()
@@ -292,7 +292,7 @@ def test_a_preempted_request_is_computed_again_where_it_decodes() -> None:
 @pytest.mark.parametrize(("late", "victims"), [(True, [1, 0]), (False, [1])])
 def test_a_victim_in_flight_makes_no_room_before_its_step_has_ended(late: bool, victims: list[int]) -> None:
     """Of 6 blocks both hold 3 when the first needs a fourth: what the second gives up is not there yet."""
-    sim = run([(0, 30, 40), (1, 30, 40)], Cluster([100], [7], depth=2, frees_late=late))
+    sim = run([(0, 30, 40), (1, 30, 40)], Cluster([100], [7], depth=2, defer_block_free=late))
     columns = sim.schedule(1)
     assert columns["preempted_request"].tolist() == victims
     step = columns["preempted_step"].tolist()[0]
@@ -306,7 +306,7 @@ def test_an_aborted_request_in_flight_keeps_its_blocks_until_its_steps_have_ende
     """Its client gives up while two of its steps are under way; it is heard when the first ends."""
     free = []
     for late in (True, False):
-        cluster = Cluster([100], [9], depth=2, frees_late=late)
+        cluster = Cluster([100], [9], depth=2, defer_block_free=late)
         sim = run([(0, 30, 20), (1, 30, 20)], cluster, timeouts=[-1, 60 * MS])
         columns, row = sim.schedule(1), schedule(sim, 1)
         step = next(i for i, at in enumerate(columns["time_ps"]) if at >= sim.requests()["cancelled_ps"][1])
@@ -346,7 +346,7 @@ def test_a_router_in_python_sees_the_decode_groups_that_hold_the_request() -> No
 
 def test_groups_that_do_everything_take_their_share() -> None:
     sim = run([(1000 * i, 64, 4) for i in range(8)], Cluster([50], [50], both=[50], router="RR"))
-    assert sim.handovers()["prefill_group"].tolist() == [0, -1] * 4
+    assert sim.kv_transfers()["prefill_group"].tolist() == [0, -1] * 4
     assert sim.requests()["group"].tolist() == [1, 2] * 4
     assert (sim.requests()["status"] == 3).all()
     parts = sum(sim.blame().values())
@@ -362,9 +362,9 @@ def steps_of(sim: Any, group: int) -> list[tuple[int, int]]:
 
 def test_ranks_in_lock_step_run_dummies_while_somebody_is_parked_and_then_end() -> None:
     """64 tokens take 256 ms to move: about fifty empty rounds of both decode ranks, as vLLM's engines run them."""
-    cluster = Cluster([50, 50], [50, 50], waves=True, bytes_per_s=10**6)
+    cluster = Cluster([50, 50], [50, 50], lockstep=True, bytes_per_s=10**6)
     sim = run([(0, 64, 3)], cluster)
-    r, h = sim.requests(), sim.handovers()
+    r, h = sim.requests(), sim.kv_transfers()
     group = int(r["group"][0])
     moved = 256 * MS + 2000
     assert h["kv_landed_ps"][0] == h["kv_reserved_ps"][0] + moved
@@ -387,7 +387,7 @@ def test_a_client_that_gives_up_frees_the_blocks_at_both_ends(timeout_ms: int, m
     timeout = timeout_ms * MS
     cluster = Cluster([8], [8], bytes_per_s=4 * 10**6, push=push)
     sim = run([(0, 100, 9), (1, 100, 2)], cluster, timeouts=[timeout, -1])
-    r, h, parts = sim.requests(), sim.handovers(), sim.blame()
+    r, h, parts = sim.requests(), sim.kv_transfers(), sim.blame()
     assert r["status"].tolist() == [5, 3]
     assert (h["kv_transfer_bytes"][0] > 0) == moved and h["kv_transfer_bytes"][1] == 400_000
     assert timeout <= r["cancelled_ps"][0] <= timeout + 2 * STEP
@@ -402,7 +402,7 @@ def test_what_a_tier_below_the_decode_side_holds_does_not_come_from_the_prefill_
     cluster = Cluster([50], [50, 50], caching=True, block_size=8, tier_chunks=20, router="RR")
     keys = [list(range(1, 9))] * 2
     sim = run([(0, 64, 2), (400_000, 64, 2)], cluster, keys)
-    h, r = sim.handovers(), sim.requests()
+    h, r = sim.kv_transfers(), sim.requests()
     assert r["group"].tolist() == [1, 2] and h["decode_cached_tokens"].tolist() == [0, 48]
     assert h["kv_transfer_bytes"].tolist() == [64 * 4000, 16 * 4000]
     assert sim.kv_tiers()[0]["hit_tokens"] >= 48
@@ -411,10 +411,10 @@ def test_what_a_tier_below_the_decode_side_holds_does_not_come_from_the_prefill_
 def test_kv_and_collectives_on_one_port_share_it() -> None:
     """400 ms of KV into one of two decode ranks that gather 1 ms in each of four layers: both slow each other down."""
     cluster = Cluster(
-        [200], [200, 200], waves=True, router="RR", bytes_per_token_and_layer=10**6, gathered_bytes=10**6, latency_ps=0
+        [200], [200, 200], lockstep=True, router="RR", bytes_per_token_and_layer=10**6, gathered_bytes=10**6, latency_ps=0
     )
     sim = run([(0, 1, 200), (50_000, 100, 2)], cluster)
-    h = sim.handovers()
+    h = sim.kv_transfers()
     assert sim.requests()["group"].tolist() == [1, 2]
     start, landed = int(h["kv_reserved_ps"][1]), int(h["kv_landed_ps"][1])
     steps = sim.steps()
@@ -433,7 +433,7 @@ def test_kv_and_collectives_on_one_port_share_it() -> None:
 
 @pytest.mark.parametrize("sharing", ["FAIR", "FIFO"])
 def test_a_collective_alone_takes_what_its_table_says(sharing: str) -> None:
-    cluster = Cluster([200], [200, 200], waves=True, gathered_bytes=12_345, latency_ps=777, sharing=sharing)
+    cluster = Cluster([200], [200, 200], lockstep=True, gathered_bytes=12_345, latency_ps=777, sharing=sharing)
     sim = run([(0, 20, 9)], cluster)
     steps = sim.steps()
     took = (steps["end_ps"] - steps["start_ps"])[steps["group"] == 1]
