@@ -20,7 +20,7 @@ from statistics import median
 import estimator
 
 from llmsim.config.errors import InputError
-from llmsim.costs.hardware_limits import light_of
+from llmsim.costs.hardware_limits import peak_rates_of
 from llmsim.costs.sources.silicon.attention import find_rows
 from llmsim.costs.sources.silicon.attention_grid import cold_line, decode_times
 from llmsim.costs.sources.silicon.database import find_database
@@ -64,13 +64,13 @@ def cold_decode_ns(rows: Sequence[Row], cache_bytes: int, bytes_per_us: float) -
 def database_rate(model: str, hardware: str) -> float:
     """Bytes per us at which decodes of the silicon database read KV that no cache holds."""
     request = estimator.cost_request(model, hardware, 1)
-    database, light = find_database(request), light_of(request)
-    if database is None or light is None:
+    database, peak_rates = find_database(request), peak_rates_of(request)
+    if database is None or peak_rates is None:
         raise InputError(f'the silicon database has no tables for "{hardware}"')
     op = next(op for op in request.operators if op.kind == "attention")
     rows = find_rows(database.tables("generation_attention"), op, request.dtypes.kv)
     sequences, cached, us = decode_times(rows)
-    return cold_line(us, sequences[:, None] * (cached[None, :] + 1.0) * op.kv_bytes_per_context_token, light)[0]
+    return cold_line(us, sequences[:, None] * (cached[None, :] + 1.0) * op.kv_bytes_per_context_token, peak_rates)[0]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

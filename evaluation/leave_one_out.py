@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.costs import CostRequest
-from llmsim.costs.hardware_limits import Light, light_of
+from llmsim.costs.hardware_limits import PeakRates, peak_rates_of
 from llmsim.costs.sources.roofline import ATTENTION_LAUNCH_US, GEMM_EFFICIENCY, LAUNCH_US, MEMORY_EFFICIENCY
 from llmsim.costs.sources.silicon.attention import COLUMNS as ATTENTION
 from llmsim.costs.sources.silicon.database import Database, find_database, read_columns
@@ -59,10 +59,10 @@ class Errors:
 def leave_one_out(card: str, sample: int = 400) -> list[Errors]:
     """The errors of every class on one card; `sample` series per class, drawn with a fixed seed."""
     request = _request(card)
-    database, light = find_database(request), light_of(request)
-    assert database is not None and light is not None
+    database, peak_rates = find_database(request), peak_rates_of(request)
+    assert database is not None and peak_rates is not None
     rng = np.random.default_rng(SEED)
-    table = load_gemm(database.tables("gemm"), ("bfloat16",), 2.0, light.peak("bf16"), light)
+    table = load_gemm(database.tables("gemm"), ("bfloat16",), 2.0, peak_rates.peak("bf16"), peak_rates)
     assert table is not None
     return [
         Errors(card, "GEMM, unseen shape", _gemm_shapes(table, sample, rng)),
@@ -73,7 +73,9 @@ def leave_one_out(card: str, sample: int = 400) -> list[Errors]:
         Errors(card, "prompt attention, twice as long (extrapolated)", _longer(database, sample, rng)),
         Errors(card, "decode attention, other heads (scaled)", _other_heads(database, sample, rng)),
         Errors(card, "GEMM by the data sheet (analytic)", _gemm_roofline(table, sample, rng)),
-        Errors(card, "decode attention by the data sheet (analytic)", _decode_roofline(database, light, sample, rng)),
+        Errors(
+            card, "decode attention by the data sheet (analytic)", _decode_roofline(database, peak_rates, sample, rng)
+        ),
     ]
 
 
@@ -211,18 +213,18 @@ def _gemm_roofline(table: GemmTable, sample: int, rng: np.random.Generator) -> F
     for i, j in shapes[_some(len(shapes), sample, rng)]:
         n, k, m = table.n_axis[i], table.k_axis[j], table.m_axis
         moved = 2.0 * (n * k + m * (n + k))
-        memory = moved / (MEMORY_EFFICIENCY * table.light.memory_bandwidth_bytes_per_s)
+        memory = moved / (MEMORY_EFFICIENCY * table.peak_rates.memory_bandwidth_bytes_per_s)
         compute = 2.0 * m * n * k / (GEMM_EFFICIENCY * table.peak_flops_per_s)
         errors.append(_complete((np.maximum(memory, compute) * 1e6 + LAUNCH_US) / table.us[:, i, j] - 1))
     return np.concatenate(errors)
 
 
-def _decode_roofline(database: Database, light: Light, sample: int, rng: np.random.Generator) -> Floats:
+def _decode_roofline(database: Database, peak_rates: PeakRates, sample: int, rng: np.random.Generator) -> Floats:
     rows = _attention(database, "generation_attention")
     chosen = _some(len(rows["latency"]), sample * 10, rng)
     kv = rows["batch_size"][chosen].astype(np.float64) * (rows["step"][chosen].astype(np.float64) + 1)
     moved = kv * 4.0 * rows["num_key_value_heads"][chosen] * rows["head_dim"][chosen]
-    us = moved / (MEMORY_EFFICIENCY * light.memory_bandwidth_bytes_per_s) * 1e6 + ATTENTION_LAUNCH_US
+    us = moved / (MEMORY_EFFICIENCY * peak_rates.memory_bandwidth_bytes_per_s) * 1e6 + ATTENTION_LAUNCH_US
     return np.asarray(us / (rows["latency"][chosen].astype(np.float64) * 1e3) - 1)
 
 

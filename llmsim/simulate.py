@@ -254,7 +254,7 @@ def _results(
     interval_ps: int,
     open_loop: bool,
 ) -> Results:
-    emissions = _native.Emissions(simulation)
+    emissions = _native.TokenTimes(simulation)
     values, counts = emissions.inter_token_latencies()
     requests = RequestColumns(**simulation.requests())
     results = Results(
@@ -287,7 +287,7 @@ def _results(
         notes=deployment.notes,
     )
     results = with_output_processing(results, deployment.output_processing_ps)
-    results.invariants = check_invariants(results, deployment.enforces_light)
+    results.invariants = check_invariants(results, deployment.enforces_lower_bound)
     caches = any(group.engine.enable_prefix_caching for group in deployment.groups)
     results.notes += notes_of_run(results, prefix_caching=caches, open_loop=open_loop)
     return results

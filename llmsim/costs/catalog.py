@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from llmsim.config.errors import InputError, nearest
-from llmsim.costs.hardware_limits import light_of
+from llmsim.costs.hardware_limits import peak_rates_of
 from llmsim.costs.source import CostRequest, CostSource
 from llmsim.costs.sources.bundle.files import BundleFiles, find_bundle
 from llmsim.costs.sources.bundle.legacy import OlderBundleSource
@@ -65,7 +65,7 @@ def look(request: CostRequest) -> Available:
     tables = tuple(read_external(path) for path in request.cost_tables)
     if request.source == "external" and not tables:
         raise InputError("the cost source external needs a table; give --cost-table FILE")
-    roofline = light_of(request) is not None
+    roofline = peak_rates_of(request) is not None
     if bundle is None and request.hardware is None and not tables and not request.plugin:
         raise InputError(
             f'the hardware "{request.hardware_name}" is not known'

@@ -16,7 +16,7 @@ from llmsim.costs.catalog import Available, look, sources_of
 from llmsim.costs.collectives import among_whom, collective_pricer, own_collective
 from llmsim.costs.context_parallel import context_attention
 from llmsim.costs.experts.load_sampling import curve_price, sampled_table
-from llmsim.costs.hardware_limits import bandwidth_differs, floor_of, light_of, own_light_of
+from llmsim.costs.hardware_limits import bandwidth_differs, floor_of, own_peak_rates_of, peak_rates_of
 from llmsim.costs.source import AttentionCost, CompiledCosts, CostRequest, CostSource, Curve, OpCost, TableFeature
 from llmsim.costs.sources.csv_tables import read_content
 from llmsim.costs.sources.roofline import RooflineSource
@@ -103,8 +103,8 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
     if bandwidth_differs(request) and not by_sheet:
         notes.append(_unused_bandwidth(request))
     notes += [_unused_links(ranks, costs[0]) + _beside_sheet(costs, request) for ranks, costs in tabled.items()]
-    light = own_light_of(request) if by_sheet else light_of(request)
-    floor = floor_of(request, light, enforce=sources[0].enforce_floor)
+    peak_rates = own_peak_rates_of(request) if by_sheet else peak_rates_of(request)
+    floor = floor_of(request, peak_rates, enforce=sources[0].enforce_floor)
     first, *more = attentions
     costs = CompiledCosts(
         tuple(ops), first, floor, tuple(linked), tuple(notes), tuple(origin), "", more_attention=tuple(more)
@@ -142,11 +142,11 @@ def _beside_sheet(costs: list[OpCost], request: CostRequest) -> str:
 
 
 def _unused_bandwidth(request: CostRequest) -> str:
-    light, given = light_of(request), request.group_memory_bandwidth_bytes_per_s
-    assert light is not None
+    peak_rates, given = peak_rates_of(request), request.group_memory_bandwidth_bytes_per_s
+    assert peak_rates is not None
     return (
         f"npu_mem.mem_bw of the cluster file ({given / 1e9:g} GB/s) is not used: the times of {request.hardware_name} "
-        f"are those of a device with {light.memory_bandwidth_bytes_per_s / 1e9:g} GB/s "
+        f"are those of a device with {peak_rates.memory_bandwidth_bytes_per_s / 1e9:g} GB/s "
         "(--cost-source roofline uses it)"
     )
 
@@ -182,7 +182,7 @@ def _loaded(op: Operator, curve: Curve, source: CostSource, request: CostRequest
     if op.kind != "moe" or routing.balanced or (alone and source.name == "silicon" and routing.name == "POWER_LAW"):
         return cost
     priced = getattr(source, "experts_us", None)
-    price = priced(op) if priced is not None else curve_price(op, curve.ps, light_of(request))
+    price = priced(op) if priced is not None else curve_price(op, curve.ps, peak_rates_of(request))
     last = request.counts(op.feature)
     provenance = Provenance.INTERPOLATED if priced is not None else Provenance.SCALED
     table, fullest = sampled_table(routing, op, last, request.expert_placement, price, int(provenance))

@@ -21,7 +21,7 @@ UNKNOWN_FLOPS = 0
 
 
 @dataclass(frozen=True)
-class Light:
+class PeakRates:
     """Data-sheet limits of one device; bandwidth in bytes/s, peaks in flop/s by short dtype."""
 
     memory_bandwidth_bytes_per_s: int
@@ -67,43 +67,44 @@ def least_weight_bytes(op: Operator) -> int:
     return op.weight_bytes
 
 
-def light_of(request: CostRequest) -> Light | None:
+def peak_rates_of(request: CostRequest) -> PeakRates | None:
     """Limits from the data sheet, else from the cluster file's bandwidth; None when neither is known."""
     sheet = request.hardware
     if sheet is not None:
         weights = sum(op.repeat * least_weight_bytes(op) for op in request.operators)
         cache = sheet.last_level_cache_bytes
-        return Light(sheet.memory_bandwidth_bytes_per_s, cache, dict(sheet.flops), weights > cache)
+        return PeakRates(sheet.memory_bandwidth_bytes_per_s, cache, dict(sheet.flops), weights > cache)
     if request.group_memory_bandwidth_bytes_per_s > 0:
-        return Light(request.group_memory_bandwidth_bytes_per_s, 0, {})
+        return PeakRates(request.group_memory_bandwidth_bytes_per_s, 0, {})
     return None
 
 
-def own_light_of(request: CostRequest) -> Light | None:
-    """As `light_of`, but the bandwidth that the cluster file gives comes before the data sheet's: for a roofline of the
-    user's own device."""
-    light, given = light_of(request), request.group_memory_bandwidth_bytes_per_s
-    return replace(light, memory_bandwidth_bytes_per_s=given) if light is not None and given > 0 else light
+def own_peak_rates_of(request: CostRequest) -> PeakRates | None:
+    """Peak rates for a roofline of the user's own device: the cluster file's bandwidth replaces the data sheet's."""
+    peak_rates, given = peak_rates_of(request), request.group_memory_bandwidth_bytes_per_s
+    if peak_rates is None or given <= 0:
+        return peak_rates
+    return replace(peak_rates, memory_bandwidth_bytes_per_s=given)
 
 
 def bandwidth_differs(request: CostRequest) -> bool:
     """Whether the cluster file gives a bandwidth that is not the data sheet's (5 % apart: sheets are rounded)."""
-    light, given = light_of(request), request.group_memory_bandwidth_bytes_per_s
-    return light is not None and given > 0 and abs(given - light.memory_bandwidth_bytes_per_s) * 20 > given
+    peak_rates, given = peak_rates_of(request), request.group_memory_bandwidth_bytes_per_s
+    return peak_rates is not None and given > 0 and abs(given - peak_rates.memory_bandwidth_bytes_per_s) * 20 > given
 
 
-def floor_of(request: CostRequest, light: Light | None, *, enforce: bool) -> Floor:
+def floor_of(request: CostRequest, peak_rates: PeakRates | None, *, enforce: bool) -> Floor:
     """The run-time check's numbers of a deployment; bandwidth 0 where nothing is known (then nothing is checked)."""
     body = [op for op in request.operators if op.part != "head"]
     head = sum(op.repeat * least_weight_bytes(op) for op in request.operators if op.part == "head")
     attention = [op for op in request.operators if op.kind == "attention" and not op.window]
-    streamed = light is not None and light.weights_stream
+    streamed = peak_rates is not None and peak_rates.weights_stream
     return Floor(
         weight_bytes_read=sum(op.repeat * least_weight_bytes(op) for op in body) + head if streamed else 0,
         kv_bytes_per_token=sum(op.repeat * op.kv_bytes_per_context_token for op in attention),
-        memory_bandwidth_bytes_per_s=light.memory_bandwidth_bytes_per_s if light else 0,
+        memory_bandwidth_bytes_per_s=peak_rates.memory_bandwidth_bytes_per_s if peak_rates else 0,
         flops_per_token=sum(op.repeat * op.flops_per_token for op in body if op.kind in ("gemm", "moe")),
-        peak_flops_per_s=light.peak(request.dtypes.weight) if light else 0,
-        last_level_cache_bytes=light.last_level_cache_bytes if light else 0,
-        enforce=enforce and light is not None,
+        peak_flops_per_s=peak_rates.peak(request.dtypes.weight) if peak_rates else 0,
+        last_level_cache_bytes=peak_rates.last_level_cache_bytes if peak_rates else 0,
+        enforce=enforce and peak_rates is not None,
     )

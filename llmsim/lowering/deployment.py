@@ -20,7 +20,7 @@ from llmsim.lowering.energy.accounting import accounting
 from llmsim.lowering.group import lower_group, overheads_of, placed_at
 from llmsim.lowering.kv.kv_transfer import kv_transfer_config, transfer_notes
 from llmsim.lowering.network.cluster_network import ClusterNetwork, cluster_network
-from llmsim.lowering.network.contended_collectives import SharedLinks, shared_links, unshared_notes
+from llmsim.lowering.network.contended_collectives import ContendedLinks, shared_links, unshared_notes
 from llmsim.lowering.network.servers import server_notes
 from llmsim.lowering.network.topology import Routes, routes_of
 from llmsim.lowering.offload.plan import evicted_notes
@@ -74,7 +74,7 @@ def lower(deployment: Deployment, options: LoweringOptions) -> LoweredDeployment
     for index in (index for lockstep in lockstep_groups for index in lockstep.groups):
         groups[index] = replace(groups[index], expanded=None)  # its lock-step group runs it
     network, kv_transfers = _meeting(deployment, groups, options, routes)
-    shared: tuple[SharedLinks, ...] = ()
+    shared: tuple[ContendedLinks, ...] = ()
     if network is not None:
         shared = shared_links(
             deployment, groups, lockstep_groups, network, routes, tiers=options.tiers, exact=options.exact

@@ -9,7 +9,7 @@ from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
 from llmsim.config.engine.profile import load_profile
 from llmsim.core import GroupInfo
 from llmsim.costs import CompiledCosts, CostRequest, EngineVersions, compile_costs
-from llmsim.costs.hardware_limits import own_light_of
+from llmsim.costs.hardware_limits import own_peak_rates_of
 from llmsim.costs.sources.blackbox import PREFIX as BLACKBOX
 from llmsim.costs.sources.blackbox import Coefficients, read_coefficients
 from llmsim.lowering.adjust.ablation_terms import COLD_KV
@@ -267,7 +267,7 @@ def _costs(
     """The compiled tables with all that changes them on this machine: terms, calibration, clock, local reads."""
     costs = adjusted_costs(compile_costs(request), group.hardware, options.calibration, options.disabled_terms)
     clock = clock_ppm(deployment.accelerator_power(group))
-    costs = costs_at_clock(costs, request.operators, request.dtypes, own_light_of(request), clock)
+    costs = costs_at_clock(costs, request.operators, request.dtypes, own_peak_rates_of(request), clock)
     if group.offloading.local_reads:
         costs = replace(costs, ops=local_reads(costs.ops, request.operators, group.memory))
     if offload is not None and offload.host is not None:

@@ -87,7 +87,7 @@ def build_program(
         [_operator(one, costs.attentions) for one in placed],
         first,
         padded,
-        _light_floor(costs),
+        _lower_bound(costs),
         host_gap_ps,
         other_attentions=others,
         context_ranks=context_ranks,
@@ -123,8 +123,8 @@ def _cost_of(
     return of_layers[op.name] if op.kind == "attention" else by_name[op.name].pop(0)
 
 
-def _light_floor(costs: CompiledCosts) -> "_native.LightFloor":
-    floor = _native.LightFloor()
+def _lower_bound(costs: CompiledCosts) -> "_native.LightFloor":
+    floor = _native.LowerBound()
     floor.weight_bytes = costs.floor.weight_bytes_read
     floor.kv_bytes_per_token = costs.floor.kv_bytes_per_token
     floor.cached_kv_bytes = costs.floor.last_level_cache_bytes * max(1, sum(cost.repeat for cost in costs.attentions))

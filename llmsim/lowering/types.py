@@ -14,7 +14,7 @@ from llmsim.lowering.adjust.calibration import Calibration
 from llmsim.lowering.drafter import DraftPlan
 from llmsim.lowering.energy.accounting import Accounting
 from llmsim.lowering.network.cluster_network import ClusterNetwork
-from llmsim.lowering.network.contended_collectives import SharedLinks
+from llmsim.lowering.network.contended_collectives import ContendedLinks
 from llmsim.lowering.network.mesh import DomainLinks, Network
 from llmsim.lowering.network.topology import RoutedLinks
 from llmsim.lowering.offload.plan import OffloadPlan
@@ -110,7 +110,7 @@ class LoweredDeployment:
     kv_transfers: "_native.HandoverConfig | None" = None
     notes: tuple[str, ...] = field(default=())
     lockstep_groups: tuple[LoweredLockstep, ...] = ()
-    shared: tuple[SharedLinks, ...] = ()
+    shared: tuple[ContendedLinks, ...] = ()
     """Domains whose collectives or hand-overs are flows on the network."""
     output_processing_ps: int = 0
     """What each token of an answer takes beside the engine, before its client has it."""
@@ -120,7 +120,7 @@ class LoweredDeployment:
         return self.groups[group].busy_names[index]
 
     @property
-    def enforces_light(self) -> tuple[bool, ...]:
+    def enforces_lower_bound(self) -> tuple[bool, ...]:
         """Per group, whether a step faster than light is our defect (its costs are not a user's own profile)."""
         return tuple(group.costs.floor.enforce for group in self.groups)
 

@@ -11,11 +11,11 @@ from llmsim.exact import exact_sum
 OK = "ok"
 
 
-def check_invariants(results: Results, enforces_light: Sequence[bool]) -> Mapping[str, str]:
+def check_invariants(results: Results, enforces_lower_bound: Sequence[bool]) -> Mapping[str, str]:
     """Number and name of each invariant -> "ok" or the first violation found.
 
-    `enforces_light[g]` says whether group g's costs are our own, so that a step faster than light is our defect; a
-    user's own profile is warned about instead.
+    `enforces_lower_bound[g]` says whether group g's costs are llmsim's own. A step below the lower bound is then a
+    violation; a user's own profile gets a warning instead.
     """
     return {
         "1 conservation": _conservation(results),
@@ -24,7 +24,7 @@ def check_invariants(results: Results, enforces_light: Sequence[bool]) -> Mappin
         "4 blocks": _blocks(results),
         "5 tokens": _tokens(results),
         "7 work conservation": _work(results),
-        "10 speed of light": _light(results, enforces_light),
+        "10 speed of light": _peak_rates(results, enforces_lower_bound),
         "11 blame": _blame(results),
         "12 energy": _energy(results),
         "13 transfers": _transfers(results),
@@ -205,8 +205,8 @@ def _transfers(results: Results) -> str:
     return OK if ended == handed_over else f"{ended} prompts were handed over, the groups count {handed_over}"
 
 
-def _light(results: Results, enforces_light: Sequence[bool]) -> str:
-    for group, below in enumerate(results.counters["steps_below_light"]):
-        if below and enforces_light[group]:
+def _peak_rates(results: Results, enforces_lower_bound: Sequence[bool]) -> str:
+    for group, below in enumerate(results.counters["steps_below_lower_bound"]):
+        if below and enforces_lower_bound[group]:
             return f"group {group}: {below} steps are faster than the device can read weights and KV"
     return OK

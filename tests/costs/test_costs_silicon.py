@@ -12,7 +12,7 @@ from llmsim.core import Provenance
 from llmsim.costs import CompiledCosts, compile_costs
 from llmsim.costs.experts.routing import parse_expert_routing
 from llmsim.costs.explain import decode_us, prefill_us
-from llmsim.costs.hardware_limits import light_of
+from llmsim.costs.hardware_limits import peak_rates_of
 from llmsim.costs.sources.silicon.database import read_columns, version_key
 from llmsim.costs.sources.silicon.gemm import GemmTable, load_gemm
 from llmsim.model import Dtypes
@@ -29,9 +29,9 @@ def pro() -> CompiledCosts:
 
 @pytest.fixture(scope="module")
 def gemms() -> GemmTable:
-    light = light_of(request())
-    assert light is not None
-    table = load_gemm(database("RTXPRO6000").tables("gemm"), ("bfloat16",), 2.0, light.peak("bf16"), light)
+    peak_rates = peak_rates_of(request())
+    assert peak_rates is not None
+    table = load_gemm(database("RTXPRO6000").tables("gemm"), ("bfloat16",), 2.0, peak_rates.peak("bf16"), peak_rates)
     assert table is not None
     return table
 
@@ -91,21 +91,21 @@ def test_shapes_between_measured_ones_are_predicted_closely(gemms: GemmTable) ->
 def test_no_gemm_of_any_shape_beats_the_data_sheet(gemms: GemmTable, n: float, k: float, m: int) -> None:
     wide, deep = int(2**n), int(2**k)
     us, marks, _ = gemms.curve_us(wide, deep, np.array([0.0, float(m)]))
-    weights_us = 2.0 * wide * deep / gemms.light.memory_bandwidth_bytes_per_s * 1e6
+    weights_us = 2.0 * wide * deep / gemms.peak_rates.memory_bandwidth_bytes_per_s * 1e6
     assert us[1] >= weights_us * (1 - 1e-9)
     assert marks[1] in set(Provenance)
 
 
 def test_weights_that_were_measured_in_the_cache_are_read_from_memory(gemms: GemmTable) -> None:
     """The table of this card has rows beyond its bandwidth; none of them survives."""
-    bandwidth = gemms.light.memory_bandwidth_bytes_per_s
+    bandwidth = gemms.peak_rates.memory_bandwidth_bytes_per_s
     beaten = 0
     for i, n in enumerate(gemms.n_axis):
         for j, k in enumerate(gemms.k_axis):
-            light_us = 2.0 * n * k / bandwidth * 1e6
-            beaten += int((gemms.us[:, i, j] < light_us).sum())
+            lower_bound_us = 2.0 * n * k / bandwidth * 1e6
+            beaten += int((gemms.us[:, i, j] < lower_bound_us).sum())
             us, _, _ = gemms.curve_us(int(n), int(k), np.array([0.0, 1.0, 4.0, 16.0]))
-            assert (us[1:] >= light_us * (1 - 1e-9)).all()
+            assert (us[1:] >= lower_bound_us * (1 - 1e-9)).all()
     assert beaten > 100
 
 
@@ -113,11 +113,11 @@ def test_weights_that_were_measured_in_the_cache_are_read_from_memory(gemms: Gem
 def test_half_the_bytes_take_no_longer_where_matrices_are_large(hardware: str) -> None:
     """Block-scaled fp8 beside bfloat16, at batches that stream their weights; a small matrix is not as long as a large
     one: no row is the time of a host."""
-    light = light_of(request(hardware=hardware))
-    assert light is not None
+    peak_rates = peak_rates_of(request(hardware=hardware))
+    assert peak_rates is not None
     tables, counts = database(hardware).tables("gemm"), np.arange(257, dtype=np.float64)
-    narrow = load_gemm(tables, ("fp8_block",), 1.0, light.peak("fp8"), light)
-    wide = load_gemm(tables, ("bfloat16",), 2.0, light.peak("bf16"), light)
+    narrow = load_gemm(tables, ("fp8_block",), 1.0, peak_rates.peak("fp8"), peak_rates)
+    wide = load_gemm(tables, ("bfloat16",), 2.0, peak_rates.peak("bf16"), peak_rates)
     assert narrow is not None and wide is not None
     large, small = (narrow.curve_us(size, size, counts)[0][1:] for size in (8192, 2048))
     assert (small < 0.7 * large).all()

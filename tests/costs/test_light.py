@@ -8,30 +8,30 @@ from builders import request
 
 from llmsim.costs.hardware_limits import (
     UNKNOWN_FLOPS,
-    Light,
+    PeakRates,
     bandwidth_differs,
     floor_of,
     least_weight_bytes,
-    light_of,
-    own_light_of,
+    own_peak_rates_of,
+    peak_rates_of,
 )
 
 MOE = "Qwen/Qwen3-30B-A3B"
-SHEET = Light(10**12, 1000, {"bf16": 10**14, "fp8": 2 * 10**14})
+SHEET = PeakRates(10**12, 1000, {"bf16": 10**14, "fp8": 2 * 10**14})
 COUNTS = np.array([0.0, 1.0, 4000.0])
 
 
 @pytest.mark.parametrize(("given", "expected"), [(0, 3350 * 10**9), (1, 1), (10**12, 10**12)])
 def test_a_bandwidth_of_the_cluster_file_replaces_the_sheets(given: int, expected: int) -> None:
-    light = own_light_of(request(hardware="H100", group_memory_bandwidth_bytes_per_s=given))
-    assert light is not None and light.memory_bandwidth_bytes_per_s == expected
+    peak_rates = own_peak_rates_of(request(hardware="H100", group_memory_bandwidth_bytes_per_s=given))
+    assert peak_rates is not None and peak_rates.memory_bandwidth_bytes_per_s == expected
 
 
 def test_without_a_sheet_only_the_given_bandwidth_is_known() -> None:
     unknown = replace(request(), hardware=None)
-    assert light_of(unknown) is None and own_light_of(unknown) is None
-    found = light_of(replace(unknown, group_memory_bandwidth_bytes_per_s=5))
-    assert found == Light(5, 0, {}) and found.peak("bf16") == UNKNOWN_FLOPS
+    assert peak_rates_of(unknown) is None and own_peak_rates_of(unknown) is None
+    found = peak_rates_of(replace(unknown, group_memory_bandwidth_bytes_per_s=5))
+    assert found == PeakRates(5, 0, {}) and found.peak("bf16") == UNKNOWN_FLOPS
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_what_fits_the_cache_may_have_stayed_there() -> None:
 
 def test_the_floor_of_a_step_adds_up_what_is_streamed_and_computed() -> None:
     asked = request(hardware="H100")
-    light = light_of(asked)
-    floor = floor_of(asked, light, enforce=True)
+    peak_rates = peak_rates_of(asked)
+    floor = floor_of(asked, peak_rates, enforce=True)
     layer = 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336
     assert floor.flops_per_token == 2 * 32 * layer
     assert 0 < floor.weight_bytes_read - 2 * (32 * layer + 128256 * 4096) < 10**6  # norms
     assert floor.kv_bytes_per_token == 32 * 2 * 8 * 128 * 2
-    assert floor.enforce and not floor_of(asked, light, enforce=False).enforce
-    assert floor_of(asked, replace(light, weights_stream=False), enforce=True).weight_bytes_read == 0
+    assert floor.enforce and not floor_of(asked, peak_rates, enforce=False).enforce
+    assert floor_of(asked, replace(peak_rates, weights_stream=False), enforce=True).weight_bytes_read == 0
     nothing = floor_of(asked, None, enforce=True)
     assert not nothing.enforce and nothing.memory_bandwidth_bytes_per_s == nothing.peak_flops_per_s == 0

@@ -9,7 +9,7 @@ import pytest
 
 from llmsim.core import Provenance
 from llmsim.costs import compile_costs
-from llmsim.costs.hardware_limits import Light
+from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.source import Curve
 from llmsim.costs.sources.silicon.database import TablePath
 from llmsim.costs.sources.silicon.gemm import GemmTable
@@ -17,7 +17,7 @@ from llmsim.costs.sources.silicon.moe import COLUMNS, SHAPE, moe_curve, wanted_s
 from tests.costs.builders import needs_database, request
 
 BANDWIDTH_BYTES_PER_S = 1_000_000_000_000
-LIGHT = Light(BANDWIDTH_BYTES_PER_S, 32 << 20, {"bf16": 100_000_000_000_000})
+LIGHT = PeakRates(BANDWIDTH_BYTES_PER_S, 32 << 20, {"bf16": 100_000_000_000_000})
 
 
 def experts(folder: Path, points_ms: dict[int, float], last: int) -> Curve:
@@ -57,8 +57,8 @@ def gemms(share_of_bandwidth: tuple[float, float, float], warm_share: float) -> 
     """Matrices of 2, 128, 256 and 512 MB at batches of 1, 16 and 64; the small one was timed in the cache."""
     n_axis, k_axis = np.array([1024.0]), np.array([1024.0, 65536.0, 131072.0, 262144.0])
     shares = np.array([warm_share, *share_of_bandwidth])
-    light_us = 2.0 * n_axis[0] * k_axis / BANDWIDTH_BYTES_PER_S * 1e6
-    us = np.stack([light_us / shares, light_us / shares, 9 * light_us])[:, None, :]
+    lower_bound_us = 2.0 * n_axis[0] * k_axis / BANDWIDTH_BYTES_PER_S * 1e6
+    us = np.stack([lower_bound_us / shares, lower_bound_us / shares, 9 * lower_bound_us])[:, None, :]
     return GemmTable("t", np.array([1.0, 16.0, 64.0]), n_axis, k_axis, us, 2.0, LIGHT.peak("bf16"), LIGHT)
 
 

@@ -8,7 +8,7 @@ from llmsim.costs import CompiledCosts, compile_costs
 from llmsim.costs.catalog import look
 from llmsim.costs.compile import build
 from llmsim.costs.explain import decode_us, prefill_us
-from llmsim.costs.hardware_limits import light_of
+from llmsim.costs.hardware_limits import peak_rates_of
 from llmsim.costs.sources.silicon import source as silicon
 from llmsim.costs.sources.silicon.attention_grid import _undisturbed
 from llmsim.costs.sources.silicon.gemm import HOST_BOUND_US, load_gemm
@@ -76,12 +76,12 @@ def test_ranks_that_share_sequences_take_the_kernels() -> None:
 @pytest.mark.parametrize("hardware", ["H100", "H200", "B200", "GB200", "L40S", "RTXPRO6000"])
 def test_block_quantised_weights_are_not_timed_by_the_host(hardware: str) -> None:
     """vLLM's own rows of fp8 in blocks take as long as launching them does, whatever the shape; graphs do not."""
-    light = light_of(request(hardware=hardware))
-    assert light is not None
+    peak_rates = peak_rates_of(request(hardware=hardware))
+    assert peak_rates is not None
     tables = database(hardware).tables("gemm")
-    found = load_gemm(tables, ("fp8_block", "fp8"), 1.0, light.peak("fp8"), light)
+    found = load_gemm(tables, ("fp8_block", "fp8"), 1.0, peak_rates.peak("fp8"), peak_rates)
     assert found is not None and np.nanmin(found.us) < HOST_BOUND_US
-    alone = load_gemm(tables[:1], ("fp8_block",), 1.0, light.peak("fp8"), light)
+    alone = load_gemm(tables[:1], ("fp8_block",), 1.0, peak_rates.peak("fp8"), peak_rates)
     assert alone is not None and "launched kernel by kernel" in alone.label
     wide, narrow = (
         compile_costs(request(name, hardware, dtypes=resolve_dtypes(load_model(name))))

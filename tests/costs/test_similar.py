@@ -11,7 +11,7 @@ from llmsim.core import Provenance
 from llmsim.costs import CompiledCosts, compile_costs
 from llmsim.costs.catalog import look
 from llmsim.costs.compile import build
-from llmsim.costs.hardware_limits import light_of
+from llmsim.costs.hardware_limits import peak_rates_of
 from llmsim.model import hardware_names, load_hardware
 from tests.costs.builders import needs_database, request
 
@@ -25,16 +25,16 @@ UNMEASURED = tuple(
 @pytest.mark.parametrize("hardware", UNMEASURED)
 def test_all_times_are_marked_and_none_beats_the_data_sheet(hardware: str) -> None:
     asked = request(hardware=hardware)
-    costs, light = compile_costs(asked), light_of(asked)
+    costs, peak_rates = compile_costs(asked), peak_rates_of(asked)
     sheet = load_hardware(hardware)
-    assert light is not None and sheet is not None and sheet.similar_to is not None
+    assert peak_rates is not None and sheet is not None and sheet.similar_to is not None
     assert f"scaled from {sheet.similar_to} by data sheets" in costs.attention.source
     operators = {op.name: op for op in asked.operators}
     for op in costs.ops:
         assert (op.provenance[1:] >= Provenance.SCALED).all() and (op.ps[1:] > 0).all(), op.name
         if op.name in operators:
             counts = np.arange(len(op.ps), dtype=np.float64)
-            least = light.operator_us(operators[op.name], counts, "bf16") * 1e6
+            least = peak_rates.operator_us(operators[op.name], counts, "bf16") * 1e6
             assert (op.ps >= np.floor(least)).all(), op.name
 
 

@@ -8,7 +8,7 @@ from costs.builders import request
 
 from llmsim.config.cluster_file.power import AcceleratorPower
 from llmsim.costs import CompiledCosts
-from llmsim.costs.hardware_limits import Light
+from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.source import AttentionCost, Floor, MixedGrid, OpCost, SplitGrid
 from llmsim.lowering.adjust.power_cap import MILLION, clock_ppm, costs_at_clock
 from llmsim.model import Operator
@@ -18,7 +18,7 @@ ATTENTION = next(op for op in ASKED.operators if op.kind == "attention")
 GEMM = next(op for op in ASKED.operators if op.name == "qkv_proj")
 REDUCTION = next(op for op in ASKED.operators if op.kind == "collective")
 BALANCE = 10 * ATTENTION.flops_per_context_token // ATTENTION.kv_bytes_per_context_token
-LIGHT = Light(10**12, 0, {"bf16": BALANCE * 10**12})
+LIGHT = PeakRates(10**12, 0, {"bf16": BALANCE * 10**12})
 """Ten pairs of tokens take the units as long as one cached token takes memory."""
 Q, K, N, KV = np.array([1, 10, 20, 40]), np.array([0, 7, 100]), np.array([0, 1, 6]), np.array([0, 9, 50])
 CELL_PS = 1000
@@ -91,18 +91,18 @@ def test_a_gemm_slows_down_where_its_units_limit_it() -> None:
     tokens = 16
     flops_s = tokens * GEMM.flops_per_token
     moved = GEMM.weight_bytes + tokens * (GEMM.read_bytes_per_token + GEMM.write_bytes_per_token)
-    light = Light(moved, 0, {"bf16": flops_s})  # a second each
+    peak_rates = PeakRates(moved, 0, {"bf16": flops_s})  # a second each
     before = costs(split(), GEMM, REDUCTION)
     operators = [GEMM, REDUCTION, ATTENTION]
-    gemm, reduction = costs_at_clock(before, operators, ASKED.dtypes, light, MILLION // 2).ops
+    gemm, reduction = costs_at_clock(before, operators, ASKED.dtypes, peak_rates, MILLION // 2).ops
     assert gemm.ps[tokens] == 2 * CELL_PS and gemm.ps[1] == CELL_PS < gemm.ps[12] < 2 * CELL_PS
     assert gemm.source == "table, clock x0.5 (power cap)" and reduction is before.ops[1]
-    assert costs_at_clock(before, operators, ASKED.dtypes, light, MILLION) is before
+    assert costs_at_clock(before, operators, ASKED.dtypes, peak_rates, MILLION) is before
 
 
 def test_without_a_data_sheet_the_clock_limits_everything() -> None:
     before = costs(split(), GEMM)
-    for light in (None, Light(10**12, 0, {})):
-        slow = costs_at_clock(before, [GEMM, ATTENTION], ASKED.dtypes, light, MILLION // 2)
+    for peak_rates in (None, PeakRates(10**12, 0, {})):
+        slow = costs_at_clock(before, [GEMM, ATTENTION], ASKED.dtypes, peak_rates, MILLION // 2)
         assert slow.attention.split is not None
         assert set(slow.ops[0].ps.tolist()) == {2 * CELL_PS} == set(slow.attention.split.decode_ps.ravel().tolist())

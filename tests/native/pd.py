@@ -109,7 +109,7 @@ def program(budget: int, max_seqs: int, layers: int, gather: list[int] | None = 
         table, kind = np.array(gather, np.int64), (_native.NodeKind.COLLECTIVE, _native.Feature.GATHERED)
         operators.insert(2, _native.Operator("gather", *kind, 1, layers, table, np.zeros(len(gather), np.uint8)))
     attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
-    return _native.Program(operators, attention, tokens.astype(np.int32), _native.LightFloor(), 0)
+    return _native.Program(operators, attention, tokens.astype(np.int32), _native.LowerBound(), 0)
 
 
 def run(

@@ -31,7 +31,7 @@ def priced(attention: Any, layers: int = 1) -> Any:
     per_seq = _native.Operator(
         "seq", _native.NodeKind.COMPUTE, _native.Feature.SEQUENCES, 0, 1, np.zeros(65, np.int64), np.zeros(65, np.uint8)
     )
-    return _native.Program([free, op, per_seq], attention, np.arange(4097, dtype=np.int32), _native.LightFloor(), 0)
+    return _native.Program([free, op, per_seq], attention, np.arange(4097, dtype=np.int32), _native.LowerBound(), 0)
 
 
 def affine(chunk: int, context: int, count: int, length: int) -> int:

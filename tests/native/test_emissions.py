@@ -23,7 +23,7 @@ def always(drafts: int) -> Any:
 
 def counted(sim: Any) -> dict[int, int]:
     """Value in ps -> how often, over all finished requests."""
-    values, counts = _native.Emissions(sim).inter_token_latencies()
+    values, counts = _native.TokenTimes(sim).inter_token_latencies()
     return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
@@ -42,7 +42,7 @@ def test_counts_are_those_of_the_lists() -> None:
     rows = [(index * 1000, 40 + 7 * index, 1 + 3 * index) for index in range(12)]
     cluster = Cluster([], [], both=[18], max_seqs=4, drafts=2)
     sim = run(rows, cluster, timeouts=[-1] * 11 + [50_000_000_000])
-    requests, emissions = sim.requests(), _native.Emissions(sim)
+    requests, emissions = sim.requests(), _native.TokenTimes(sim)
     assert requests["preemptions"].sum() > 0 and 5 in requests["status"]
     gaps: Counter[int] = Counter()
     for request in np.flatnonzero(requests["status"] == 3):
@@ -64,7 +64,7 @@ def test_more_values_than_the_small_table_holds_are_each_counted_once() -> None:
         table = np.full(65, STEP, np.int64)
         ops.append(_native.Operator("all", _native.NodeKind.COMPUTE, feature, 2, 1, table, np.zeros(65, np.uint8)))
     attention = _native.Attention.split([axis, axis], zeros, [axis, axis], growing, 0, 0)
-    program = _native.Program(ops, attention, np.arange(65, dtype=np.int32), _native.LightFloor(), 0)
+    program = _native.Program(ops, attention, np.arange(65, dtype=np.int32), _native.LowerBound(), 0)
     sim = _native.Simulation(
         np.array([0, 10**15]), np.full(n, 8, np.int32), np.full(n, output, np.int32), np.zeros(n, np.int16),
         np.full(n, -1, np.int32), np.zeros(n, np.int64), np.empty(0, np.int32), np.zeros(n + 1, np.int64),
@@ -77,6 +77,6 @@ def test_more_values_than_the_small_table_holds_are_each_counted_once() -> None:
     sim.add_group(_native.GroupConfig(), scheduler, program)
     while not sim.run(100_000):
         pass
-    values, counts = _native.Emissions(sim).inter_token_latencies()
+    values, counts = _native.TokenTimes(sim).inter_token_latencies()
     assert len(values) == output - 1 and (np.diff(values) > 0).all() and (counts == n).all()
-    assert (_native.Emissions(sim).inter_token_latencies_of(1) == values).all()
+    assert (_native.TokenTimes(sim).inter_token_latencies_of(1) == values).all()

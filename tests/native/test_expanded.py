@@ -99,7 +99,7 @@ def test_folded_equals_expanded(data: Any) -> None:
 
     def program() -> Any:
         return _native.Program(
-            ops, attention(0), padded, _native.LightFloor(), gap, other_attentions=[attention(window)]
+            ops, attention(0), padded, _native.LowerBound(), gap, other_attentions=[attention(window)]
         )
 
     table = rng.integers(0, 10**9, 81).astype(np.int64)

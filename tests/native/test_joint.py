@@ -131,7 +131,7 @@ def simulate(
 
     def program() -> Any:
         attention = _native.Attention.mixed([axis] * 4, cells, 12_345 << 20)
-        return _native.Program(plan.ops, attention, padded, _native.LightFloor(), gap, largest)
+        return _native.Program(plan.ops, attention, padded, _native.LowerBound(), gap, largest)
 
     expanded = _native.ExpandedConfig(plan.topology(), plan.network, plan.specs, plan.members) if exact else None
     columns = np.array(requests, np.int64)

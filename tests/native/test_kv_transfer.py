@@ -411,7 +411,13 @@ def test_what_a_tier_below_the_decode_side_holds_does_not_come_from_the_prefill_
 def test_kv_and_collectives_on_one_port_share_it() -> None:
     """400 ms of KV into one of two decode ranks that gather 1 ms in each of four layers: both slow each other down."""
     cluster = Cluster(
-        [200], [200, 200], lockstep=True, router="RR", bytes_per_token_and_layer=10**6, gathered_bytes=10**6, latency_ps=0
+        [200],
+        [200, 200],
+        lockstep=True,
+        router="RR",
+        bytes_per_token_and_layer=10**6,
+        gathered_bytes=10**6,
+        latency_ps=0,
     )
     sim = run([(0, 1, 200), (50_000, 100, 2)], cluster)
     h = sim.kv_transfers()

@@ -32,7 +32,7 @@ def program(max_tokens: int, max_seqs: int, padded: np.ndarray | None = None) ->
     ]  # fmt: skip
     attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
     return _native.Program(
-        operators, attention, (tokens if padded is None else padded).astype(np.int32), _native.LightFloor(), 0
+        operators, attention, (tokens if padded is None else padded).astype(np.int32), _native.LowerBound(), 0
     )
 
 
@@ -87,7 +87,7 @@ def test_one_request_takes_the_closed_form() -> None:
     assert r["scheduled_ps"][0] == 7
     assert r["first_token_ps"][0] == 7 + prefill
     assert r["finish_ps"][0] == 7 + prefill + 2 * decode
-    assert _native.Emissions(sim).inter_token_latencies_of(0).tolist() == [decode, decode]
+    assert _native.TokenTimes(sim).inter_token_latencies_of(0).tolist() == [decode, decode]
 
 
 def test_an_arrival_during_a_step_runs_in_the_next_or_with_async_scheduling_the_one_after() -> None:
@@ -164,8 +164,8 @@ def test_nothing_is_lost_under_any_pressure(
     needed = sum(i + o - 1 for (_, i, o), ok in zip(requests, fits, strict=True) if ok)
     hits = int(r["cached_tokens"][done].sum())
     assert int(steps["tokens"].sum()) == needed - hits + int(c["recomputed_tokens"].sum())
-    values, counts = _native.Emissions(sim).inter_token_latencies()
-    gaps = [_native.Emissions(sim).inter_token_latencies_of(i) for i in range(len(requests))]
+    values, counts = _native.TokenTimes(sim).inter_token_latencies()
+    gaps = [_native.TokenTimes(sim).inter_token_latencies_of(i) for i in range(len(requests))]
     every = np.sort(np.concatenate([*gaps, np.empty(0, np.int64)]))
     assert (np.repeat(values, counts) == every).all()
     parts = sim.blame()
@@ -201,7 +201,7 @@ def test_inter_token_latencies_of_very_many_lengths_of_steps() -> None:
     lengths = np.random.default_rng(1).permutation(np.repeat(np.arange(1, 35_001), 2)).tolist()
     rows = [(0, 1, len(lengths) + 2), *((0, length, 1) for length in lengths)]
     sim = simulation(rows, blocks=20_000, max_seqs=2, budget=40_000)
-    emissions = _native.Emissions(sim)
+    emissions = _native.TokenTimes(sim)
     values, counts = emissions.inter_token_latencies()
     expected = np.unique(emissions.inter_token_latencies_of(0), return_counts=True)
     assert len(values) > 35_000 and (values == expected[0]).all() and (counts == expected[1]).all()
@@ -271,27 +271,27 @@ def test_tables_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="ascend"):
         _native.Attention.split([np.array([2, 1]), zero], np.zeros(2, np.int64), [zero, zero], zero, 0, 0)
     attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
-    _native.Program([], attention, np.zeros(0, np.int32), _native.LightFloor(), 0)
+    _native.Program([], attention, np.zeros(0, np.int32), _native.LowerBound(), 0)
     with pytest.raises(ValueError, match="already belongs"):
-        _native.Program([], attention, np.zeros(0, np.int32), _native.LightFloor(), 0)
+        _native.Program([], attention, np.zeros(0, np.int32), _native.LowerBound(), 0)
 
 
 def test_steps_faster_than_light_are_counted() -> None:
     """Weights of 8 MB at 1 GB/s need 8 ms, a step takes 5 ms and 10 us per token; KV counts beyond the cache only."""
     for weight_bytes, cached, flops, below in ((8 * 10**6, 0, 0, True), (10**6, 0, 0, False), (10**6, 0, 10**9, True)):
-        floor = _native.LightFloor()
+        floor = _native.LowerBound()
         floor.weight_bytes, floor.bytes_per_s, floor.cached_kv_bytes = weight_bytes, 10**9, cached
         floor.flops_per_token, floor.flops_per_s = flops, 10**11
-        counted = below_light(floor, prompt=10)
+        counted = below_lower_bound(floor, prompt=10)
         assert (counted > 0) == below
-    floor = _native.LightFloor()
+    floor = _native.LowerBound()
     floor.kv_bytes_per_token, floor.bytes_per_s = 10**5, 10**9  # 100 us per cached token: 6 ms at 60
-    assert below_light(floor, prompt=60) > 0
+    assert below_lower_bound(floor, prompt=60) > 0
     floor.cached_kv_bytes = 10**7
-    assert below_light(floor, prompt=60) == 0
+    assert below_lower_bound(floor, prompt=60) == 0
 
 
-def below_light(floor: Any, prompt: int) -> int:
+def below_lower_bound(floor: Any, prompt: int) -> int:
     tokens = np.arange(65, dtype=np.int64)
     op = _native.Operator(
         "a", _native.NodeKind.COMPUTE, _native.Feature.TOKENS, 0, 1, STEP + tokens * PER_TOKEN, np.zeros(65, np.uint8)
@@ -314,7 +314,7 @@ def below_light(floor: Any, prompt: int) -> int:
     sim.add_group(_native.GroupConfig(), scheduler, program)
     while not sim.run(100):
         pass
-    return int(sim.counters()["steps_below_light"][0])
+    return int(sim.counters()["steps_below_lower_bound"][0])
 
 
 def test_blame_names_the_cause() -> None:

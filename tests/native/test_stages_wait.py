@@ -30,7 +30,7 @@ def program(stages: int) -> Any:
     ops.append(_native.Operator("head", _native.NodeKind.COMPUTE, sampled, HEAD, 1, zeros, marks, stages - 1))
     axis, cells = np.array([0, 64], np.int64), np.zeros(4, np.int64)
     attention = _native.Attention.split([axis, axis], cells, [axis, axis], cells, 0, 0)
-    return _native.Program(ops, attention, np.arange(TOKENS + 1, dtype=np.int32), _native.LightFloor(), 0)
+    return _native.Program(ops, attention, np.arange(TOKENS + 1, dtype=np.int32), _native.LowerBound(), 0)
 
 
 def steps(stages: int, waits: bool, prompt: int = 20) -> Any:

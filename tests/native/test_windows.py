@@ -77,7 +77,7 @@ def test_kinds_of_attention_add_up() -> None:
     ]
     padded = np.arange(65, dtype=np.int32)
     both = _native.Program(
-        [op(0, 3), op(1, 5), *free], split(), padded, _native.LightFloor(), 0, other_attentions=[split(100)]
+        [op(0, 3), op(1, 5), *free], split(), padded, _native.LowerBound(), 0, other_attentions=[split(100)]
     )
     items = [(40, 900), (1, 50), (1, 3000)]
     alone = [priced(attention, layers).step_ps(items) for attention, layers in ((split(), 3), (split(100), 5))]

@@ -30,7 +30,7 @@ def program(ops: list[Any], prefill_ps: Any, decode_ps: Any, gap: int = 0) -> An
     axis = np.array([0, 64], np.int64)
     grids = (np.asarray(prefill_ps, np.int64), np.asarray(decode_ps, np.int64))
     attention = _native.Attention.split([axis, axis], grids[0], [axis, axis], grids[1], 0, 0)
-    return _native.Program(ops, attention, np.arange(TOKENS + 1, dtype=np.int32), _native.LightFloor(), gap)
+    return _native.Program(ops, attention, np.arange(TOKENS + 1, dtype=np.int32), _native.LowerBound(), gap)
 
 
 def run(a_program: Any, offload: Any, requests: list[tuple[int, int, int]], depth: int = 2) -> Any:

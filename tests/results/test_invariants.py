@@ -115,7 +115,7 @@ WRONG: Mapping[str, tuple[Change, str, str]] = {
         "5 tokens", "inter-token latencies for",
     ),
     "idle": (counter("idle_with_work", 1, 2), "7 work conservation", "group 1 was left idle 2 times"),
-    "light": (counter("steps_below_light", 1, 3), "10 speed of light", "group 1: 3 steps are faster"),
+    "light": (counter("steps_below_lower_bound", 1, 3), "10 speed of light", "group 1: 3 steps are faster"),
     "blame": (blame("decode_ps", 5, 1), "11 blame", "the parts of request 5's latency do not add up to it"),
     "landed": (late(0), "13 transfers", "request 0 was decoded before its KV was there"),
     "never landed": (
@@ -141,7 +141,7 @@ def test_parts_of_a_latency_that_cancel_out_are_found(apart: Results) -> None:
 
 
 def test_a_users_own_times_may_be_faster_than_light(apart: Results) -> None:
-    wrong = counter("steps_below_light", 1, 3)(apart)
+    wrong = counter("steps_below_lower_bound", 1, 3)(apart)
     assert check_invariants(wrong, [True, False])["10 speed of light"] == OK
 
 

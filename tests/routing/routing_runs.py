@@ -30,7 +30,7 @@ def program() -> Any:
         ),
     ]
     attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
-    return _native.Program(operators, attention, tokens.astype(np.int32), _native.LightFloor(), 0)
+    return _native.Program(operators, attention, tokens.astype(np.int32), _native.LowerBound(), 0)
 
 
 @dataclass

@@ -94,7 +94,7 @@ def drawn_options(draw: random.Random, block_size: int, rows: Rows, follower: li
 
 def check_gaps(sim: Any, done: np.ndarray, answers: np.ndarray) -> None:
     """Between tokens: those of each request, and all of them counted."""
-    emissions = _native.Emissions(sim)
+    emissions = _native.TokenTimes(sim)
     gaps = [emissions.inter_token_latencies_of(int(row)) for row in np.flatnonzero(done)]
     assert [len(one) + 1 for one in gaps] == answers[done].tolist()
     values, counts = np.unique(np.concatenate([np.empty(0, np.int64), *gaps]), return_counts=True)

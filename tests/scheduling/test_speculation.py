@@ -50,7 +50,7 @@ def test_if_all_drafts_hold_a_step_gives_all_of_them_and_one_more(tokens: int, d
     assert sim.counters()["verifications"][0] == verifications
     assert sim.counters()["accepted_tokens"][0] == tokens * verifications
     assert sim.requests()["emitted_tokens"][0] == answer
-    gaps = _native.Emissions(sim).inter_token_latencies_of(0)
+    gaps = _native.TokenTimes(sim).inter_token_latencies_of(0)
     whole, rest = divmod(answer - 1, tokens + 1)
     expected = ([MS] + [0] * tokens) * whole + ([MS] + [0] * (rest - 1) if rest else [])
     assert gaps.tolist() == expected
@@ -63,7 +63,7 @@ def test_what_holds_depends_on_the_request_and_its_answer_alone() -> None:
 
     def strides(requests: list[tuple[float, int, int]], row: int, **options: Any) -> list[int]:
         sim = run(requests, Options(extra=extra, **options))
-        gaps = _native.Emissions(sim).inter_token_latencies_of(row)
+        gaps = _native.TokenTimes(sim).inter_token_latencies_of(row)
         starts = [0, *(np.flatnonzero(gaps > 0) + 1).tolist(), len(gaps) + 1]
         return np.diff(starts).tolist()
 

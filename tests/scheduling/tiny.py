@@ -67,7 +67,7 @@ def program(budget: int, max_seqs: int, per_token_ms: float = 0) -> Any:
     zero = np.zeros(1, np.int64)
     attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
     return _native.Program(
-        operators, attention, np.arange(budget + 1, dtype=np.int32), _native.LightFloor(), 0
+        operators, attention, np.arange(budget + 1, dtype=np.int32), _native.LowerBound(), 0
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from llmsim.core import Int64
 from llmsim.costs.experts.routing import ExpertRouting, Floats
 
 if TYPE_CHECKING:
-    from llmsim.costs.hardware_limits import Light
+    from llmsim.costs.hardware_limits import PeakRates
     from llmsim.model import Operator
 
 Ints = NDArray[np.int64]
@@ -196,7 +196,7 @@ def rank_loads(counts: Ints, slots: tuple[Ints, Ints], ranks: int) -> tuple[Floa
     )
 
 
-def curve_price(op: Operator, ps: Int64, light: Light | None) -> Price:
+def curve_price(op: Operator, ps: Int64, peak_rates: PeakRates | None) -> Price:
     """From the times of evenly loaded ranks: those at as many pairs, times the ratio of the two rooflines.
 
     At T tokens a rank with its share of the experts has T topk local / total pairs on the experts that T random tokens
@@ -208,17 +208,17 @@ def curve_price(op: Operator, ps: Int64, light: Light | None) -> Price:
     tokens_per_pair = op.experts_total / (op.topk * op.experts_local)
     expert_bytes = op.weight_bytes / op.experts_local
     pair_flops = op.flops_per_token * tokens_per_pair
-    peak = light.peak(op.weight_dtype) if light is not None else 0
+    peak = peak_rates.peak(op.weight_dtype) if peak_rates is not None else 0
 
     def work(pairs: Floats, touched: Floats) -> Floats:
-        assert light is not None, "the caller looked"
-        memory = touched * expert_bytes / light.memory_bandwidth_bytes_per_s
+        assert peak_rates is not None, "the caller looked"
+        memory = touched * expert_bytes / peak_rates.memory_bandwidth_bytes_per_s
         return np.asarray(np.maximum(memory, pairs * pair_flops / peak if peak else 0.0))
 
     def price(pairs: Floats, touched: Floats) -> Floats:
         tokens = pairs * tokens_per_pair
         even = np.interp(tokens, counts, us) + slope * np.maximum(0.0, tokens - counts[-1])
-        if light is not None:
+        if peak_rates is not None:
             expected = op.experts_local * (1.0 - (1.0 - op.topk / op.experts_total) ** tokens)
             own, other = work(pairs, touched), work(pairs, np.maximum(expected, 1e-9))
             even = even * np.divide(own, other, out=np.ones_like(own), where=other > 0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from llmsim.costs.hardware_limits import light_of
+from llmsim.costs.hardware_limits import peak_rates_of
 from llmsim.costs.source import CostRequest
 from llmsim.costs.sources.csv_tables import Table
 
@@ -18,42 +18,42 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 
-class LightWarnings:
+class LowerBoundWarnings:
     """Collects the rows of `whose` below the speed of light; without any limit known it collects nothing."""
 
     def __init__(self, request: CostRequest, whose: str = "the profile bundle") -> None:
         self._request, self._whose = request, whose
-        self._light = light_of(request)
+        self._peak_rates = peak_rates_of(request)
         self._rows: dict[tuple[str, str, str], list[float]] = {}
         self._worst = 1.0
 
     def dense(self, op: Operator, path: Path | str, feature: str, points: Floats, times_us: Floats) -> None:
         """Checks the rows of one layer of dense.csv or per_sequence.csv."""
-        if self._light is not None:
-            least = self._light.operator_us(op, points, self._request.dtypes.activation)
+        if self._peak_rates is not None:
+            least = self._peak_rates.operator_us(op, points, self._request.dtypes.activation)
             self.add(op.name, path, points, times_us, least, feature)
 
     def moe(self, op: Operator, path: Path | str, table: Table, divisor: int) -> None:
         """Checks the expert rows: each active expert's weights are streamed."""
-        if self._light is None or not op.experts_local:
+        if self._peak_rates is None or not op.experts_local:
             return
         expert_bytes = op.weight_bytes / op.experts_local * table.number["activated_experts"]
-        least = expert_bytes * self._light.weights_stream / self._light.memory_bandwidth_bytes_per_s * 1e6
+        least = expert_bytes * self._peak_rates.weights_stream / self._peak_rates.memory_bandwidth_bytes_per_s * 1e6
         self.add(op.name, path, table.number["tokens"], table.number["time_us"] / divisor, least, "tokens")
 
     def attention(self, op: Operator, path: Path | str, table: Table) -> None:
         """Checks the KV that each row of attention.csv must read, where it exceeds the last-level cache."""
-        if self._light is None:
+        if self._peak_rates is None:
             return
         column = table.number
         context = column["kv_prefill"] * (column["prefill_chunk"] > 0) + column["n_decode"] * column["kv_decode"]
-        least = self._light.kv_us(context * op.kv_bytes_per_context_token)
+        least = self._peak_rates.kv_us(context * op.kv_bytes_per_context_token)
         self.add(op.name, path, context, column["time_us"], least, "cached tokens")
 
     def decodes(self, op: Operator, path: Path | str, context: Floats, times_us: Floats) -> None:
         """Checks rows of decode batches by the cached tokens that each must read, as `attention` does."""
-        if self._light is not None:
-            least = self._light.kv_us(context * op.kv_bytes_per_context_token)
+        if self._peak_rates is not None:
+            least = self._peak_rates.kv_us(context * op.kv_bytes_per_context_token)
             self.add("decode attention", path, context, times_us, least, "cached tokens")
 
     def sentences(self) -> list[str]:

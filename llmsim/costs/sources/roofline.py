@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import Provenance
-from llmsim.costs.hardware_limits import Light, bandwidth_differs, own_light_of
+from llmsim.costs.hardware_limits import PeakRates, bandwidth_differs, own_peak_rates_of
 from llmsim.costs.interpolation_grid import geometric_axis
 from llmsim.costs.source import AttentionCost, CostRequest, Curve, SplitGrid, to_ps
 from llmsim.costs.sources.decode_skew import mixed_decode_q20, skew_q20
@@ -39,11 +39,11 @@ class RooflineSource:
     enforce_floor = True
 
     def __init__(self, request: CostRequest) -> None:
-        light = own_light_of(request)
-        if light is None:
+        peak_rates = own_peak_rates_of(request)
+        if peak_rates is None:
             raise AssertionError("the caller checks that a bandwidth is known")
         self._request = request
-        self._light: Light = light
+        self._peak_rates: PeakRates = peak_rates
         self._label = f"data sheet of {request.hardware.name if request.hardware else request.hardware_name}"
         if bandwidth_differs(request):
             self._label += ", npu_mem.mem_bw of the cluster file"
@@ -61,8 +61,8 @@ class RooflineSource:
         if op.kind == "collective":
             raise AssertionError("collectives are priced by tables or links")
         moved = counts * (op.read_bytes_per_token + op.write_bytes_per_token) + self._weight_bytes(op, counts)
-        memory = moved / (MEMORY_EFFICIENCY * self._light.memory_bandwidth_bytes_per_s)
-        peak = self._light.peak(op.weight_dtype or self._request.dtypes.activation)
+        memory = moved / (MEMORY_EFFICIENCY * self._peak_rates.memory_bandwidth_bytes_per_s)
+        peak = self._peak_rates.peak(op.weight_dtype or self._request.dtypes.activation)
         compute = counts * op.flops_per_token / (GEMM_EFFICIENCY * peak) if peak else np.zeros_like(counts)
         if not peak:
             self._note(f'peak flop/s of "{self._request.hardware_name}" are not known: only memory bandwidth limits it')
@@ -95,9 +95,9 @@ class RooflineSource:
 
     def attention_us(self, op: Operator, kv_tokens: Floats, pairs: Floats, flops: int = 0) -> Floats:
         """us of a call that reads `kv_tokens` and computes `pairs` of (new, attended) tokens at `flops` each."""
-        rate = MEMORY_EFFICIENCY * self._light.memory_bandwidth_bytes_per_s
+        rate = MEMORY_EFFICIENCY * self._peak_rates.memory_bandwidth_bytes_per_s
         memory = kv_tokens * op.kv_bytes_per_context_token / rate
-        peak = self._light.peak(op.weight_dtype or self._request.dtypes.activation)
+        peak = self._peak_rates.peak(op.weight_dtype or self._request.dtypes.activation)
         compute = (
             pairs * (flops or op.flops_per_context_token) / (ATTENTION_EFFICIENCY * peak)
             if peak

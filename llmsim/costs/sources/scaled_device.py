@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import Int64, Provenance, UInt8
-from llmsim.costs.hardware_limits import Light, light_of
+from llmsim.costs.hardware_limits import PeakRates, peak_rates_of
 from llmsim.costs.source import AttentionCost, CostRequest, Curve, OpCost, SplitGrid
 from llmsim.costs.sources.decode_skew import mixed_decode_q20, skew_note, skew_q20
 from llmsim.costs.sources.roofline import ATTENTION_LAUNCH_US, LAUNCH_US, RooflineSource
@@ -35,12 +35,12 @@ class SimilarSource:
     enforce_floor = True
 
     def __init__(self, request: CostRequest, neighbour: Hardware, database: Database) -> None:
-        mine, light = replace(request, group_memory_bandwidth_bytes_per_s=0), light_of(request)
-        if light is None:
+        mine, peak_rates = replace(request, group_memory_bandwidth_bytes_per_s=0), peak_rates_of(request)
+        if peak_rates is None:
             raise AssertionError("a card with a neighbour has a data sheet")
         there = replace(mine, hardware=neighbour, hardware_name=neighbour.name)
         self._request = request
-        self._light: Light = light
+        self._peak_rates: PeakRates = peak_rates
         self._measured = SiliconSource(there, database)
         self._mine, self._theirs = RooflineSource(mine), RooflineSource(there)
         self._others_skew, self._own_skew = "", list[str]()
@@ -56,7 +56,7 @@ class SimilarSource:
         counts = np.arange(last + 1, dtype=np.float64)
         mine, theirs = (roof.operator_us(op, counts) - LAUNCH_US for roof in (self._mine, self._theirs))
         ps = _scaled(curve.ps, np.divide(mine, theirs, out=np.ones_like(mine), where=theirs > 0), LAUNCH_US)
-        least = np.ceil(self._light.operator_us(op, counts, self._request.dtypes.activation) * PS_PER_US)
+        least = np.ceil(self._peak_rates.operator_us(op, counts, self._request.dtypes.activation) * PS_PER_US)
         marks = np.where(ps < least, Provenance.ANALYTIC, Provenance.SCALED).astype(np.uint8)
         ps = np.where(curve.ps > 0, np.maximum(ps, least.astype(np.int64)), 0)
         return Curve(ps, marks, f"{curve.source}, {self._label}")
@@ -100,7 +100,7 @@ class SimilarSource:
             roof.attention_us(op, read, pairs, flops) - ATTENTION_LAUNCH_US for roof in (self._mine, self._theirs)
         )
         scaled = _scaled(ps, np.divide(mine, theirs, out=np.ones_like(mine), where=theirs > 0), ATTENTION_LAUNCH_US)
-        least = np.ceil(self._light.kv_us(read * op.kv_bytes_per_context_token) * PS_PER_US).astype(np.int64)
+        least = np.ceil(self._peak_rates.kv_us(read * op.kv_bytes_per_context_token) * PS_PER_US).astype(np.int64)
         marks = np.where(scaled < least, Provenance.ANALYTIC, Provenance.SCALED).astype(np.uint8)
         return np.maximum(scaled, least), marks
 

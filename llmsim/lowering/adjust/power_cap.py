@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from llmsim.config.cluster_file.power import AcceleratorPower
 from llmsim.costs import CompiledCosts, OpCost
-from llmsim.costs.hardware_limits import Light
+from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.source import AttentionCost
 from llmsim.model import Dtypes, Operator
 from llmsim.model.operator import COLLECTIVES
@@ -32,7 +32,7 @@ def clock_ppm(power: AcceleratorPower | None) -> int:
 
 
 def costs_at_clock(
-    costs: CompiledCosts, operators: Sequence[Operator], dtypes: Dtypes, light: Light | None, ppm: int
+    costs: CompiledCosts, operators: Sequence[Operator], dtypes: Dtypes, peak_rates: PeakRates | None, ppm: int
 ) -> CompiledCosts:
     """The tables at a lower clock; without a data sheet every operator is taken for limited by it."""
     if ppm >= MILLION:
@@ -48,12 +48,12 @@ def costs_at_clock(
         counts = op.units_of(np.arange(len(cost.ps)))
         moved = counts * (op.read_bytes_per_token + op.write_bytes_per_token) + weight_bytes(op, counts)
         flops = counts.astype(np.float64) * op.flops_per_token
-        factor = _stretch(flops, moved, op.weight_dtype or dtypes.activation, light, phi)
+        factor = _stretch(flops, moved, op.weight_dtype or dtypes.activation, peak_rates, phi)
         return replace(cost, ps=_times(cost.ps, factor), source=cost.source + label)
 
     kinds = [op for op in operators if op.kind == "attention"]
     first, *more = (
-        _slowed_attention(cost, op, dtypes.activation, light, phi, label)
+        _slowed_attention(cost, op, dtypes.activation, peak_rates, phi, label)
         for cost, op in zip(costs.attentions, kinds, strict=True)
     )
     return replace(
@@ -64,23 +64,23 @@ def costs_at_clock(
     )
 
 
-def _stretch(flops: Floats, moved: Floats, dtype: str, light: Light | None, phi: float) -> Floats:
+def _stretch(flops: Floats, moved: Floats, dtype: str, peak_rates: PeakRates | None, phi: float) -> Floats:
     """How many times as long an operator takes at clock phi."""
-    peak = light.peak(dtype) if light is not None else 0
-    if light is None or not peak:
+    peak = peak_rates.peak(dtype) if peak_rates is not None else 0
+    if peak_rates is None or not peak:
         return np.full(len(flops.ravel()), 1 / phi).reshape(flops.shape)
-    compute, memory = flops / peak, moved / light.memory_bandwidth_bytes_per_s
+    compute, memory = flops / peak, moved / peak_rates.memory_bandwidth_bytes_per_s
     before = np.maximum(compute, memory)
     after = np.maximum(compute / phi, memory)
     return np.asarray(np.divide(after, before, out=np.ones_like(before), where=before > 0))
 
 
 def _slowed_attention(
-    cost: AttentionCost, op: Operator, dtype: str, light: Light | None, phi: float, label: str
+    cost: AttentionCost, op: Operator, dtype: str, peak_rates: PeakRates | None, phi: float, label: str
 ) -> AttentionCost:
     def factor(kv_tokens: Floats, pairs: Floats) -> Floats:
         return _stretch(
-            pairs * op.flops_per_context_token, kv_tokens * op.kv_bytes_per_context_token, dtype, light, phi
+            pairs * op.flops_per_context_token, kv_tokens * op.kv_bytes_per_context_token, dtype, peak_rates, phi
         )
 
     source = cost.source + label

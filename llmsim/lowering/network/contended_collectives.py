@@ -24,7 +24,7 @@ Kind = Literal["members", "stages", "inside"]
 
 
 @dataclass(frozen=True, eq=False)
-class SharedLinks:
+class ContendedLinks:
     """One domain: its groups, the place of every device, and what moves between members or stages."""
 
     groups: tuple[int, ...]
@@ -45,7 +45,7 @@ def shared_links(
     *,
     tiers: bool,
     exact: bool,
-) -> tuple[SharedLinks, ...]:
+) -> tuple[ContendedLinks, ...]:
     """The domains that send KV to other groups or to `tiers`, and more than KV over the same links.
 
     Without a topology, links inside an instance are its own: then only what is between members or stages is shared.
@@ -80,7 +80,7 @@ def shared_links(
             )
         if moved:
             places = [place for index in members for place in network.devices[index]]
-            found.append(SharedLinks(tuple(members), tuple(places), moved))
+            found.append(ContendedLinks(tuple(members), tuple(places), moved))
     return tuple(found)
 
 

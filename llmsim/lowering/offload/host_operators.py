@@ -13,7 +13,7 @@ from llmsim import _native
 from llmsim.config import Deployment, Group, input_files
 from llmsim.config.errors import InfeasibleError, InputError, nearest
 from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost, compile_costs
-from llmsim.costs.hardware_limits import floor_of, light_of
+from llmsim.costs.hardware_limits import floor_of, peak_rates_of
 from llmsim.costs.source import MixedGrid, SplitGrid
 from llmsim.lowering.offload.placement import HOST, memory_at, port_of
 from llmsim.lowering.offload.weight_streaming import positions_in_program
@@ -145,7 +145,7 @@ def with_host_costs(costs: CompiledCosts, request: CostRequest, plan: HostPlan) 
     )
     rest = replace(request, operators=tuple(op for op in request.operators if op.name not in plan.names))
     floor = replace(
-        floor_of(rest, light_of(request), enforce=costs.floor.enforce),
+        floor_of(rest, peak_rates_of(request), enforce=costs.floor.enforce),
         memory_bandwidth_bytes_per_s=costs.floor.memory_bandwidth_bytes_per_s,
         peak_flops_per_s=costs.floor.peak_flops_per_s,
     )

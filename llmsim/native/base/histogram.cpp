@@ -4,7 +4,7 @@
 
 namespace llmsim {
 
-void ValueCounts::add(Ps value, std::int64_t count) {
+void Histogram::add(Ps value, std::int64_t count) {
   const std::uint64_t hash = static_cast<std::uint64_t>(value) * 0x9E3779B97F4A7C15U;
   std::size_t slot = static_cast<std::size_t>(hash >> (64 - kBits));
   while (table_[slot].count != 0 && table_[slot].value != value) slot = (slot + 1) % kSlots;
@@ -14,7 +14,7 @@ void ValueCounts::add(Ps value, std::int64_t count) {
   if (2 * used_ > kSlots) drain();
 }
 
-void ValueCounts::drain() {
+void Histogram::drain() {
   Sorted entries;
   entries.reserve(used_);
   for (Entry& entry : table_) {
@@ -27,7 +27,7 @@ void ValueCounts::drain() {
   while (sorted_.size() > 1 && sorted_[sorted_.size() - 2].size() <= 2 * sorted_.back().size()) merge();
 }
 
-void ValueCounts::merge() {
+void Histogram::merge() {
   const Sorted second = std::move(sorted_.back());
   sorted_.pop_back();
   const Sorted first = std::move(sorted_.back());
@@ -46,7 +46,7 @@ void ValueCounts::merge() {
   }
 }
 
-WeightedValues ValueCounts::take() {
+WeightedValues Histogram::take() {
   drain();
   while (sorted_.size() > 1) merge();
   WeightedValues all;

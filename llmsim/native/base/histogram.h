@@ -14,9 +14,9 @@ struct WeightedValues {
 };
 
 // Memory grows with the different values, not with how many there are; what comes often is counted in a small table.
-class ValueCounts {
+class Histogram {
  public:
-  ValueCounts() : table_(kSlots) {}
+  Histogram() : table_(kSlots) {}
 
   // `count` is positive.
   void add(Ps value, std::int64_t count);

@@ -13,7 +13,7 @@ namespace llmsim {
 
 // Times of steps in their order. A stretch of zeros takes no memory, others four bytes each, and those beyond two
 // milliseconds are kept beside them: a run has tens of millions of steps.
-class StepGaps {
+class SparseColumn {
  public:
   void push_back(Ps time) {
     const std::size_t place = size_++ % kPage;

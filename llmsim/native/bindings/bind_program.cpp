@@ -139,14 +139,14 @@ void bind_operators(nb::module_& m) {
 }
 
 void bind_rules(nb::module_& m) {
-  nb::class_<LightFloor>(m, "LightFloor", "What light allows; zeros are not checked.")
+  nb::class_<LowerBound>(m, "LowerBound", "What peak_rates allows; zeros are not checked.")
       .def(nb::init<>())
-      .def_rw("weight_bytes", &LightFloor::weight_bytes)
-      .def_rw("kv_bytes_per_token", &LightFloor::kv_bytes_per_token)
-      .def_rw("cached_kv_bytes", &LightFloor::cached_kv_bytes)
-      .def_rw("bytes_per_s", &LightFloor::bytes_per_s)
-      .def_rw("flops_per_token", &LightFloor::flops_per_token)
-      .def_rw("flops_per_s", &LightFloor::flops_per_s);
+      .def_rw("weight_bytes", &LowerBound::weight_bytes)
+      .def_rw("kv_bytes_per_token", &LowerBound::kv_bytes_per_token)
+      .def_rw("cached_kv_bytes", &LowerBound::cached_kv_bytes)
+      .def_rw("bytes_per_s", &LowerBound::bytes_per_s)
+      .def_rw("flops_per_token", &LowerBound::flops_per_token)
+      .def_rw("flops_per_s", &LowerBound::flops_per_s);
 
   nb::enum_<GraphMode>(m, "GraphMode")
       .value("NONE", GraphMode::kNone)
@@ -222,7 +222,7 @@ void bind_program(nb::module_& m) {
       .def(
           "__init__",
           [](Program* p, std::vector<Operator> operators, AttentionHandle& attention,
-             const In<std::int32_t>& padded_tokens, const LightFloor& floor, Ps host_gap_ps, std::int64_t largest_graph,
+             const In<std::int32_t>& padded_tokens, const LowerBound& floor, Ps host_gap_ps, std::int64_t largest_graph,
              const std::vector<AttentionHandle*>& others, std::int32_t context_ranks) {
             std::vector<std::unique_ptr<AttentionCost>> attentions;
             const auto take = [&](AttentionHandle& handle) {

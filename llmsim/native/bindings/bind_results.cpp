@@ -203,7 +203,7 @@ nb::dict network_columns(const Simulation& s) {
 }
 
 nb::dict blame_columns(const Simulation& s) {
-  Blame b = blame(s);
+  LatencyBreakdown b = blame(s);
   nb::dict d;
   d["api_ps"] = to_array(std::move(b.api));
   d["queue_ps"] = to_array(std::move(b.queue));

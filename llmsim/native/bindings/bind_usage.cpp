@@ -57,7 +57,7 @@ nb::dict counter_columns(const Simulation& s) {
     d[name] = to_array(values);
   };
   column("steps", [](const Group& g) { return static_cast<std::int64_t>(g.executor().usage().steps); });
-  column("steps_below_light", [](const Group& g) { return g.executor().usage().steps_below_light; });
+  column("steps_below_lower_bound", [](const Group& g) { return g.executor().usage().steps_below_lower_bound; });
   const auto graphs = [](GraphMode mode) {
     return [mode](const Group& g) { return g.executor().usage().steps_by_mode[static_cast<std::size_t>(mode)]; };
   };

@@ -23,10 +23,10 @@ void add_tokens(ContentHasher& hasher, const nb::list& ids) {
   for (const nb::handle id : ids) hasher.token(nb::cast<std::int64_t>(id));
 }
 
-std::unique_ptr<JointTiming> make_timing(const std::shared_ptr<const Program>& program,
+std::unique_ptr<RoundTiming> make_timing(const std::shared_ptr<const Program>& program,
                                          const ExpandedConfig* expanded) {
-  if (expanded != nullptr) return std::make_unique<ExpandedJoint>(program, *expanded);
-  return std::make_unique<FoldedJoint>(*program);
+  if (expanded != nullptr) return std::make_unique<ExpandedRound>(program, *expanded);
+  return std::make_unique<FoldedRound>(*program);
 }
 
 void add_lockstep_group(Simulation& s, const std::vector<std::size_t>& indices, const std::shared_ptr<Program>& program,
@@ -62,7 +62,7 @@ void add_group(Simulation& s, const GroupConfig& config, std::unique_ptr<Schedul
     executor->set_drafter(config.drafter);
     if (drafter.first_expanded() != nullptr) {
       executor->set_pass_timer(
-          std::make_unique<JointPasses>(drafter, make_timing(drafter.first_program(), drafter.first_expanded()),
+          std::make_unique<RoundPasses>(drafter, make_timing(drafter.first_program(), drafter.first_expanded()),
                                         make_timing(drafter.next_program(), drafter.next_expanded())));
     }
   }
@@ -136,7 +136,8 @@ void bind_groups(nb::class_<Simulation>& simulation) {
             s.share_links(groups, {std::move(places), std::move(collectives)});
           },
           "groups"_a, "places"_a, "collectives"_a,
-          "All members of a lock-step group, or one group in stages, talk over links of the network: the node of every device "
+          "All members of a lock-step group, or one group in stages, talk over links of the network: the node of every "
+          "device "
           "(ranks of a stage first, then stages, then members), and what is between members or stages, with its bytes.")
       .def("add_lockstep_group", &add_lockstep_group, "groups"_a, "program"_a, "sync_interval"_a,
            "expanded"_a.none() = nb::none(),
@@ -169,15 +170,15 @@ void bind_columns(nb::class_<Simulation>& simulation) {
 }
 
 void bind_emissions(nb::module_& m) {
-  nb::class_<Emissions>(m, "Emissions")
+  nb::class_<TokenTimes>(m, "TokenTimes")
       .def(nb::init<const Simulation&>(), "simulation"_a, nb::keep_alive<1, 2>())
       .def("inter_token_latencies",
-           [](const Emissions& e) {
+           [](const TokenTimes& e) {
              WeightedValues w = e.inter_token_latencies();
              return nb::make_tuple(to_array(std::move(w.value)), to_array(std::move(w.count)));
            })
       .def("inter_token_latencies_of",
-           [](const Emissions& e, RequestId request) { return to_array(e.inter_token_latencies_of(request)); });
+           [](const TokenTimes& e, RequestId request) { return to_array(e.inter_token_latencies_of(request)); });
 }
 
 void bind_simulation(nb::module_& m) {

@@ -153,7 +153,7 @@ void Group::run_next(Ps now) {
   shared_->begin({&one, 1}, now);
 }
 
-void Group::share_links(std::unique_ptr<SharedJoint> shared) { shared_ = std::move(shared); }
+void Group::share_links(std::unique_ptr<ContendedRound> shared) { shared_ = std::move(shared); }
 
 // Whether the batch just built has to wait for what it moves between tiers.
 bool Group::gate(Ps now) {

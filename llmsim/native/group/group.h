@@ -18,7 +18,7 @@
 namespace llmsim {
 
 class LockstepGroup;
-class SharedJoint;
+class ContendedRound;
 struct OffloadConfig;
 
 // Why a step began later than it was built: until `opened` for KV that its batch waited for, from then until `launched`
@@ -124,8 +124,8 @@ class Group {
   // kEndOfTime: nobody knows yet when the oldest batch in flight ends.
   Ps next_output() const { return num_timed_ > 0 ? slots_[oldest_].times.end : kEndOfTime; }
 
-  // For the lock-step group that it is a member of. `offer` builds the next batch, if a slot is free and there is work; a
-  // member without work joins a round with a dummy.
+  // For the lock-step group that it is a member of. `offer` builds the next batch, if a slot is free and there is work;
+  // a member without work joins a round with a dummy.
   void join(LockstepGroup* lockstep) { lockstep_ = lockstep; }
   LockstepGroup* lockstep() const { return lockstep_; }
   void offer(Ps now, std::int64_t round);
@@ -138,7 +138,7 @@ class Group {
   void launch(Ps now);
   void timed(const StepTimes& times, Ps now);
   // The group alone, whose stages talk over shared links.
-  void share_links(std::unique_ptr<SharedJoint> shared);
+  void share_links(std::unique_ptr<ContendedRound> shared);
   // When the engine next sees a request, or that one is gone or that KV has moved, or kEndOfTime.
   Ps next_inbox() const {
     if (!moved_.empty() && !gated_ && !has_offer_) return moved_.front().seen;
@@ -219,7 +219,7 @@ class Group {
   LockstepGroup* lockstep_ = nullptr;
   bool has_offer_ = false;
   bool building_ = false;
-  std::unique_ptr<SharedJoint> shared_;  // null: executor_ times the steps
+  std::unique_ptr<ContendedRound> shared_;  // null: executor_ times the steps
   GroupTiers* tiers_ = nullptr;
   bool gated_ = false;  // the next slot's batch waits for KV from the tiers
   Ps last_end_ = 0, busy_ = 0;
@@ -229,7 +229,7 @@ class Group {
   std::int64_t futile_preemptions_ = 0, most_futile_preemptions_;
   std::int64_t progress_ = 0;  // sum of counters that grow when the group gets on
   std::vector<Ps> output_times_, output_communication_, output_waiting_;
-  StepGaps output_gaps_;  // from the end of the batch before to a batch's start
+  SparseColumn output_gaps_;  // from the end of the batch before to a batch's start
   std::vector<Held> output_held_;
   std::vector<RequestId> rejected_;
 };

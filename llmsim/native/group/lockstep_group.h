@@ -23,7 +23,7 @@ class LockstepGroup {
   std::span<Group* const> members() const { return members_; }
   RoundExecutor& executor() { return *executor_; }
   // From now on the members meet over shared links.
-  void share_links(std::unique_ptr<SharedJoint> shared) { shared_ = std::move(shared); }
+  void share_links(std::unique_ptr<ContendedRound> shared) { shared_ = std::move(shared); }
 
  private:
   // Rounds that the members may spend so; then nothing but an event from outside changes what they can run.
@@ -33,7 +33,7 @@ class LockstepGroup {
 
   std::vector<Group*> members_;
   std::unique_ptr<RoundExecutor> executor_;
-  std::unique_ptr<SharedJoint> shared_;  // null: executor_ times the rounds
+  std::unique_ptr<ContendedRound> shared_;  // null: executor_ times the rounds
   std::int32_t sync_interval_;
   std::int64_t rounds_ = 0;       // of this wave; 0: none runs
   std::int64_t idle_rounds_ = 0;  // in a row in which nobody ran a request although some wait, and for no KV

@@ -70,8 +70,9 @@ class Simulation {
   void set_network(const NetworkConfig& config);
   // Pools of KV below the groups'; after the groups and the network.
   void set_kv_tiers(const KvTiersConfig& config);
-  // The members of a lock-step group, or one group whose stages overlap, talk over links of the network; after them and it.
-  void share_links(std::span<const std::size_t> groups, SharedLinks links);
+  // The members of a lock-step group, or one group whose stages overlap, talk over links of the network; after them and
+  // it.
+  void share_links(std::span<const std::size_t> groups, ContendedLinks links);
   const KvTiers* kv_tiers() const { return kv_tiers_.get(); }  // null: none were given
   SharedNetwork* network() { return network_.get(); }          // null: none was given
   const SharedNetwork* network() const { return network_.get(); }

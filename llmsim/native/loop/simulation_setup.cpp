@@ -103,7 +103,7 @@ void Simulation::add_lockstep_group(std::unique_ptr<LockstepGroup> lockstep) {
   lockstep_groups_.push_back(std::move(lockstep));
 }
 
-void Simulation::share_links(std::span<const std::size_t> indices, SharedLinks links) {
+void Simulation::share_links(std::span<const std::size_t> indices, ContendedLinks links) {
   if (!network_) throw std::invalid_argument("shared links need the network");
   std::vector<Group*> members;
   std::vector<StepExecutor*> executors;
@@ -115,11 +115,11 @@ void Simulation::share_links(std::span<const std::size_t> indices, SharedLinks l
   LockstepGroup* lockstep = members.front()->lockstep();
   if (lockstep == nullptr ? members.size() != 1 : !std::ranges::equal(lockstep->members(), members))
     throw std::invalid_argument("links are shared by one group, or by all members of a lockstep in their order");
-  auto shared = std::make_unique<SharedJoint>(std::move(executors), std::move(links), *network_,
-                                              [this, members](std::size_t m, const StepTimes& times) {
-                                                members[m]->timed(times, now_);
-                                                expect(*members[m]);
-                                              });
+  auto shared = std::make_unique<ContendedRound>(std::move(executors), std::move(links), *network_,
+                                                 [this, members](std::size_t m, const StepTimes& times) {
+                                                   members[m]->timed(times, now_);
+                                                   expect(*members[m]);
+                                                 });
   if (lockstep != nullptr) {
     lockstep->share_links(std::move(shared));
   } else {

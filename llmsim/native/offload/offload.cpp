@@ -95,17 +95,17 @@ void OffloadDomain::use_network(SharedNetwork& network, Timed timed) {
   timed_ = std::move(timed);
   std::vector<std::vector<NetworkNodeId>> ranks;
   for (const auto& one : configs_) ranks.insert(ranks.end(), one->ranks.begin(), one->ranks.end());
-  shared_ = std::make_unique<SharedStreams>(network, std::move(ranks), ways(), carry_, whole_, amounts_,
-                                            [this](std::size_t member, Ps start, Ps end) {
-                                              const Pending pending = pending_[member].front();
-                                              pending_[member].pop_front();
-                                              const StepTimes times = this->timed(member, pending, start, end);
-                                              if (giving_ != nullptr) {
-                                                giving_[member] = times;
-                                              } else {
-                                                timed_(member, times);
-                                              }
-                                            });
+  shared_ = std::make_unique<ContendedStreams>(network, std::move(ranks), ways(), carry_, whole_, amounts_,
+                                               [this](std::size_t member, Ps start, Ps end) {
+                                                 const Pending pending = pending_[member].front();
+                                                 pending_[member].pop_front();
+                                                 const StepTimes times = this->timed(member, pending, start, end);
+                                                 if (giving_ != nullptr) {
+                                                   giving_[member] = times;
+                                                 } else {
+                                                   timed_(member, times);
+                                                 }
+                                               });
   shared_->begin(0);
 }
 

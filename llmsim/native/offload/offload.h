@@ -149,7 +149,7 @@ class OffloadDomain final : public RoundExecutor {
   std::int64_t attention_layers_ = 0, num_draws_ = 0;
   std::size_t first_sampled_ = 0, first_by_batch_ = 0;
   std::vector<std::size_t> ahead_of_, drawn_copy_of_;  // by operator: where its executions begin
-  SharedStreams::Amounts amounts_;
+  ContendedStreams::Amounts amounts_;
   std::unique_ptr<StreamTiming> timing_;
   StreamCarry carry_;
   std::vector<std::unique_ptr<PimChannels>> channels_;  // by member
@@ -168,7 +168,7 @@ class OffloadDomain final : public RoundExecutor {
     Ps busy = 0;
   };
   StepTimes timed(std::size_t member, Pending pending, Ps start, Ps end);
-  std::unique_ptr<SharedStreams> shared_;
+  std::unique_ptr<ContendedStreams> shared_;
   std::vector<std::deque<Pending>> pending_;
   Timed timed_;
   StepTimes* giving_ = nullptr;  // times of the step that is being given

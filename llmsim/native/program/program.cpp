@@ -6,7 +6,7 @@
 namespace llmsim {
 
 Program::Program(std::vector<Operator> operators, std::vector<std::unique_ptr<AttentionCost>> attentions,
-                 std::vector<std::int32_t> padded_tokens, LightFloor floor, Ps host_gap, std::int64_t largest_graph,
+                 std::vector<std::int32_t> padded_tokens, LowerBound floor, Ps host_gap, std::int64_t largest_graph,
                  std::int32_t context_ranks)
     : operators_(std::move(operators)),
       attentions_(std::move(attentions)),
@@ -88,7 +88,7 @@ Batch Program::share_of(const Batch& batch) const {
   return mine;
 }
 
-Ps Program::light_floor_ps(const Features& f, std::int64_t tokens) const {
+Ps Program::lower_bound_ps(const Features& f, std::int64_t tokens) const {
   Ps floor = 0;
   if (floor_.bytes_per_s > 0) {
     int128 bytes = static_cast<int128>(floor_.kv_bytes_per_token) * f.decode_context;
@@ -138,7 +138,7 @@ Program::StepPrice Program::evaluate(const Batch& batch, const Place& place, con
     if (!collective_[i].empty()) price.communication_ps += collective_[i][row];
   }
   if (num_draws_ > 0) add_draws(place, draws, usage, price);
-  if (price.ps < light_floor_ps(f, rank_features(batch).tokens)) ++usage.steps_below_light;
+  if (price.ps < lower_bound_ps(f, rank_features(batch).tokens)) ++usage.steps_below_lower_bound;
   const auto mode = static_cast<std::size_t>(place.mode);
   ++usage.steps_by_mode[mode];
   if (price.ps < graphs_.host_ps[mode]) {

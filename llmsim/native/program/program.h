@@ -41,8 +41,9 @@ struct Operator {
       sampled;  // its times, where they are sampled; `ps` then only says how far the rows reach
 };
 
-// What light allows: bytes that every step must read and operations it must do, against the data sheet (invariant 10).
-struct LightFloor {
+// What the data sheet allows: bytes that every step must read and operations that it must do, at peak rates (invariant
+// 10).
+struct LowerBound {
   std::int64_t weight_bytes = 0;
   std::int64_t kv_bytes_per_token = 0;  // of all layers
   std::int64_t cached_kv_bytes = 0;     // decodes that read no more than this may find it in the last-level cache
@@ -62,7 +63,7 @@ struct OperatorTime {
 class Program {
  public:
   Program(std::vector<Operator> operators, std::vector<std::unique_ptr<AttentionCost>> attentions,
-          std::vector<std::int32_t> padded_tokens, LightFloor floor, Ps host_gap, std::int64_t largest_graph = 0,
+          std::vector<std::int32_t> padded_tokens, LowerBound floor, Ps host_gap, std::int64_t largest_graph = 0,
           std::int32_t context_ranks = 1);
 
   Program(Program&&) = default;
@@ -136,13 +137,13 @@ class Program {
   // From now on a verified draft counts as a sequence in the tables: its logits are computed, too.
   void give_drafts_rows() { drafts_have_rows_ = true; }
   // The least time that the step's reads of weights and KV, or its operations, take at the data sheet's peaks.
-  Ps light_floor_ps(const Features& features, std::int64_t tokens) const;
+  Ps lower_bound_ps(const Features& features, std::int64_t tokens) const;
 
   struct Usage {
     std::array<std::vector<std::int64_t>, kNumFeatures> rows;  // by Feature: how often each table row was read
     AttentionPrices attention{};                               // one layer of each kind, summed; the farthest reach
     std::vector<int128> sampled;                               // by operator, where any is sampled: its time so far
-    std::int64_t steps = 0, steps_below_light = 0;
+    std::int64_t steps = 0, steps_below_lower_bound = 0;
     std::array<std::int64_t, kNumGraphModes> steps_by_mode{};
     Ps launching = 0;            // by which steps were longer than their operators, since the host launched no faster
     std::int64_t sequences = 0;  // scheduled, summed over steps
@@ -188,7 +189,7 @@ class Program {
   std::array<std::int64_t, kMaxAttentions> attention_repeat_{};
   std::vector<std::int32_t> padded_tokens_;
   GraphRules graphs_;
-  LightFloor floor_;
+  LowerBound floor_;
   Ps host_gap_;
   bool drafts_have_rows_ = false;
   std::int32_t context_ranks_;            // ranks that share the tokens of prompts

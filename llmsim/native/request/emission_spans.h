@@ -10,12 +10,12 @@
 namespace llmsim {
 
 // A view of a log that outlives neither it nor the next event; most requests have one run, which costs nothing here.
-class RunsByRequest {
+class EmissionSpans {
  public:
   using Run = RequestLog::Run;
 
   // Closed runs come in order of closing, which stays that of each request.
-  explicit RunsByRequest(const RequestLog& log) : log_(log), closed_(log.runs) {
+  explicit EmissionSpans(const RequestLog& log) : log_(log), closed_(log.runs) {
     std::ranges::stable_sort(closed_, {}, &Run::request);
   }
 

@@ -12,11 +12,11 @@ namespace {
 // Splits one request's time as its events are walked in order.
 class Walk {
  public:
-  Walk(Blame& blame, const RequestLog& log, const std::vector<Timeline>& timelines)
+  Walk(LatencyBreakdown& blame, const RequestLog& log, const std::vector<StepSums>& timelines)
       : blame_(blame), log_(log), timelines_(timelines) {}
 
   void request(RequestId id, Ps arrival, std::span<const RequestLog::Run> runs, std::span<const std::int32_t> losses) {
-    const Timeline& t = timeline(log_, id);
+    const StepSums& t = timeline(log_, id);
     const Ps dropped = log_.cancelled[id];
     Clock clock{arrival, dropped};
     blame_.api[id] += clock.until(log_.queued[id]);
@@ -83,7 +83,7 @@ class Walk {
     return std::max(kv_transfer.landed, loaded);
   }
 
-  const Timeline& timeline(const RequestLog& log, RequestId id) const {
+  const StepSums& timeline(const RequestLog& log, RequestId id) const {
     return timelines_[static_cast<std::size_t>(log.group[id])];
   }
 
@@ -99,7 +99,7 @@ class Walk {
   }
 
   // From being scheduled by the group that answers.
-  void answer(RequestId id, const Timeline& t, std::span<const RequestLog::Run> runs,
+  void answer(RequestId id, const StepSums& t, std::span<const RequestLog::Run> runs,
               std::span<const std::int32_t> losses) {
     losses_ = losses;
     prefill(id, log_, t, runs.front().first);
@@ -110,9 +110,9 @@ class Walk {
   }
 
   // Steps first .. last, the device idle before each of them included.
-  void stretch(RequestId id, const Timeline& t, std::int32_t first, std::int32_t last, std::vector<Ps>& part) {
+  void stretch(RequestId id, const StepSums& t, std::int32_t first, std::int32_t last, std::vector<Ps>& part) {
     if (first > last) return;
-    const Timeline::Sums sums = t.over(static_cast<std::size_t>(first), static_cast<std::size_t>(last));
+    const StepSums::Sums sums = t.over(static_cast<std::size_t>(first), static_cast<std::size_t>(last));
     part[id] += sums.compute;
     blame_.communication[id] += sums.collective;
     blame_.wait[id] += sums.waiting + sums.others;
@@ -121,7 +121,7 @@ class Walk {
   }
 
   // One step of a pipeline, from `from` on.
-  void step(RequestId id, const Timeline& t, std::int32_t k, Ps from, std::vector<Ps>& part) {
+  void step(RequestId id, const StepSums& t, std::int32_t k, Ps from, std::vector<Ps>& part) {
     const auto split = t.step(static_cast<std::size_t>(k), from);
     part[id] += split.compute;
     blame_.communication[id] += split.collective;
@@ -129,7 +129,7 @@ class Walk {
   }
 
   // From being scheduled to the end of the step that gave the first token.
-  void prefill(RequestId id, const RequestLog& log, const Timeline& t, std::int32_t last) {
+  void prefill(RequestId id, const RequestLog& log, const StepSums& t, std::int32_t last) {
     const std::int32_t first = log.first_step[id];
     if (lost_before(last)) {
       blame_.preemption[id] += t.end(last) - log.scheduled[id];
@@ -147,7 +147,7 @@ class Walk {
   }
 
   // From its start, without what came before.
-  void first_step(RequestId id, const Timeline& t, std::size_t k) {
+  void first_step(RequestId id, const StepSums& t, std::size_t k) {
     const Ps before = k > 0 ? t.end(k - 1) : t.start(k);
     const auto split = t.step(k, std::max(t.start(k), before));
     blame_.prefill[id] += split.compute;
@@ -156,14 +156,14 @@ class Walk {
   }
 
   // Before step k began, nothing else of this request going on.
-  void idle(RequestId id, const Timeline& t, std::size_t k, Ps from, Ps to) {
+  void idle(RequestId id, const StepSums& t, std::size_t k, Ps from, Ps to) {
     const auto pause = t.paused(k, from, to);
     blame_.kv_transfer[id] += pause.recall;
     blame_.wait[id] += std::max<Ps>(0, to - from) - pause.recall;
   }
 
   // Between the outputs `before` and `after`, of which only the second gave a token.
-  void gap(RequestId id, const Timeline& t, std::int32_t before, std::int32_t after) {
+  void gap(RequestId id, const StepSums& t, std::int32_t before, std::int32_t after) {
     if (lost_before(after)) {
       blame_.preemption[id] += t.end(after) - t.end(before);
       return;
@@ -186,9 +186,9 @@ class Walk {
     return lost;
   }
 
-  Blame& blame_;
+  LatencyBreakdown& blame_;
   const RequestLog& log_;
-  const std::vector<Timeline>& timelines_;
+  const std::vector<StepSums>& timelines_;
   std::span<const std::int32_t> losses_;
 };
 
@@ -213,18 +213,18 @@ struct Losses {
 
 }  // namespace
 
-Blame blame(const Simulation& simulation) {
+LatencyBreakdown blame(const Simulation& simulation) {
   const RequestLog& log = simulation.log();
-  std::vector<Timeline> timelines;
+  std::vector<StepSums> timelines;
   timelines.reserve(simulation.groups().size());
   for (const auto& group : simulation.groups()) timelines.emplace_back(*group);
   const Losses losses(log);
   const KvTransfers* kv_transfers = simulation.kv_transfers();
   const Losses prompt_losses(kv_transfers != nullptr ? *simulation.prompt_log() : RequestLog(0));
 
-  Blame result(log.finish.size());
+  LatencyBreakdown result(log.finish.size());
   Walk walk(result, log, timelines);
-  RunsByRequest(log).each([&](RequestId request, std::span<const RequestLog::Run> runs) {
+  EmissionSpans(log).each([&](RequestId request, std::span<const RequestLog::Run> runs) {
     const auto i = static_cast<std::size_t>(request);
     const Ps dropped = kv_transfers == nullptr ? log.cancelled[i] : kv_transfers->cancelled(request);
     if (log.finish[i] == kNever && dropped == kNever) return;

@@ -23,8 +23,8 @@ namespace llmsim {
 //   preemption     from the last token before a preemption to the first one after it: waiting and computing again
 //   abandoned      of a cancelled request: from its last token, or else from being scheduled, until its engine dropped
 //                  it
-struct Blame {
-  explicit Blame(std::size_t n)
+struct LatencyBreakdown {
+  explicit LatencyBreakdown(std::size_t n)
       : api(n, 0),
         queue(n, 0),
         wait(n, 0),
@@ -39,6 +39,6 @@ struct Blame {
 };
 
 // Costs O(steps + requests + runs + preemptions).
-Blame blame(const Simulation& simulation);
+LatencyBreakdown blame(const Simulation& simulation);
 
 }  // namespace llmsim

@@ -10,7 +10,7 @@ namespace llmsim {
 
 // What a group's completed steps did; where steps overlap (pipeline stages), each counts from the end of the one
 // before.
-class Timeline {
+class StepSums {
  public:
   // A stretch of device time by what it went to.
   struct Split {
@@ -32,7 +32,7 @@ class Timeline {
     }
   };
 
-  explicit Timeline(const Group& group)
+  explicit StepSums(const Group& group)
       : overlaps(group.executor().overlaps()),
         group_(group),
         end_(group.output_times()),

@@ -4,19 +4,19 @@
 
 namespace llmsim {
 
-Emissions::Emissions(const Simulation& simulation)
+TokenTimes::TokenTimes(const Simulation& simulation)
     : simulation_(simulation), runs_(simulation.log()), bursts_(simulation.log().bursts) {
   std::ranges::stable_sort(bursts_, {}, &RequestLog::Burst::request);
 }
 
-const std::vector<Ps>& Emissions::times_of(RequestId request) const {
+const std::vector<Ps>& TokenTimes::times_of(RequestId request) const {
   return simulation_.groups()[static_cast<std::size_t>(simulation_.log().group[request])]->output_times();
 }
 
-WeightedValues Emissions::inter_token_latencies() const {
+WeightedValues TokenTimes::inter_token_latencies() const {
   const RequestLog& log = simulation_.log();
   const auto& groups = simulation_.groups();
-  ValueCounts counts;
+  Histogram counts;
   // weight[k] of a group: how many requests emitted with outputs k - 1 and k, from a difference array over the runs.
   std::vector<std::vector<std::int32_t>> weights;
   for (const auto& group : groups) weights.emplace_back(group->output_times().size() + 1, 0);
@@ -45,7 +45,7 @@ WeightedValues Emissions::inter_token_latencies() const {
   return counts.take();
 }
 
-std::vector<Ps> Emissions::inter_token_latencies_of(RequestId request) const {
+std::vector<Ps> TokenTimes::inter_token_latencies_of(RequestId request) const {
   std::vector<std::int32_t> outputs;
   for (const RequestLog::Run& run : runs_.of(request))
     for (std::int32_t k = run.first; k <= run.last; ++k) outputs.push_back(k);

@@ -11,9 +11,9 @@
 namespace llmsim {
 
 // A view of a simulation that outlives neither it nor its next run.
-class Emissions {
+class TokenTimes {
  public:
-  explicit Emissions(const Simulation& simulation);
+  explicit TokenTimes(const Simulation& simulation);
 
   // All gaps between consecutive tokens of the same finished request: each value with how often it occurred, ascending,
   // unique. Costs O(steps + requests + runs), not O(tokens).
@@ -25,7 +25,7 @@ class Emissions {
   const std::vector<Ps>& times_of(RequestId request) const;
 
   const Simulation& simulation_;
-  RunsByRequest runs_;
+  EmissionSpans runs_;
   std::vector<RequestLog::Burst> bursts_;  // by request
 };
 

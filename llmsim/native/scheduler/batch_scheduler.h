@@ -114,7 +114,7 @@ class BatchScheduler : public Scheduler {
   std::int32_t recalled_ = 0;  // tokens that the tiers hold beyond the hits
   Ps now_ = 0;                 // of the build
   std::vector<Reserved> reserved_;
-  LeavingRequests leaving_;
+  PendingReleases leaving_;
 };
 
 }  // namespace llmsim

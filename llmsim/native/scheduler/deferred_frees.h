@@ -13,7 +13,7 @@
 namespace llmsim {
 
 // vLLM 0.24 with a connector that may fill free blocks by itself: not ordered against what a batch in flight writes.
-class LateFrees {
+class DeferredFrees {
  public:
   // Nothing waits.
   bool empty() const { return waiting_.empty(); }

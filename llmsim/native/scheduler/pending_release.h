@@ -9,7 +9,7 @@
 
 namespace llmsim {
 
-class LeavingRequests {
+class PendingReleases {
  public:
   std::int32_t size() const { return static_cast<std::int32_t>(leaving_.size()); }
   // Its blocks are to be given back once so many transfers have ended: now (true) where there are none.

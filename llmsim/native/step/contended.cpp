@@ -9,7 +9,8 @@ namespace llmsim {
 
 namespace model = astra_sim::model;
 
-SharedJoint::SharedJoint(std::vector<StepExecutor*> members, SharedLinks links, SharedNetwork& network, Ended ended)
+ContendedRound::ContendedRound(std::vector<StepExecutor*> members, ContendedLinks links, SharedNetwork& network,
+                               Ended ended)
     : members_(members),
       features_(members, nullptr),
       links_(std::move(links)),
@@ -40,7 +41,7 @@ SharedJoint::SharedJoint(std::vector<StepExecutor*> members, SharedLinks links, 
 }
 
 // Operators of one part run layer by layer.
-void SharedJoint::add_items(Stage& stage, std::size_t first, std::size_t last) {
+void ContendedRound::add_items(Stage& stage, std::size_t first, std::size_t last) {
   const auto& operators = program_.operators();
   std::int32_t layers = 0;
   for (std::size_t i = first; i < last; ++i) layers = std::max(layers, operators[i].repeat);
@@ -57,7 +58,7 @@ void SharedJoint::add_items(Stage& stage, std::size_t first, std::size_t last) {
     }
 }
 
-void SharedJoint::begin(std::span<const Batch* const> batches, Ps now) {
+void ContendedRound::begin(std::span<const Batch* const> batches, Ps now) {
   const std::int64_t number = num_runs_++;
   Run& run = runs_.emplace_back();
   const auto steps = features_.combine(batches);
@@ -71,7 +72,7 @@ void SharedJoint::begin(std::span<const Batch* const> batches, Ps now) {
   for (std::size_t m = 0; m < members_.size(); ++m) arrive(number, m, 0, now, now);
 }
 
-Ps SharedJoint::price(const Run& run, const MemberStep& member, const Item& item) const {
+Ps ContendedRound::price(const Run& run, const MemberStep& member, const Item& item) const {
   Ps sum = 0;
   for (const std::int32_t index : item.ops) {
     const auto i = static_cast<std::size_t>(index);
@@ -87,12 +88,12 @@ Ps SharedJoint::price(const Run& run, const MemberStep& member, const Item& item
   return sum;
 }
 
-void SharedJoint::arrive(std::int64_t run, std::size_t member, std::size_t stage, Ps at, Ps now) {
+void ContendedRound::arrive(std::int64_t run, std::size_t member, std::size_t stage, Ps at, Ps now) {
   run_of(run).cursors[place(member, stage)].at = at;
   try_begin(member, stage, now);
 }
 
-void SharedJoint::try_begin(std::size_t member, std::size_t stage, Ps now) {
+void ContendedRound::try_begin(std::size_t member, std::size_t stage, Ps now) {
   const Device& device = devices_[place(member, stage)];
   const std::int64_t number = device.next_run;
   if (number >= num_runs_) return;
@@ -105,7 +106,7 @@ void SharedJoint::try_begin(std::size_t member, std::size_t stage, Ps now) {
   advance(number, member, stage, now);
 }
 
-void SharedJoint::advance(std::int64_t number, std::size_t member, std::size_t stage, Ps now) {
+void ContendedRound::advance(std::int64_t number, std::size_t member, std::size_t stage, Ps now) {
   Run& run = run_of(number);
   Cursor& cursor = run.cursors[place(member, stage)];
   const std::vector<Item>& items = stages_[stage].items;
@@ -125,7 +126,7 @@ void SharedJoint::advance(std::int64_t number, std::size_t member, std::size_t s
 }
 
 // All members are at the same item. What follows a meeting without a collective is known at once.
-void SharedJoint::meet(std::int64_t number, std::size_t stage, Ps now) {
+void ContendedRound::meet(std::int64_t number, std::size_t stage, Ps now) {
   Run& run = run_of(number);
   run.waiting[stage] = 0;
   Ps at = 0;
@@ -145,7 +146,7 @@ void SharedJoint::meet(std::int64_t number, std::size_t stage, Ps now) {
 }
 
 // The flows of a collective between the members.
-void SharedJoint::flows_between(const Run& run, std::size_t stage, std::int32_t op) {
+void ContendedRound::flows_between(const Run& run, std::size_t stage, std::int32_t op) {
   const CollectiveSpec& spec = *specs_[static_cast<std::size_t>(op)];
   const std::size_t members = members_.size();
   if (spec.per_node > 0) {
@@ -165,7 +166,7 @@ void SharedJoint::flows_between(const Run& run, std::size_t stage, std::int32_t 
 
 // What leaves a device goes to its neighbour in the node and to its like in the next node: that loads its two ports,
 // and those of the others, as much as rows to all do.
-void SharedJoint::rows_of(const CollectiveSpec& spec, std::int64_t units, std::size_t stage) {
+void ContendedRound::rows_of(const CollectiveSpec& spec, std::int64_t units, std::size_t stage) {
   const std::size_t members = members_.size(), each = static_cast<std::size_t>(spec.per_node);
   num_parts_ = 0;
   for (const Shape shape : {Shape::kNear, Shape::kFar}) {
@@ -186,7 +187,7 @@ void SharedJoint::rows_of(const CollectiveSpec& spec, std::int64_t units, std::s
 
 // What each of a ring's ranks sends; of an exchange of rows, what leaves each rank, in all one neighbour's flow: that
 // loads the ranks' ports as much as flows to all others do.
-std::int64_t SharedJoint::bytes_of(const Run& run, std::size_t member, std::int32_t op, std::size_t ranks) const {
+std::int64_t ContendedRound::bytes_of(const Run& run, std::size_t member, std::int32_t op, std::size_t ranks) const {
   const auto index = static_cast<std::size_t>(op);
   const auto count = static_cast<std::int64_t>(ranks);
   const std::int64_t units = run.members[member].place.at(program_.operators()[index].feature);
@@ -196,7 +197,7 @@ std::int64_t SharedJoint::bytes_of(const Run& run, std::size_t member, std::int3
 }
 
 // A collective among the devices of a member's stage; false when it has been passed.
-bool SharedJoint::inside(std::int64_t number, std::size_t member, std::size_t stage, Ps now) {
+bool ContendedRound::inside(std::int64_t number, std::size_t member, std::size_t stage, Ps now) {
   Run& run = run_of(number);
   Cursor& cursor = run.cursors[place(member, stage)];
   const Item& item = stages_[stage].items[cursor.item];
@@ -210,7 +211,7 @@ bool SharedJoint::inside(std::int64_t number, std::size_t member, std::size_t st
   return false;
 }
 
-void SharedJoint::landed(TransferId, std::uint64_t token, Ps now) {
+void ContendedRound::landed(TransferId, std::uint64_t token, Ps now) {
   Exchange& open = exchanges_[token / 2];
   open.at = std::max(open.at, now + open.extra[token % 2]);
   if (--open.left > 0) return;
@@ -242,7 +243,7 @@ void SharedJoint::landed(TransferId, std::uint64_t token, Ps now) {
 }
 
 // A member has done a stage; its devices may begin the next iteration's.
-void SharedJoint::leave(std::int64_t number, std::size_t member, std::size_t stage, Ps now) {
+void ContendedRound::leave(std::int64_t number, std::size_t member, std::size_t stage, Ps now) {
   Device& device = devices_[place(member, stage)];
   const Ps at = run_of(number).cursors[place(member, stage)].at;
   ++device.next_run;
@@ -257,7 +258,7 @@ void SharedJoint::leave(std::int64_t number, std::size_t member, std::size_t sta
 }
 
 // Hidden states leave when the last ones have arrived, beside the next batch.
-void SharedJoint::send_next(std::size_t member, std::size_t stage, Ps now) {
+void ContendedRound::send_next(std::size_t member, std::size_t stage, Ps now) {
   Device& from = devices_[place(member, stage)];
   while (!from.sending && !from.to_send.empty()) {
     const Ps at = std::max(from.to_send.front(), from.link_free);
@@ -282,7 +283,7 @@ void SharedJoint::send_next(std::size_t member, std::size_t stage, Ps now) {
   }
 }
 
-void SharedJoint::end_step(std::int64_t number, std::size_t member, Ps at) {
+void ContendedRound::end_step(std::int64_t number, std::size_t member, Ps at) {
   Run& run = run_of(number);
   const StepTimes times = step_times(run.costs[member], run.start[member], at, run.members[member].place.tokens);
   devices_[place(member, stages_.size() - 1)].free = times.end;

@@ -23,17 +23,17 @@
 
 namespace llmsim {
 
-struct SharedLinks {
+struct ContendedLinks {
   std::vector<NetworkNodeId> places;        // device t + tp * (stage + stages * member)
   std::vector<CollectiveSpec> collectives;  // those on shared links, hand-overs too; bytes of each
 };
 
-class SharedJoint final : public TransferOwner {
+class ContendedRound final : public TransferOwner {
  public:
   using Ended = std::function<void(std::size_t member, const StepTimes& times)>;
   // `members` are the domain's executors, which count what ran. `ended` hears of each member's steps in order, as soon
   // as it is known when they end. Throws std::invalid_argument where the links do not fit the program.
-  SharedJoint(std::vector<StepExecutor*> members, SharedLinks links, SharedNetwork& network, Ended ended);
+  ContendedRound(std::vector<StepExecutor*> members, ContendedLinks links, SharedNetwork& network, Ended ended);
 
   // The next joint iteration, all of whose batches may start at `now`.
   void begin(std::span<const Batch* const> batches, Ps now);
@@ -131,7 +131,7 @@ class SharedJoint final : public TransferOwner {
 
   std::vector<StepExecutor*> members_;
   LockstepExecutor features_;
-  SharedLinks links_;
+  ContendedLinks links_;
   SharedNetwork& network_;
   Ended ended_;
   const Program& program_;

@@ -6,7 +6,7 @@
 namespace llmsim {
 
 // From when all of them start until the last byte is there, nobody else moving.
-Ps SharedJoint::alone(std::span<const Flow> flows, std::int64_t bytes) {
+Ps ContendedRound::alone(std::span<const Flow> flows, std::int64_t bytes) {
   if (!probe_) probe_ = std::make_unique<SharedNetwork>(network_.config());
   Alone owner;
   const Ps begin = probed_;
@@ -21,7 +21,7 @@ Ps SharedJoint::alone(std::span<const Flow> flows, std::int64_t bytes) {
 }
 
 // The most bytes, up to `bytes`, that every flow can carry so that all end within `ps`.
-const SharedJoint::Fit& SharedJoint::fit(const Exchange& exchange, const Part& part, Ps ps) {
+const ContendedRound::Fit& ContendedRound::fit(const Exchange& exchange, const Part& part, Ps ps) {
   const std::int64_t bytes = part.bytes;
   const std::vector<Flow>& flows = part.flows;
   const auto [found, is_new] =
@@ -55,7 +55,7 @@ const SharedJoint::Fit& SharedJoint::fit(const Exchange& exchange, const Part& p
   return fit = most < 0 ? Fit{-1, 0} : Fit{most, ps - alone(flows, most)};
 }
 
-SharedJoint::Part& SharedJoint::only_part(Shape shape, std::int64_t bytes) {
+ContendedRound::Part& ContendedRound::only_part(Shape shape, std::int64_t bytes) {
   num_parts_ = 1;
   parts_[0].shape = shape;
   parts_[0].bytes = bytes;
@@ -63,7 +63,7 @@ SharedJoint::Part& SharedJoint::only_part(Shape shape, std::int64_t bytes) {
   return parts_[0];
 }
 
-bool SharedJoint::exchange(Exchange exchange, Ps ps, Ps at, Ps now) {
+bool ContendedRound::exchange(Exchange exchange, Ps ps, Ps at, Ps now) {
   std::array<std::int64_t, 2> bytes{-1, -1};
   for (std::size_t i = 0; i < num_parts_; ++i) {
     const Fit& fitted = fit(exchange, parts_[i], ps);

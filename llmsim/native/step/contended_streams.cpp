@@ -15,9 +15,9 @@ bool moves_bytes(std::size_t stream) {
 
 }  // namespace
 
-SharedStreams::SharedStreams(SharedNetwork& network, std::vector<std::vector<NetworkNodeId>> ranks,
-                             std::vector<Way> ways, StreamCarry carry, const StreamGraph& usual, Amounts amounts,
-                             Timed timed)
+ContendedStreams::ContendedStreams(SharedNetwork& network, std::vector<std::vector<NetworkNodeId>> ranks,
+                                   std::vector<Way> ways, StreamCarry carry, const StreamGraph& usual, Amounts amounts,
+                                   Timed timed)
     : network_(network),
       devices_(std::move(ranks)),
       ways_(std::move(ways)),
@@ -33,7 +33,7 @@ SharedStreams::SharedStreams(SharedNetwork& network, std::vector<std::vector<Net
   expect_step();
 }
 
-const SharedStreams::Order& SharedStreams::order_of(const StreamGraph& graph) {
+const ContendedStreams::Order& ContendedStreams::order_of(const StreamGraph& graph) {
   for (const Order& order : orders_)
     if (order.graph == &graph) return order;
   Order& order = orders_.emplace_back();
@@ -49,7 +49,7 @@ const SharedStreams::Order& SharedStreams::order_of(const StreamGraph& graph) {
   return order;
 }
 
-void SharedStreams::expect_step() {
+void ContendedStreams::expect_step() {
   Step& step = steps_.emplace_back();
   step.ps = amounts_.ps;
   step.bytes = amounts_.bytes;
@@ -57,7 +57,7 @@ void SharedStreams::expect_step() {
 }
 
 // What was copied ahead for the usual order counts in this one too.
-void SharedStreams::follow(Step& step, const Order& order) const {
+void ContendedStreams::follow(Step& step, const Order& order) const {
   Step old = std::move(step);
   step = Step{&order, old.given, old.now, std::move(old.ps), std::move(old.bytes), {}, {}, {}, 0};
   const auto& nodes = order.graph->nodes;
@@ -77,8 +77,8 @@ void SharedStreams::follow(Step& step, const Order& order) const {
   }
 }
 
-void SharedStreams::give(const StreamGraph& graph, std::span<const Ps> ps, std::span<const std::int64_t> bytes,
-                         Ps now) {
+void ContendedStreams::give(const StreamGraph& graph, std::span<const Ps> ps, std::span<const std::int64_t> bytes,
+                            Ps now) {
   Step& step = steps_.back();
   if (step.order->graph != &graph) follow(step, order_of(graph));
   step.given = true;
@@ -90,7 +90,7 @@ void SharedStreams::give(const StreamGraph& graph, std::span<const Ps> ps, std::
 }
 
 // When everything that the node waits for is done; kNever: not known yet.
-Ps SharedStreams::ready(const Step& step, std::int64_t number, const StreamNode& node) const {
+Ps ContendedStreams::ready(const Step& step, std::int64_t number, const StreamNode& node) const {
   Ps ready = 0;
   for (const std::int32_t before : step.order->graph->after_of(node)) {
     Ps end;
@@ -108,7 +108,7 @@ Ps SharedStreams::ready(const Step& step, std::int64_t number, const StreamNode&
   return ready;
 }
 
-bool SharedStreams::try_next(std::size_t stream, std::size_t rank, Ps now) {
+bool ContendedStreams::try_next(std::size_t stream, std::size_t rank, Ps now) {
   Lane& lane = lanes_[stream][rank];
   if (lane.moving) return false;
   while (lane.next >= step_at(lane.step).order->by_stream[stream].size()) {
@@ -133,7 +133,7 @@ bool SharedStreams::try_next(std::size_t stream, std::size_t rank, Ps now) {
   return true;
 }
 
-void SharedStreams::move(const StreamNode& node, const Step& step, std::size_t rank, Ps begin, Ps now) {
+void ContendedStreams::move(const StreamNode& node, const Step& step, std::size_t rank, Ps begin, Ps now) {
   const std::size_t unit = at(node.stream / kNumDeviceStreams);
   const Way& way = ways_[static_cast<std::size_t>(amounts_.way[at(node.price)])];
   const auto& others = way.other[unit];
@@ -143,7 +143,7 @@ void SharedStreams::move(const StreamNode& node, const Step& step, std::size_t r
                        std::max(begin + way.before, now), now, *this, token, way.purpose);
 }
 
-void SharedStreams::landed(TransferId, std::uint64_t token, Ps now) {
+void ContendedStreams::landed(TransferId, std::uint64_t token, Ps now) {
   const auto stream = static_cast<std::size_t>(token >> 32), rank = static_cast<std::size_t>(token & 0xffffffffU);
   lanes_[stream][rank].moving = false;
   pass(stream, rank, now);
@@ -151,7 +151,7 @@ void SharedStreams::landed(TransferId, std::uint64_t token, Ps now) {
 }
 
 // The rank is through with its present node.
-void SharedStreams::pass(std::size_t stream, std::size_t rank, Ps end) {
+void ContendedStreams::pass(std::size_t stream, std::size_t rank, Ps end) {
   Lane& lane = lanes_[stream][rank];
   Step& step = step_at(lane.step);
   const std::size_t node = at(step.order->by_stream[stream][lane.next]);
@@ -168,7 +168,7 @@ void SharedStreams::pass(std::size_t stream, std::size_t rank, Ps end) {
   timed_(at(member), start, lane.free);
 }
 
-void SharedStreams::advance(Ps now) {
+void ContendedStreams::advance(Ps now) {
   for (bool moved = true; moved;) {
     moved = false;
     for (std::size_t stream = 0; stream < lanes_.size(); ++stream)
@@ -178,7 +178,7 @@ void SharedStreams::advance(Ps now) {
   forget();
 }
 
-void SharedStreams::forget() {
+void ContendedStreams::forget() {
   while (steps_.size() > 1 && steps_.front().open == 0) {
     const Step& step = steps_.front();
     for (std::size_t place = 0; place < places_.size(); ++place)

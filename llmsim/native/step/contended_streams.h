@@ -23,7 +23,7 @@ struct Way {
   Purpose purpose = Purpose::kWeights;
 };
 
-class SharedStreams final : public TransferOwner {
+class ContendedStreams final : public TransferOwner {
  public:
   // What the prices mean, besides time: the bytes that a node moves, and on which way (-1: none, it takes its time).
   struct Amounts {
@@ -37,8 +37,8 @@ class SharedStreams final : public TransferOwner {
 
   // `ranks` are the devices of each unit. Steps follow `usual` unless another graph is given whose streams have as many
   // nodes that move bytes, in the same order. Copies that are fixed run ahead of the step that they are for.
-  SharedStreams(SharedNetwork& network, std::vector<std::vector<NetworkNodeId>> ranks, std::vector<Way> ways,
-                StreamCarry carry, const StreamGraph& usual, Amounts amounts, Timed timed);
+  ContendedStreams(SharedNetwork& network, std::vector<std::vector<NetworkNodeId>> ranks, std::vector<Way> ways,
+                   StreamCarry carry, const StreamGraph& usual, Amounts amounts, Timed timed);
   // The next step, which may start at `now`: times and bytes by price, which are copied.
   void give(const StreamGraph& graph, std::span<const Ps> ps, std::span<const std::int64_t> bytes, Ps now);
   // Lets copies begin that run ahead; once, before anything else.

@@ -11,9 +11,9 @@ namespace llmsim {
 namespace model = astra_sim::model;
 
 // Appends nodes; knows who stands where.
-class ExpandedJoint::Layout {
+class ExpandedRound::Layout {
  public:
-  Layout(const ExpandedJoint& owner, Graph& graph)
+  Layout(const ExpandedRound& owner, Graph& graph)
       : program_(*owner.program_),
         graph_(graph),
         stages_(static_cast<std::uint32_t>(program_.num_stages())),
@@ -169,7 +169,7 @@ class ExpandedJoint::Layout {
   model::CallId calls_ = 0;
 };
 
-ExpandedJoint::ExpandedJoint(std::shared_ptr<const Program> program, const ExpandedConfig& config)
+ExpandedRound::ExpandedRound(std::shared_ptr<const Program> program, const ExpandedConfig& config)
     : program_(std::move(program)),
       config_(config),
       specs_(program_->operators().size()),
@@ -180,11 +180,11 @@ ExpandedJoint::ExpandedJoint(std::shared_ptr<const Program> program, const Expan
   for (const CollectiveSpec& spec : config.collectives) specs_.at(static_cast<std::size_t>(spec.op)) = spec;
 }
 
-std::size_t ExpandedJoint::num_ranks() const {
+std::size_t ExpandedRound::num_ranks() const {
   return config_.devices.empty() ? config_.topology->num_devices() : config_.devices.size();
 }
 
-ExpandedJoint::Graph& ExpandedJoint::graph_of(std::span<const MemberStep> members) {
+ExpandedRound::Graph& ExpandedRound::graph_of(std::span<const MemberStep> members) {
   lacking_.clear();
   for (const MemberStep& member : members) {
     unsigned bits = 0;
@@ -197,7 +197,7 @@ ExpandedJoint::Graph& ExpandedJoint::graph_of(std::span<const MemberStep> member
   return graph;
 }
 
-void ExpandedJoint::build(Graph& graph, const Lacking& lacking) const {
+void ExpandedRound::build(Graph& graph, const Lacking& lacking) const {
   const auto& operators = program_->operators();
   const auto places = lacking.size() * static_cast<std::size_t>(program_->num_stages());
   graph.handed.assign(places, {});
@@ -227,7 +227,7 @@ void ExpandedJoint::build(Graph& graph, const Lacking& lacking) const {
   graph.amounts.resize(graph.origin.size());
 }
 
-std::int64_t ExpandedJoint::amount_of(const Origin& origin, std::span<const MemberStep> members, Ps now,
+std::int64_t ExpandedRound::amount_of(const Origin& origin, std::span<const MemberStep> members, Ps now,
                                       const Carry& carry) const {
   if (origin.op < 0) {
     const auto& free = origin.link ? carry.link : carry.device;
@@ -243,7 +243,7 @@ std::int64_t ExpandedJoint::amount_of(const Origin& origin, std::span<const Memb
   return bytes;
 }
 
-void ExpandedJoint::run(std::span<const MemberStep> members, Ps now, Carry& carry, std::span<Ps> starts,
+void ExpandedRound::run(std::span<const MemberStep> members, Ps now, Carry& carry, std::span<Ps> starts,
                         std::span<Ps> ends) {
   Graph& graph = graph_of(members);
   for (std::size_t node = 0; node < graph.amounts.size(); ++node)

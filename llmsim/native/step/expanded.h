@@ -42,11 +42,11 @@ struct ExpandedConfig {
   std::function<void()> poll{};  // called now and then while a step is computed; what it throws ends the step
 };
 
-// Equal to FoldedJoint to the picosecond (invariant 9), and thousands of times slower: `--exact`. The graph is built
+// Equal to FoldedRound to the picosecond (invariant 9), and thousands of times slower: `--exact`. The graph is built
 // once; each step gives its durations and bytes, and holds every device back until it is free.
-class ExpandedJoint final : public JointTiming {
+class ExpandedRound final : public RoundTiming {
  public:
-  ExpandedJoint(std::shared_ptr<const Program> program, const ExpandedConfig& config);
+  ExpandedRound(std::shared_ptr<const Program> program, const ExpandedConfig& config);
   void run(std::span<const MemberStep> members, Ps now, Carry& carry, std::span<Ps> starts,
            std::span<Ps> ends) override;
 

@@ -6,7 +6,7 @@
 
 namespace llmsim {
 
-FoldedJoint::FoldedJoint(const Program& program) : stages_(static_cast<std::size_t>(program.num_stages())) {
+FoldedRound::FoldedRound(const Program& program) : stages_(static_cast<std::size_t>(program.num_stages())) {
   const auto& operators = program.operators();
   for (std::size_t first = 0; first < operators.size();) {
     std::size_t last = first + 1;
@@ -25,7 +25,7 @@ FoldedJoint::FoldedJoint(const Program& program) : stages_(static_cast<std::size
   }
 }
 
-std::vector<FoldedJoint::Band> FoldedJoint::bands_of(const Program& program, std::span<const Operator> part) {
+std::vector<FoldedRound::Band> FoldedRound::bands_of(const Program& program, std::span<const Operator> part) {
   std::set<std::int32_t> repeats;
   for (const Operator& op : part) repeats.insert(op.repeat);
   std::vector<Band> bands;
@@ -58,7 +58,7 @@ std::vector<FoldedJoint::Band> FoldedJoint::bands_of(const Program& program, std
   return bands;
 }
 
-Ps FoldedJoint::Segment::own(const MemberStep& member) const {
+Ps FoldedRound::Segment::own(const MemberStep& member) const {
   Ps sum = 0;
   for (std::size_t i = 0; i < kMaxAttentions; ++i) sum += attention[i] * member.attention[i].ps;
   for (std::size_t i = 0; i < kNumFeatures; ++i)
@@ -66,19 +66,19 @@ Ps FoldedJoint::Segment::own(const MemberStep& member) const {
   return sum;
 }
 
-Ps FoldedJoint::Segment::sampled(const MemberStep& member, std::int64_t layer) const {
+Ps FoldedRound::Segment::sampled(const MemberStep& member, std::int64_t layer) const {
   Ps sum = 0;
   for (const std::int64_t first : first_draw) sum += member.draws[static_cast<std::size_t>(first + layer)];
   return sum;
 }
 
-Ps FoldedJoint::sampled(const Band& band, const MemberStep& member, std::int64_t layer) {
+Ps FoldedRound::sampled(const Band& band, const MemberStep& member, std::int64_t layer) {
   Ps sum = 0;
   for (const Segment& segment : band.segments) sum += segment.sampled(member, layer);
   return sum;
 }
 
-void FoldedJoint::pass_layer(const Band& band, std::int64_t layer, std::span<const MemberStep> members) {
+void FoldedRound::pass_layer(const Band& band, std::int64_t layer, std::span<const MemberStep> members) {
   for (const Segment& segment : band.segments) {
     const Ps sampled = segment.sampled(members[0], layer);
     if (segment.together) {
@@ -90,7 +90,7 @@ void FoldedJoint::pass_layer(const Band& band, std::int64_t layer, std::span<con
   }
 }
 
-void FoldedJoint::pass_band(const Band& band, std::span<const MemberStep> members) {
+void FoldedRound::pass_band(const Band& band, std::span<const MemberStep> members) {
   const std::int64_t end = band.first + band.repeat;
   if (!band.together) {
     for (std::size_t m = 0; m < members.size(); ++m) {
@@ -114,7 +114,7 @@ void FoldedJoint::pass_band(const Band& band, std::span<const MemberStep> member
   }
 }
 
-void FoldedJoint::run(std::span<const MemberStep> members, Ps now, Carry& carry, std::span<Ps> starts,
+void FoldedRound::run(std::span<const MemberStep> members, Ps now, Carry& carry, std::span<Ps> starts,
                       std::span<Ps> ends) {
   at_.assign(members.size(), now);
   for (std::size_t s = 0; s < stages_.size(); ++s) {
@@ -132,7 +132,7 @@ void FoldedJoint::run(std::span<const MemberStep> members, Ps now, Carry& carry,
   std::copy(at_.begin(), at_.end(), ends.begin());
 }
 
-LockstepExecutor::LockstepExecutor(std::vector<StepExecutor*> members, std::unique_ptr<JointTiming> timing)
+LockstepExecutor::LockstepExecutor(std::vector<StepExecutor*> members, std::unique_ptr<RoundTiming> timing)
     : members_(std::move(members)), timing_(std::move(timing)), steps_(members_.size()) {
   const auto stages = static_cast<std::size_t>(members_.front()->program().num_stages());
   carry_.device.assign(members_.size() * stages, 0);

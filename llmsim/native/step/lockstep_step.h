@@ -27,9 +27,9 @@ struct Carry {
 // - a stage's devices run its operators in order; an operator over gathered tokens starts on all members together, when
 //   the slowest is there;
 // - hidden states leave for the next stage as soon as the sender's last hand-over has arrived, beside its next batch.
-class JointTiming {
+class RoundTiming {
  public:
-  virtual ~JointTiming() = default;
+  virtual ~RoundTiming() = default;
   // `starts` and `ends` have one entry per member: when it begins its first stage, and ends its last.
   virtual void run(std::span<const MemberStep> members, Ps now, Carry& carry, std::span<Ps> starts,
                    std::span<Ps> ends) = 0;
@@ -37,9 +37,9 @@ class JointTiming {
 
 // Chains of operators between two meetings of the members are one table each; identical layers are leapt over as soon
 // as they move all members alike (docs/explanation/execution.md, A6).
-class FoldedJoint final : public JointTiming {
+class FoldedRound final : public RoundTiming {
  public:
-  explicit FoldedJoint(const Program& program);
+  explicit FoldedRound(const Program& program);
   void run(std::span<const MemberStep> members, Ps now, Carry& carry, std::span<Ps> starts,
            std::span<Ps> ends) override;
 
@@ -97,7 +97,7 @@ class RoundExecutor {
 // Evaluates joint iterations: features of the members, combined, priced, and timed.
 class LockstepExecutor final : public RoundExecutor {
  public:
-  LockstepExecutor(std::vector<StepExecutor*> members, std::unique_ptr<JointTiming> timing);
+  LockstepExecutor(std::vector<StepExecutor*> members, std::unique_ptr<RoundTiming> timing);
   // Needs a timing.
   void run(std::span<const Batch* const> batches, Ps now, std::span<StepTimes> times) override;
   // What runs: with a captured graph all members at the size of the largest; if one has none, nobody pads. Valid until
@@ -106,7 +106,7 @@ class LockstepExecutor final : public RoundExecutor {
 
  private:
   std::vector<StepExecutor*> members_;
-  std::unique_ptr<JointTiming> timing_;
+  std::unique_ptr<RoundTiming> timing_;
   Carry carry_;
   std::vector<MemberStep> steps_;
   std::vector<Ps> draws_;
@@ -116,7 +116,7 @@ class LockstepExecutor final : public RoundExecutor {
 // A group alone whose pipeline stages overlap.
 class PipelineExecutor final : public StepExecutor {
  public:
-  PipelineExecutor(std::shared_ptr<const Program> program, std::unique_ptr<JointTiming> timing)
+  PipelineExecutor(std::shared_ptr<const Program> program, std::unique_ptr<RoundTiming> timing)
       : StepExecutor(program), joint_({this}, std::move(timing)) {}
   StepTimes run(const Batch& batch, Ps now) override {
     const Batch* one = &batch;
@@ -131,9 +131,9 @@ class PipelineExecutor final : public StepExecutor {
 };
 
 // A drafter's passes, every rank's operators run by the engine.
-class JointPasses final : public PassTimer {
+class RoundPasses final : public PassTimer {
  public:
-  JointPasses(const Drafter& drafter, std::unique_ptr<JointTiming> first, std::unique_ptr<JointTiming> next)
+  RoundPasses(const Drafter& drafter, std::unique_ptr<RoundTiming> first, std::unique_ptr<RoundTiming> next)
       : first_(drafter.first_program(), std::move(first)), next_(drafter.next_program(), std::move(next)) {}
   Ps took(const Batch& pass, bool first) override {
     const StepTimes times = (first ? first_ : next_).run(pass, now_);

@@ -155,7 +155,7 @@ def _program(max_tokens: int, max_seqs: int) -> "_native.Program":
     ]
     zero = np.zeros(1, np.int64)
     attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
-    return _native.Program(operators, attention, tokens.astype(np.int32), _native.LightFloor(), 0)
+    return _native.Program(operators, attention, tokens.astype(np.int32), _native.LowerBound(), 0)
 
 
 def _steps(columns: dict[str, Any], ids: list[str]) -> Iterator[Case]:

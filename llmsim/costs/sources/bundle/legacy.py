@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.core import Provenance
-from llmsim.costs.hardware_limits import light_of
+from llmsim.costs.hardware_limits import peak_rates_of
 from llmsim.costs.source import AttentionCost, CostRequest, Curve, curve_from_points, last_slope, to_ps
 from llmsim.costs.sources.bundle.files import BundleFiles
 from llmsim.costs.sources.bundle.legacy_attention import read_older_attention
 from llmsim.costs.sources.csv_tables import read_table, refuse_duplicates
 from llmsim.costs.sources.decode_skew import mixed_decode_q20, skew_q20
-from llmsim.costs.sources.plausibility import LightWarnings
+from llmsim.costs.sources.plausibility import LowerBoundWarnings
 
 if TYPE_CHECKING:
     from llmsim.model import Operator
@@ -59,7 +59,7 @@ class OlderBundleSource:
         self._files = files
         self._path = files.folder / "layers.csv"
         self._notes: list[str] = []
-        self._light = LightWarnings(request)
+        self._peak_rates = LowerBoundWarnings(request)
         self._layers = read_layers(self._path, request.layout.tp)
 
     def operator(self, op: Operator, last: int) -> Curve | None:
@@ -79,7 +79,7 @@ class OlderBundleSource:
         found = read_older_attention(self._files, self._request, op, self._layers.get("attn"))
         if found.measured:
             rows = found.decodes
-            self._light.decodes(op, found.path, rows.first * rows.second, rows.us)
+            self._peak_rates.decodes(op, found.path, rows.first * rows.second, rows.us)
         kappa, how = skew_q20(self._request, op)
         grid = found.grid(mixed_decode_q20(self._request, op))
         for note in found.notes:
@@ -88,7 +88,7 @@ class OlderBundleSource:
 
     def notes(self) -> list[str]:
         """Rows faster than light first, then what was assumed."""
-        return self._light.sentences() + self._notes
+        return self._peak_rates.sentences() + self._notes
 
     def _note(self, sentence: str) -> None:
         if sentence not in self._notes:
@@ -100,7 +100,7 @@ class OlderBundleSource:
         points, times = self._sum(names)
         if share:
             times = times / len(names)
-        self._light.dense(op, self._path, "tokens", points, times)
+        self._peak_rates.dense(op, self._path, "tokens", points, times)
         return curve_from_points(points, times, last, self._files.label(self._path))
 
     def _sum(self, names: list[str]) -> tuple[Floats, Floats]:
@@ -110,7 +110,7 @@ class OlderBundleSource:
 
     def _absent(self, op: Operator, last: int) -> Curve | None:
         """None where another source can answer; the sampler costs nothing where none can, since the peer has none."""
-        alone = self._request.source == "bundle" or light_of(self._request) is None
+        alone = self._request.source == "bundle" or peak_rates_of(self._request) is None
         if op.name == "sampler" and alone:
             self._note(f"{self._path} has no sampler rows (no profile of that generation does): sampling counts as 0")
             zero = np.zeros(last + 1, dtype=np.int64)

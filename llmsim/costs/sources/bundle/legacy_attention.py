@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from llmsim.config import input_files
 from llmsim.config.errors import InputError
 from llmsim.core import Int64, Provenance, UInt8
-from llmsim.costs.hardware_limits import light_of
+from llmsim.costs.hardware_limits import peak_rates_of
 from llmsim.costs.interpolation_grid import geometric_axis
 from llmsim.costs.source import CostRequest, SplitGrid, to_ps
 from llmsim.costs.sources.bundle.files import BundleFiles
@@ -110,7 +110,7 @@ def read_older_attention(
     )
     if predicted is not None:
         context = np.multiply.outer(n, kv).astype(np.float64)
-        notes += _raise_to_light(path.parent, request, op, context, decode_us, decode_marks)
+        notes += _raise_to_lower_bound(path.parent, request, op, context, decode_us, decode_marks)
     return OlderAttention(path, decode, q, k, prefill_us, prefill_marks, n, kv, decode_us, decode_marks, notes)
 
 
@@ -247,14 +247,14 @@ def _disagreements(folder: Path, predicted: tuple[Points, Points], measured: tup
     return notes
 
 
-def _raise_to_light(
+def _raise_to_lower_bound(
     folder: Path, request: CostRequest, op: Operator, context: Floats, decode_us: Floats, marks: UInt8
 ) -> list[str]:
     """Raises decode cells, in place, that could not even read their KV: there the regressor had nothing to go by."""
-    light = light_of(request)
-    if light is None:
+    peak_rates = peak_rates_of(request)
+    if peak_rates is None:
         return []
-    least = light.kv_us(context * op.kv_bytes_per_context_token)
+    least = peak_rates.kv_us(context * op.kv_bytes_per_context_token)
     fast = decode_us < least
     if not bool(fast.any()):
         return []

@@ -18,7 +18,7 @@ from llmsim.costs.sources.bundle.attention import complete_grid, read_attention,
 from llmsim.costs.sources.bundle.eager_and_graph import both_families, by_family
 from llmsim.costs.sources.bundle.files import BundleFiles
 from llmsim.costs.sources.csv_tables import Table, read_table, refuse_duplicates
-from llmsim.costs.sources.plausibility import LightWarnings
+from llmsim.costs.sources.plausibility import LowerBoundWarnings
 
 if TYPE_CHECKING:
     from llmsim.model import Operator
@@ -44,7 +44,7 @@ class BundleSource:
         self._request = request
         self._files = files
         self._notes: list[str] = []
-        self._light = LightWarnings(request)
+        self._peak_rates = LowerBoundWarnings(request)
         self._tables: dict[Path, dict[str, tuple[Floats, Floats]]] = {}
         self._families: dict[Path, dict[str, tuple[Floats, Floats, Floats]]] = {}
         self._attention_table = read_attention(files.folder / "attention.csv")
@@ -66,7 +66,7 @@ class BundleSource:
             self._note(f"the bundle has no {op.name} rows in {path}; they come from the next cost source")
             return None
         points, times_us = rows
-        self._light.dense(op, path, feature, points, times_us)
+        self._peak_rates.dense(op, path, feature, points, times_us)
         label = self._files.label(path)
         families = self._both(path).get(op.name) if name == "dense.csv" else None
         if families is None:
@@ -121,7 +121,7 @@ class BundleSource:
             return self._indexer(op)
         path = self._files.folder / "attention.csv"
         table = self._attention_table
-        self._light.attention(op, path, table)
+        self._peak_rates.attention(op, path, table)
         skew_path = self._files.folder / "skew.csv"
         if input_files.is_file(skew_path):
             sms = self._request.hardware.num_sms if self._request.hardware else 0
@@ -144,7 +144,7 @@ class BundleSource:
             )
             return None
         table = read_attention(path)
-        self._light.attention(op, path, table)
+        self._peak_rates.attention(op, path, table)
         return self._grid(op, path, table, 0, "none: its kernels deal tokens out evenly")
 
     def _streams(self, op: Operator) -> int:
@@ -167,7 +167,7 @@ class BundleSource:
 
     def notes(self) -> list[str]:
         """Rows faster than light first, then what was assumed."""
-        return self._light.sentences() + self._notes
+        return self._peak_rates.sentences() + self._notes
 
     def _note(self, sentence: str) -> None:
         if sentence not in self._notes:
@@ -218,7 +218,7 @@ class BundleSource:
         if sharded:
             self._note(f"{path} was measured with whole experts; its times are divided by the {cut} ranks of each")
         counts = np.arange(last + 1, dtype=np.float64)
-        self._light.moe(op, path, table, cut if sharded else 1)
+        self._peak_rates.moe(op, path, table, cut if sharded else 1)
         times = expected_moe_us(table, op, counts) / (cut if sharded else 1)
         ps = to_ps(times)
         ps[0] = 0

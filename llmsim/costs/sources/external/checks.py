@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmsim.config.errors import nearest
-from llmsim.costs.hardware_limits import light_of
+from llmsim.costs.hardware_limits import peak_rates_of
 from llmsim.costs.sources.external.table import ATTENTION, Point
-from llmsim.costs.sources.plausibility import LightWarnings
+from llmsim.costs.sources.plausibility import LowerBoundWarnings
 from llmsim.model import dtype_bytes
 
 if TYPE_CHECKING:
@@ -70,17 +70,17 @@ def _why_unused(point: Point, request: CostRequest) -> str:
 
 def faster_than_light(label: str, points: Iterable[Point], request: CostRequest) -> list[str]:
     """A sentence about the rows below what the device's data sheet allows, or nothing; they are used all the same."""
-    warnings = LightWarnings(request, label)
-    light = light_of(request)
-    if light is None:
+    warnings = LowerBoundWarnings(request, label)
+    peak_rates = peak_rates_of(request)
+    if peak_rates is None:
         return []
     for point in points:
         file, time = point.place.rpartition(":")[0], np.array([point.latency_us])
         if point.operator == "gemm":
             m, n, k = (point.get(name) for name in ("tokens", "n", "k"))
-            peak = light.peak(request.dtypes.weight)
-            memory = n * k * dtype_bytes(request.dtypes.weight) * light.weights_stream
-            least = max(memory / light.memory_bandwidth_bytes_per_s, 2.0 * m * n * k / peak if peak else 0.0) * 1e6
+            peak = peak_rates.peak(request.dtypes.weight)
+            memory = n * k * dtype_bytes(request.dtypes.weight) * peak_rates.weights_stream
+            least = max(memory / peak_rates.memory_bandwidth_bytes_per_s, 2.0 * m * n * k / peak if peak else 0.0) * 1e6
             warnings.add(f"gemm n={n} k={k}", file, np.array([float(m)]), time, np.array([least]), "tokens")
             continue
         for op in request.operators:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError
 from llmsim.core import Provenance, UInt8
-from llmsim.costs.hardware_limits import Light, own_light_of
+from llmsim.costs.hardware_limits import PeakRates, own_peak_rates_of
 from llmsim.costs.interpolation_grid import geometric_axis
 from llmsim.costs.source import AttentionCost, CostRequest, Curve, SplitGrid, to_ps
 from llmsim.costs.sources.external.checks import faster_than_light, feature_of, same_heads, same_matrix, unused_rows
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-UNKNOWN = Light(10**12, 0, {"bf16": 10**14})
+UNKNOWN = PeakRates(10**12, 0, {"bf16": 10**14})
 """Peaks of a device without data sheet: utilisation is then relative to them, which cancels at equal shapes."""
 
 
@@ -37,7 +37,7 @@ class ExternalSource:
 
     def __init__(self, request: CostRequest, tables: Sequence[ExternalTable]) -> None:
         self._request = request
-        self._light = own_light_of(request) or UNKNOWN
+        self._peak_rates = own_peak_rates_of(request) or UNKNOWN
         self._notes: list[str] = []
         self._points = [point for table in tables for point in table.points if self._is_ours(point)]
         self._label = " and ".join(f"cost table {table.path}" for table in tables)
@@ -79,32 +79,34 @@ class ExternalSource:
     def _curve(
         self, op: Operator, points: list[Point], counts: Floats, shapes: list[list[int]], at: Floats, how: str = ""
     ) -> Curve:
-        light = np.array(
+        peak_rates = np.array(
             [
-                self._gemm_us(point) if point.operator == "gemm" else self._light_us(op, shape[0])
+                self._gemm_us(point) if point.operator == "gemm" else self._lower_bound_us(op, shape[0])
                 for point, shape in zip(points, shapes, strict=True)
             ]
         )
         measured = np.array([max(p.latency_us, 1e-6) for p in points])
-        used, marks = interpolate(np.array(shapes, dtype=np.float64), light / measured, at)
-        ps = to_ps(np.array([self._light_us(op, count) for count in counts]) / used)
+        used, marks = interpolate(np.array(shapes, dtype=np.float64), peak_rates / measured, at)
+        ps = to_ps(np.array([self._lower_bound_us(op, count) for count in counts]) / used)
         ps[0] = 0
         return Curve(ps, self._marks(points, marks), self._source(points) + how, _power_uw(points, shapes, at))
 
-    def _light_us(self, op: Operator, count: float) -> float:
+    def _lower_bound_us(self, op: Operator, count: float) -> float:
         """What the data sheet allows at a count; never 0, so that utilisation has a meaning."""
         moved = count * (op.read_bytes_per_token + op.write_bytes_per_token) + op.weight_bytes * (
             op.kind != "embedding"
         )
-        peak = self._light.peak(op.weight_dtype or self._request.dtypes.activation)
+        peak = self._peak_rates.peak(op.weight_dtype or self._request.dtypes.activation)
         compute = count * op.flops_per_token / peak if peak else 0.0
-        return float(max(moved / self._light.memory_bandwidth_bytes_per_s, compute, 1e-9)) * 1e6
+        return float(max(moved / self._peak_rates.memory_bandwidth_bytes_per_s, compute, 1e-9)) * 1e6
 
     def _gemm_us(self, point: Point) -> float:
         m, n, k = (point.get(name) for name in ("tokens", "n", "k"))
-        peak = self._light.peak(self._request.dtypes.weight)
+        peak = self._peak_rates.peak(self._request.dtypes.weight)
         compute = 2.0 * m * n * k / peak if peak else 0.0
-        return float(max(2.0 * (n * k + m * (n + k)) / self._light.memory_bandwidth_bytes_per_s, compute, 1e-9)) * 1e6
+        return (
+            float(max(2.0 * (n * k + m * (n + k)) / self._peak_rates.memory_bandwidth_bytes_per_s, compute, 1e-9)) * 1e6
+        )
 
     def attention(self, op: Operator) -> AttentionCost | None:
         """From "prefill" and "decode" rows; where one phase has none (a decode-only device), the roofline has it."""
@@ -145,9 +147,9 @@ class ExternalSource:
         shapes = np.array([[p.get(name) for name in names] for p in points], dtype=np.float64)
         a, b = np.meshgrid(rows.astype(np.float64), columns.astype(np.float64), indexing="ij")
         at = np.stack([a.ravel(), b.ravel()], axis=1)
-        light = self._attention_us(op, shapes, decode=decode)
+        peak_rates = self._attention_us(op, shapes, decode=decode)
         measured = np.array([max(p.latency_us, 1e-6) for p in points])
-        used, marks = interpolate(shapes, light / measured, at)
+        used, marks = interpolate(shapes, peak_rates / measured, at)
         us = self._attention_us(op, at, decode=decode) / used
         return to_ps(us.reshape(a.shape)), self._marks(points, marks).reshape(a.shape)
 
@@ -156,13 +158,13 @@ class ExternalSource:
         pairs = first * (cached + 1) if decode else first * cached + first * (first + 1) / 2
         tokens = first * (cached + 1) if decode else cached + first
         flops = (op.decode_flops_per_context_token if decode else 0) or op.flops_per_context_token
-        peak = self._light.peak(self._request.dtypes.activation)
+        peak = self._peak_rates.peak(self._request.dtypes.activation)
         compute = pairs * flops / peak if peak else np.zeros_like(pairs)
-        memory = tokens * op.kv_bytes_per_context_token / self._light.memory_bandwidth_bytes_per_s
+        memory = tokens * op.kv_bytes_per_context_token / self._peak_rates.memory_bandwidth_bytes_per_s
         return np.asarray(np.maximum(np.maximum(memory, compute), 1e-9) * 1e6)
 
     def _spare(self, op: Operator) -> SplitGrid:
-        if own_light_of(self._request) is None:
+        if own_peak_rates_of(self._request) is None:
             raise InputError(
                 f"{self._label}: attention needs rows of both phases, prefill and decode, or a data sheet of"
                 f' "{self._request.hardware_name}" for the one that is missing'

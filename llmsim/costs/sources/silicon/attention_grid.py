@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import Int64, Provenance, UInt8
-from llmsim.costs.hardware_limits import Light
+from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.interpolation_grid import geometric_axis
 from llmsim.costs.source import CostRequest, to_ps
 from llmsim.costs.sources.silicon.attention import AttentionRows
@@ -53,7 +53,7 @@ class DecodeGrid:
 
 
 def prefill_grid(
-    rows: AttentionRows, decode: DecodeGrid, request: CostRequest, op: Operator, light: Light
+    rows: AttentionRows, decode: DecodeGrid, request: CostRequest, op: Operator, peak_rates: PeakRates
 ) -> PrefillGrid:
     """t(q, k) = T(q) + waves(q) * c * k, from the measured T of one whole prompt; at least a decode on that cache.
 
@@ -73,8 +73,8 @@ def prefill_grid(
     if rows.exact:
         marks[:, 0] = np.where(np.isin(q_axis, lengths), Provenance.MEASURED, Provenance.INTERPOLATED)
     marks[q_axis > lengths[-1], :] = Provenance.EXTRAPOLATED
-    least = light.kv_us((q + k) * op.kv_bytes_per_context_token)
-    peak = light.peak(request.dtypes.activation)
+    least = peak_rates.kv_us((q + k) * op.kv_bytes_per_context_token)
+    peak = peak_rates.peak(request.dtypes.activation)
     if peak:
         least = np.maximum(least, (q * k + q * (q + 1) / 2) * op.flops_per_context_token / peak * 1e6)
     marks[us < least] = Provenance.ANALYTIC
@@ -118,7 +118,7 @@ def _power_law(points: Floats, times_us: Floats, at: Floats) -> Floats:
     return np.asarray(np.where(at > points[-1], times_us[-1] * (at / points[-1]) ** 2, inside))
 
 
-def decode_grid(rows: AttentionRows, request: CostRequest, op: Operator, light: Light) -> DecodeGrid:
+def decode_grid(rows: AttentionRows, request: CostRequest, op: Operator, peak_rates: PeakRates) -> DecodeGrid:
     """Measured decode times, never faster than reading the KV from memory.
 
     In a model the KV of a layer is cold: all other layers were read since. The database repeats one call (a graph
@@ -128,7 +128,7 @@ def decode_grid(rows: AttentionRows, request: CostRequest, op: Operator, light: 
     """
     n_points, kv_points, us = decode_times(rows)
     kv_bytes = n_points[:, None] * (kv_points[None, :] + 1.0) * op.kv_bytes_per_context_token
-    rate, fixed_us = cold_line(us, kv_bytes, light)
+    rate, fixed_us = cold_line(us, kv_bytes, peak_rates)
     gaps = np.isnan(us)
     shortest = np.nanmin(us, axis=1, keepdims=True)
     blocks = n_points[:, None] * op.kv_heads
@@ -140,7 +140,7 @@ def decode_grid(rows: AttentionRows, request: CostRequest, op: Operator, light: 
     if not rows.exact:
         marks[:] = Provenance.SCALED
     us = np.fmax(us, cold)
-    least = np.maximum(light.kv_us(kv_bytes), 0.0)
+    least = np.maximum(peak_rates.kv_us(kv_bytes), 0.0)
     marks = np.where(us < least, Provenance.ANALYTIC, marks).astype(np.uint8)
     us = np.maximum.accumulate(np.maximum(us, least), axis=0)
     keep_n = _up_to(n_points, request.table_sequences)
@@ -196,14 +196,14 @@ def _undisturbed(times_us: Floats) -> Floats:
     return np.asarray(np.where(times_us > DISTURBED * longer, longer, times_us))
 
 
-def cold_line(us: Floats, kv_bytes: Floats, light: Light) -> tuple[float, float]:
+def cold_line(us: Floats, kv_bytes: Floats, peak_rates: PeakRates) -> tuple[float, float]:
     """(bytes per us, fixed us) of reading KV from memory: medians over the rows that no cache holds."""
-    cold = (kv_bytes >= COLD_FACTOR * light.last_level_cache_bytes) & ~np.isnan(us)
+    cold = (kv_bytes >= COLD_FACTOR * peak_rates.last_level_cache_bytes) & ~np.isnan(us)
     both = cold[:, 1:] & cold[:, :-1]
     steps_us = np.diff(us, axis=1)[both]
     steps_bytes = np.diff(kv_bytes, axis=1)[both]
     usable = steps_us > 0
-    limit = light.memory_bandwidth_bytes_per_s / 1e6
+    limit = peak_rates.memory_bandwidth_bytes_per_s / 1e6
     if not bool(usable.any()):
         return limit, 0.0
     rate = min(float(np.median(steps_bytes[usable] / steps_us[usable])), limit)

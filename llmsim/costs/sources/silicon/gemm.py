@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import Provenance, UInt8
-from llmsim.costs.hardware_limits import Light
+from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.sources.silicon.database import TablePath, read_columns
 
 Floats = NDArray[np.float64]
@@ -37,7 +37,7 @@ class GemmTable:
     us: Floats
     weight_bytes_per_element: float
     peak_flops_per_s: int
-    light: Light
+    peak_rates: PeakRates
 
     def curve_us(self, n: int, k: int, counts: Floats) -> tuple[Floats, UInt8, str]:
         """Microseconds of (m x k) by (k x n) for every m in `counts`, provenance, and the method in words.
@@ -70,7 +70,7 @@ class GemmTable:
         The fixed part of a kernel (launch, first loads, last stores) comes beside its bytes.
         """
         weight_bytes = n * k * self.weight_bytes_per_element
-        may_be_warm = self.measured_warm() and weight_bytes < COLD_FACTOR * self.light.last_level_cache_bytes
+        may_be_warm = self.measured_warm() and weight_bytes < COLD_FACTOR * self.peak_rates.last_level_cache_bytes
         return self.fixed_us + weight_bytes / self.stream_bytes_per_s() * 1e6 if may_be_warm else 0.0
 
     @cached_property
@@ -84,18 +84,18 @@ class GemmTable:
     def measured_warm(self) -> bool:
         """Some row beats the data sheet's bandwidth: its weights came from the cache (L40S, RTX PRO 6000; not H100)."""
         weight_bytes = self.n_axis[:, None] * self.k_axis[None, :] * self.weight_bytes_per_element
-        light_us = weight_bytes / self.light.memory_bandwidth_bytes_per_s * 1e6
-        return bool((self.us < light_us[None]).any())
+        lower_bound_us = weight_bytes / self.peak_rates.memory_bandwidth_bytes_per_s * 1e6
+        return bool((self.us < lower_bound_us[None]).any())
 
     def stream_bytes_per_s(self) -> float:
         """Median rate, beyond the fixed part, at which small batches stream matrices that no cache holds; at most the
         data sheet's."""
         small = self.m_axis <= SMALL_BATCH_ROWS
         weight_bytes = self.n_axis[:, None] * self.k_axis[None, :] * self.weight_bytes_per_element
-        cold = weight_bytes >= max(COLD_FACTOR * self.light.last_level_cache_bytes, 64 << 20)
+        cold = weight_bytes >= max(COLD_FACTOR * self.peak_rates.last_level_cache_bytes, 64 << 20)
         rates = (weight_bytes[None] / np.maximum(self.us[small] - self.fixed_us, 1e-3) * 1e6)[:, cold]
         rates = rates[~np.isnan(rates)]
-        limit = float(self.light.memory_bandwidth_bytes_per_s)
+        limit = float(self.peak_rates.memory_bandwidth_bytes_per_s)
         return min(float(np.median(rates)), limit) if len(rates) else limit
 
     def column(self, n: int, k: int) -> tuple[Floats, bool]:
@@ -135,7 +135,7 @@ class GemmTable:
         """log(roofline / measured) [m, n, k]; NaN where a shape was not run."""
         n, k = np.meshgrid(self.n_axis, self.k_axis, indexing="ij")
         moved = n * k * self.weight_bytes_per_element + self.m_axis[:, None, None] * (n + k) * ACTIVATION_BYTES
-        memory = moved / self.light.memory_bandwidth_bytes_per_s
+        memory = moved / self.peak_rates.memory_bandwidth_bytes_per_s
         peak = self.peak_flops_per_s
         compute = 2.0 * self.m_axis[:, None, None] * n * k / peak if peak else np.zeros_like(memory)
         return np.asarray(np.log(np.maximum(memory, compute) * 1e6 / self.us))
@@ -151,7 +151,7 @@ class GemmTable:
 
     def _roofline_us(self, n: float, k: float) -> Floats:
         moved = n * k * self.weight_bytes_per_element + self.m_axis * (n + k) * ACTIVATION_BYTES
-        memory = moved / self.light.memory_bandwidth_bytes_per_s
+        memory = moved / self.peak_rates.memory_bandwidth_bytes_per_s
         compute = 2.0 * self.m_axis * n * k / self.peak_flops_per_s if self.peak_flops_per_s else 0.0
         return np.asarray(np.maximum(memory, compute) * 1e6)
 
@@ -192,7 +192,7 @@ def _neighbours(axis: Floats, value: float) -> tuple[int, int, float]:
 
 
 def load_gemm(
-    tables: list[TablePath], dtypes: tuple[str, ...], weight_bytes: float, peak: int, light: Light
+    tables: list[TablePath], dtypes: tuple[str, ...], weight_bytes: float, peak: int, peak_rates: PeakRates
 ) -> GemmTable | None:
     """The first table of the first of `dtypes` that any has, or None; the fastest kernel where several were run.
 
@@ -202,14 +202,14 @@ def load_gemm(
     bound: GemmTable | None = None
     for dtype in dtypes:
         for table in tables:
-            found = _load(table, dtype, weight_bytes, peak, light)
+            found = _load(table, dtype, weight_bytes, peak, peak_rates)
             if found is not None and float(np.nanmin(found.us)) < HOST_BOUND_US:
                 return found
             bound = bound or found
     return None if bound is None else replace(bound, label=f"{bound.label}, launched kernel by kernel")
 
 
-def _load(table: TablePath, dtype: str, weight_bytes: float, peak: int, light: Light) -> GemmTable | None:
+def _load(table: TablePath, dtype: str, weight_bytes: float, peak: int, peak_rates: PeakRates) -> GemmTable | None:
     rows = read_columns(table.path, ["gemm_dtype", "m", "n", "k", "latency"])
     keep = rows["gemm_dtype"] == dtype
     if not bool(keep.any()):
@@ -219,4 +219,4 @@ def _load(table: TablePath, dtype: str, weight_bytes: float, peak: int, light: L
     us = np.full([len(axis) for axis in axes], np.inf)
     np.minimum.at(us, cells, rows["latency"][keep].astype(np.float64) * 1e3)
     us[np.isinf(us)] = np.nan
-    return GemmTable(f"{table.label} {dtype}", axes[0], axes[1], axes[2], us, weight_bytes, peak, light)
+    return GemmTable(f"{table.label} {dtype}", axes[0], axes[1], axes[2], us, weight_bytes, peak, peak_rates)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import Provenance
-from llmsim.costs.hardware_limits import Light
+from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.sources.silicon.database import Database, TablePath, read_columns
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ class Streaming:
         return Provenance.SCALED if self.measured else Provenance.ANALYTIC
 
 
-def streaming(database: Database, light: Light) -> Streaming:
+def streaming(database: Database, peak_rates: PeakRates) -> Streaming:
     """The card's curve: from its table of fp8 scaling, else from the data sheet."""
     for table in database.tables("scale_matrix"):
         found = _measured(table)
         if found is not None:
             return found
-    return from_light(light)
+    return from_peak_rates(peak_rates)
 
 
 def _measured(table: TablePath) -> Streaming | None:
@@ -88,11 +88,11 @@ def _measured(table: TablePath) -> Streaming | None:
     return Streaming(middle, np.maximum.accumulate(times), True, f"{table.label}, at equal bytes")
 
 
-def from_light(light: Light) -> Streaming:
+def from_peak_rates(peak_rates: PeakRates) -> Streaming:
     """Fixed part, then the cache's rate, then the memory's."""
     points = 2.0 ** np.arange(8, 36, 1 / BINS_PER_OCTAVE)
-    cached = np.minimum(points, CACHE_SHARE * light.last_level_cache_bytes)
-    rate = MEMORY_EFFICIENCY * light.memory_bandwidth_bytes_per_s
+    cached = np.minimum(points, CACHE_SHARE * peak_rates.last_level_cache_bytes)
+    rate = MEMORY_EFFICIENCY * peak_rates.memory_bandwidth_bytes_per_s
     slow = np.maximum(points - cached, 0.0) / rate
     us = FIXED_US + (cached / max(CACHE_BYTES_PER_S, rate) + slow) * 1e6
     return Streaming(points, us, False, "streaming kernels by the data sheet")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import Provenance
-from llmsim.costs.hardware_limits import Light
+from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.source import CostRequest, Curve, to_ps
 from llmsim.costs.sources.silicon.database import TablePath, read_columns
 
@@ -70,7 +70,7 @@ class MoeShape:
 
 
 def moe_curve(
-    tables: list[TablePath], op: Operator, request: CostRequest, light: Light, element_bytes: float, last: int
+    tables: list[TablePath], op: Operator, request: CostRequest, peak_rates: PeakRates, element_bytes: float, last: int
 ) -> Curve | None:
     """Times for 1..last tokens; None when no table has experts of the weight dtype.
 
@@ -86,7 +86,7 @@ def moe_curve(
             if bool(keep.any()):
                 rows = {name: column[keep] for name, column in rows.items()}
                 rows = _by_routing(rows, _measured_routing(op, request))
-                return _from_rows(rows, wanted, op, light, element_bytes, last, f"{table.label} {dtype}")
+                return _from_rows(rows, wanted, op, peak_rates, element_bytes, last, f"{table.label} {dtype}")
     return None
 
 
@@ -122,7 +122,7 @@ def _measured(hidden: int, inter: int, topk: int, experts: int, tp: int, ep: int
 
 
 def _from_rows(
-    rows: Columns, wanted: MoeShape, op: Operator, light: Light, element_bytes: float, last: int, label: str
+    rows: Columns, wanted: MoeShape, op: Operator, peak_rates: PeakRates, element_bytes: float, last: int, label: str
 ) -> Curve:
     table = np.stack([rows[name].astype(np.int64) for name in SHAPE], axis=1)
     shapes = [_measured(*(int(value) for value in row)) for row in np.unique(table, axis=0)]
@@ -142,7 +142,7 @@ def _from_rows(
     marks = np.where(counts > points[-1], Provenance.EXTRAPOLATED, marks)
     label += f", {distribution} routing"
     if shape != wanted:
-        peak, bandwidth = light.peak(op.weight_dtype), light.memory_bandwidth_bytes_per_s
+        peak, bandwidth = peak_rates.peak(op.weight_dtype), peak_rates.memory_bandwidth_bytes_per_s
         own = wanted.work(counts, element_bytes, peak, bandwidth)
         other = shape.work(counts, element_bytes, peak, bandwidth)
         times = times * np.divide(own, other, out=np.ones_like(own), where=other > 0)

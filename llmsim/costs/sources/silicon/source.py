@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import Provenance
-from llmsim.costs.hardware_limits import Light, light_of
+from llmsim.costs.hardware_limits import PeakRates, peak_rates_of
 from llmsim.costs.source import AttentionCost, CostRequest, Curve, OpCost, SplitGrid, to_ps
 from llmsim.costs.sources.decode_skew import mixed_decode_q20, skew_note, skew_q20
 from llmsim.costs.sources.silicon.attention import AttentionRows, find_rows
@@ -67,12 +67,12 @@ class SiliconSource:
     enforce_floor = True
 
     def __init__(self, request: CostRequest, database: Database) -> None:
-        light = light_of(request)
-        if light is None:
+        peak_rates = peak_rates_of(request)
+        if peak_rates is None:
             raise AssertionError("a card of the database has a data sheet")
         self._request = request
         self._database = database
-        self._light: Light = light
+        self._peak_rates: PeakRates = peak_rates
         self._gemms: dict[str, GemmTable | None] = {}
         self._notes: list[str] = []
         self._beside_wide: dict[tuple[str, str], list[float]] = {}
@@ -106,7 +106,7 @@ class SiliconSource:
         if op.kind == "gemm":
             return self._gemm(op, last)
         element = float(dtype_bytes(op.weight_dtype or self._request.dtypes.weight))
-        curve = moe_curve(self._database.tables("moe"), op, self._request, self._light, element, last)
+        curve = moe_curve(self._database.tables("moe"), op, self._request, self._peak_rates, element, last)
         return self._lit(op, curve) if curve is not None else None
 
     def _compare_with_wide(self, op: Operator, curve: Curve) -> None:
@@ -138,7 +138,7 @@ class SiliconSource:
     def attention(self, op: Operator) -> AttentionCost | None:
         """Prefill and decode of the head shape; mixed steps and unequal lengths by the card's measured constants."""
         if self._request.model.indexer is not None:
-            return None if self._sparse is None else sparse_attention(op, self._sparse, self._request, self._light)
+            return None if self._sparse is None else sparse_attention(op, self._sparse, self._request, self._peak_rates)
         if self._request.model.latent is not None:
             found = self._module_rows(op) if self._modules else self._kernel_rows(op)
             if found is None:
@@ -147,8 +147,8 @@ class SiliconSource:
         else:
             context = find_rows(self._database.tables("context_attention"), op, self._request.dtypes.kv)
             generation = find_rows(self._database.tables("generation_attention"), op, self._request.dtypes.kv)
-        decode = decode_grid(generation, self._request, op, self._light)
-        prefill = prefill_grid(context, decode, self._request, op, self._light)
+        decode = decode_grid(generation, self._request, op, self._peak_rates)
+        prefill = prefill_grid(context, decode, self._request, op, self._peak_rates)
         kappa, how = skew_q20(self._request, op)
         if not kappa:
             self._notes.append(skew_note(how))
@@ -161,7 +161,7 @@ class SiliconSource:
     def extra_ops(self) -> list[OpCost]:
         """Kernels without a table of their own, and the gap between kernels while it is not 0."""
         if self._streaming is None:
-            self._streaming = streaming(self._database, self._light)
+            self._streaming = streaming(self._database, self._peak_rates)
         writes = [] if self._modules or self._sparse is not None else kv_writes(self._request, self._streaming)
         beside = writes + expert_choices(self._request, self._streaming)
         if self._sparse is not None:
@@ -238,13 +238,15 @@ class SiliconSource:
                 names = tuple(reversed(names))
             size = float(dtype_bytes(dtype))
             tables = self._database.tables("gemm")
-            self._gemms[dtype] = load_gemm(tables, names, size, self._light.peak(dtype), self._light) if names else None
+            self._gemms[dtype] = (
+                load_gemm(tables, names, size, self._peak_rates.peak(dtype), self._peak_rates) if names else None
+            )
         return self._gemms[dtype]
 
     def _elementwise(self, op: Operator, last: int) -> Curve:
         """By the bytes that it moves: the card's own streaming kernel at equal bytes (streaming.py)."""
         if self._streaming is None:
-            self._streaming = streaming(self._database, self._light)
+            self._streaming = streaming(self._database, self._peak_rates)
         ps = to_ps(self._streaming.curve_us(op, np.arange(last + 1, dtype=np.float64)))
         ps[0] = 0
         marks = np.full(last + 1, self._streaming.provenance, dtype=np.uint8)
@@ -253,7 +255,9 @@ class SiliconSource:
     def _lit(self, op: Operator, curve: Curve) -> Curve:
         """Raises what is below the speed of light to it, marked analytic."""
         counts = np.arange(len(curve.ps), dtype=np.float64)
-        least = np.ceil(self._light.operator_us(op, counts, self._request.dtypes.activation) * 1e6).astype(np.int64)
+        least = np.ceil(self._peak_rates.operator_us(op, counts, self._request.dtypes.activation) * 1e6).astype(
+            np.int64
+        )
         low = curve.ps < least
         if not bool(low.any()):
             return curve

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import Provenance
-from llmsim.costs.hardware_limits import Light
+from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.interpolation_grid import geometric_axis
 from llmsim.costs.source import AttentionCost, OpCost, SplitGrid, to_ps
 from llmsim.costs.sources.silicon.attention import AttentionRows
@@ -67,13 +67,13 @@ def find_sparse(database: Database, request: CostRequest) -> Modules | None:
     return replace(context, columns=whole), generation
 
 
-def sparse_attention(op: Operator, modules: Modules, request: CostRequest, light: Light) -> AttentionCost:
+def sparse_attention(op: Operator, modules: Modules, request: CostRequest, peak_rates: PeakRates) -> AttentionCost:
     """The whole module as the indexer's time; nothing for the attention to what it chose."""
     if op.name != "indexer":
         inside = "inside the indexer's rows"
         return AttentionCost(op.repeat, None, _nothing(request), 0, inside, inside)
     context, generation = modules
-    decode = decode_grid(generation, request, op, light)
+    decode = decode_grid(generation, request, op, peak_rates)
     prefill = _prefill(context, request)
     split = SplitGrid(
         prefill.q_axis, prefill.k_axis, prefill.ps, prefill.provenance,

@@ -129,16 +129,16 @@ class VllmV1 final : public Scheduler {
   ParkedQueue parked_;
   PrefillPacing pacing_;
   std::int32_t most_running_;
-  std::int32_t prompt_cap_ = 0;              // of the step that is being built; 0: none
-  bool defers_prompts_ = false;              // in that step
-  bool some_run_ = false;                    // in that step, of those that ran before it,
-  bool some_prompts_run_ = false;            // and of these some that had not reached their end
-  std::int64_t calls_ = 0;                   // of `build`
-  std::int64_t steps_ = 0;                   // with work since the last one without; a lock-step group sets it to its own
-  std::vector<Reserved> reserved_;           // by the last build
+  std::int32_t prompt_cap_ = 0;     // of the step that is being built; 0: none
+  bool defers_prompts_ = false;     // in that step
+  bool some_run_ = false;           // in that step, of those that ran before it,
+  bool some_prompts_run_ = false;   // and of these some that had not reached their end
+  std::int64_t calls_ = 0;          // of `build`
+  std::int64_t steps_ = 0;          // with work since the last one without; a lock-step group sets it to its own
+  std::vector<Reserved> reserved_;  // by the last build
   std::vector<RequestId> partly_prefilled_;  // parked or running, where requests can be parked
-  LeavingRequests leaving_;
-  LateFrees late_;
+  PendingReleases leaving_;
+  DeferredFrees late_;
   std::vector<RequestId> running_;
   std::vector<BlockId> hits_;  // scratch
   SchedulerCounters counters_;
