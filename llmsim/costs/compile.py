@@ -90,7 +90,7 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
             ops.append(_loaded(op, *_first_answer(op, sources, request, missing), request, notes))
     if not attentions:
         raise InputError(f"the model {request.model.name} has no attention operator; only transformers are modelled")
-    # Collectives among the same ranks are all priced in one way, since their differences matter more than their errors.
+    # All collectives of one rank group use one price source: mixing sources would distort their ratios.
     for ranks in dict.fromkeys(among_whom(op) for op in request.operators if op.name in linked):
         linked |= dict.fromkeys(cost.name for cost in tabled.pop(ranks, ()))
     ops += [cost for costs in tabled.values() for cost in costs]

@@ -1,6 +1,6 @@
-"""Which groups' steps meet other transfers, and what of their memories is on the cluster's network.
+"""Finds groups whose step transfers contend with other traffic, and maps their memories to network nodes.
 
-A group whose copies nobody can meet is folded: its ranks copy at once, each with an even share of the memory. All
+A group whose copies contend with nothing is folded: its ranks copy at once, each with an even share of the memory. All
 others move their bytes over the network, where only those that are active share (docs/memory.md).
 """
 

@@ -1,4 +1,4 @@
-"""Where the series of a run go while it runs: kept in memory, unless somebody has a better place."""
+"""Collects the time series of a run; the default SeriesSink keeps them in memory."""
 
 from collections.abc import Mapping
 from typing import Literal, Protocol

@@ -1,4 +1,4 @@
-"""`llmsim cluster`: a cluster file for so many alike instances of a model, to begin with."""
+"""Writes a starter cluster file for N identical instances of a model (`llmsim cluster`)."""
 
 import json
 import sys

@@ -12,7 +12,7 @@ HELP = "Simulate a cluster (JSON) serving a trace (JSONL) and report what every 
 
 @taking_command_line
 def command(context: typer.Context, given: CommandLine) -> int:
-    """What is done with the checked options is up to the caller (`context.obj`); by itself, they are run."""
+    """Runs the checked options, or passes them to the callable in `context.obj` that another command has put there."""
     with input_files.recorded() as files:
         if context.obj is not None:
             code: int = context.obj(checked(given))

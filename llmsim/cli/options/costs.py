@@ -12,7 +12,8 @@ KvTransfer = Annotated[
     option(
         PANEL,
         "--kv-transfer",
-        text="Between pd_type prefill and decode: whole (prompts) or layerwise; whole if not given.",
+        text="Sets how KV moves from prefill to decode instances: whole (a prompt at once) or layerwise; whole if "
+        "not given.",
     ),
 ]
 KvTransferMode = Annotated[
@@ -20,7 +21,8 @@ KvTransferMode = Annotated[
     option(
         PANEL,
         "--kv-transfer-mode",
-        text="pull (decode reads when the prefill has ended) or push (decode reserves first); layerwise is push.",
+        text="Sets who moves KV: pull (decode reads when the prefill has ended) or push (decode reserves first; "
+        "layerwise implies it).",
     ),
 ]
 ExpertRouting = Annotated[
@@ -28,7 +30,8 @@ ExpertRouting = Annotated[
     option(
         PANEL,
         "--expert-routing-policy",
-        text="Loads of experts: BALANCED, RR, RAND, ZIPF:s=1, POWER_LAW:alpha=1.2, TRACE:file or module:Class.",
+        text="Sets the loads of experts: BALANCED, RR, RAND, ZIPF:s=1, POWER_LAW:alpha=1.2, TRACE:file or "
+        "module:Class.",
         default=True,
     ),
 ]
@@ -37,7 +40,7 @@ ProfileDir = Annotated[
     option(
         PANEL,
         "--profile-dir",
-        text="Folder of profile bundles <hardware>/<model>/<variant>/tp<N>/; repeatable.",
+        text="Searches a folder of profile bundles, <hardware>/<model>/<variant>/tp<N>/; repeatable.",
         metavar="<path>",
     ),
 ]
@@ -46,7 +49,8 @@ CostSource = Annotated[
     option(
         PANEL,
         "--cost-source",
-        text="auto, bundle, external, silicon or roofline; module:Class; blackbox:FILE.json.",
+        text="Chooses the source of operator times: auto, bundle, external, silicon, roofline, module:Class or "
+        "blackbox:FILE.json.",
         default=True,
     ),
 ]
@@ -55,37 +59,51 @@ CostTable = Annotated[
     option(
         PANEL,
         "--cost-table",
-        text="Table of an external simulator (docs/external_simulators.md); repeatable.",
+        text="Reads a table of an external simulator (docs/external_simulators.md); repeatable.",
         metavar="<path>",
     ),
 ]
 Require = Annotated[
     str | None,
-    option(PANEL, "--require", text="measured, interpolated, extrapolated or scaled: refuse times known less well."),
+    option(
+        PANEL,
+        "--require",
+        text="Refuses operator times that are known less well than measured, interpolated, extrapolated or scaled.",
+    ),
 ]
-Collectives = Annotated[str, option(PANEL, "--collective-costs", text="auto, measured or links.", default=True)]
+Collectives = Annotated[
+    str,
+    option(
+        PANEL,
+        "--collective-costs",
+        text="Chooses the source of collective times: auto, measured or links.",
+        default=True,
+    ),
+]
 Network = Annotated[
     str,
     option(
         PANEL,
         "--network-backend",
-        text="congestion-unaware, congestion-aware, fair-share, or analytical: fair-share where the cluster file names "
+        text="Chooses the network model: congestion-unaware, congestion-aware, fair-share, or analytical, which is "
+        "fair-share where the cluster file names "
         "a topology, else congestion-unaware.",
         default=True,
     ),
 ]
 Exact = Annotated[
-    bool, option(PANEL, "--exact", text="Evaluate every rank's nodes in the engine instead of the folded program.")
+    bool, option(PANEL, "--exact", text="Evaluates every rank's nodes in the engine instead of the folded program.")
 ]
 DisableTerm = Annotated[
     list[str] | None,
     option(
         PANEL,
         "--disable-term",
-        text="Switch off a fidelity term (decode_skew, ...; docs/calibration.md); repeatable.",
+        text="Switches off a fidelity term (decode_skew, ...; docs/calibration.md); repeatable.",
         metavar="<str>",
     ),
 ]
 Calibration = Annotated[
-    Path | None, path_option(PANEL, "--calibration", text="Constants of one machine, written by `llmsim calibrate`.")
+    Path | None,
+    path_option(PANEL, "--calibration", text="Applies the constants of one machine, written by `llmsim calibrate`."),
 ]

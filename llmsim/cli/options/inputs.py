@@ -8,7 +8,8 @@ from llmsim.cli.options.panel import option, path_option
 PANEL = "Input"
 
 Cluster = Annotated[
-    Path, path_option(PANEL, "--cluster-config", text="Cluster JSON, such as those in cluster_config/.")
+    Path,
+    path_option(PANEL, "--cluster-config", text="Names the cluster file (JSON), such as those in cluster_config/."),
 ]
 Dataset = Annotated[
     str,
@@ -20,29 +21,36 @@ Dataset = Annotated[
         "synthetic:n=1000,rate=10,input=lognormal:220,output=lognormal:190.",
     ),
 ]
-NumReqs = Annotated[int, option(PANEL, "--num-reqs", "--num-req", text="Lines of the trace to use; 0: all.")]
+NumReqs = Annotated[
+    int, option(PANEL, "--num-reqs", "--num-req", text="Uses the first N requests of the trace; 0 uses all.")
+]
 MaxConcurrency = Annotated[
-    int, option(PANEL, "--max-concurrency", text="Requests (or sessions) in progress at most; 0: no limit.")
+    int, option(PANEL, "--max-concurrency", text="Limits the requests or sessions in progress; 0 sets no limit.")
 ]
 ThinkTime = Annotated[
     str | None,
-    option(PANEL, "--think-time", text="ms a client waits before it asks again, as 500 or exponential:2000."),
+    option(
+        PANEL,
+        "--think-time",
+        text="Sets the ms that a client waits before its next request, such as 500 or exponential:2000.",
+    ),
 ]
 RequestTimeout = Annotated[
-    float | None, option(PANEL, "--request-timeout", text="Seconds after which a client gives up.")
+    float | None, option(PANEL, "--request-timeout", text="Sets the seconds after which a client gives up.")
 ]
 Horizon = Annotated[
-    float | None, option(PANEL, "--horizon", text="Simulated seconds after which the run ends, whatever is left.")
+    float | None, option(PANEL, "--horizon", text="Ends the run after N simulated seconds, whatever is left.")
 ]
 Seed = Annotated[
-    int, option(PANEL, "--seed", text="Seed of random routing, expert loads, acceptance and think times.", default=True)
+    int, option(PANEL, "--seed", text="Seeds random routing, expert loads, acceptance and think times.", default=True)
 ]
 Routing = Annotated[
     str,
     option(
         PANEL,
         "--request-routing-policy",
-        text="NAME[:key=value,...]: LOAD, RR, RAND, LOR, P2C, SESSION, VLLM_DP, PREFIX, WEIGHTED, or module:Class.",
+        text="Chooses the router, NAME[:key=value,...]: LOAD, RR, RAND, LOR, P2C, SESSION, VLLM_DP, PREFIX, "
+        "WEIGHTED, or module:Class.",
         default=True,
     ),
 ]
@@ -51,7 +59,7 @@ AllowPlugins = Annotated[
     option(
         PANEL,
         "--allow-plugins/--no-allow-plugins",
-        text="Whether options may name Python plug-ins, whose code then runs (SECURITY.md).",
+        text="Lets options name Python plug-ins, whose code then runs (SECURITY.md).",
         default=True,
     ),
 ]
@@ -60,11 +68,11 @@ DecodeRouting = Annotated[
     option(
         PANEL,
         "--decode-routing-policy",
-        text="Where a disaggregated request is decoded; the same choices.",
+        text="Chooses the router of decode instances, with the choices of --request-routing-policy.",
         default=True,
     ),
 ]
 Arrivals = Annotated[
     Path | None,
-    path_option(PANEL, "--arrivals", text="Recorded log whose true arrival times replace the trace's."),
+    path_option(PANEL, "--arrivals", text="Names a recorded log whose arrival times replace those of the trace."),
 ]

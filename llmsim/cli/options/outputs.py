@@ -7,33 +7,44 @@ from llmsim.cli.options.panel import option, path_option
 
 PANEL = "Output"
 
-Output = Annotated[Path | None, path_option(PANEL, "--output", text="CSV with one row per request, ns.")]
+Output = Annotated[
+    Path | None, path_option(PANEL, "--output", text="Writes a CSV with one row per request; times are in ns.")
+]
 RunDir = Annotated[
-    Path | None, path_option(PANEL, "--run-dir", text="Folder for manifest, summary and Parquet tables.")
+    Path | None, path_option(PANEL, "--run-dir", text="Writes manifest, summary and Parquet tables into a folder.")
 ]
 Timeline = Annotated[
-    Path | None, path_option(PANEL, "--timeline", text="Trace file for ui.perfetto.dev: steps, requests, counters.")
+    Path | None,
+    path_option(PANEL, "--timeline", text="Writes a trace file for ui.perfetto.dev with steps, requests and counters."),
 ]
-Json = Annotated[bool, option(PANEL, "--json", text="One JSON object on stdout instead of the text.")]
+Json = Annotated[bool, option(PANEL, "--json", text="Prints one JSON object on stdout instead of the text.")]
 InputFiles = Annotated[
     Path | None,
-    path_option(PANEL, "--input-files", text="JSON file with every file that the run read, and its SHA-256."),
+    path_option(
+        PANEL, "--input-files", text="Writes a JSON file that lists every file that the run read, with its SHA-256."
+    ),
 ]
 LogInterval = Annotated[
-    float, option(PANEL, "--log-interval", text="Simulated seconds between rows of the series.", default=True)
+    float, option(PANEL, "--log-interval", text="Sets the simulated seconds between rows of the series.", default=True)
 ]
 LogLevel = Annotated[
-    str, option(PANEL, "--log-level", text="WARNING, or INFO or DEBUG (heartbeat lines).", default=True)
+    str,
+    option(
+        PANEL,
+        "--log-level",
+        text="Sets the log level: WARNING, INFO or DEBUG; the last two print heartbeat lines.",
+        default=True,
+    ),
 ]
 CheckEveryStep = Annotated[
-    bool, option(PANEL, "--check-every-step", text="Recount the KV blocks of all tiers at every step (slow).")
+    bool, option(PANEL, "--check-every-step", text="Recounts the KV blocks of all tiers at every step (slow).")
 ]
 Goodput = Annotated[
     list[str] | None,
     option(
         PANEL,
         "--goodput",
-        text="Count the requests that meet ms of ttft, tpot or e2el, as ttft:1000,tpot:40 (vLLM's option).",
+        text="Counts the requests that meet limits in ms, such as ttft:1000,tpot:40,e2el:9000 (vLLM's option).",
         metavar="<str>",
     ),
 ]

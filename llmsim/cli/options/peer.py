@@ -7,35 +7,41 @@ from llmsim.cli.options.panel import option, path_option
 
 PANEL = "LLMServingSim"
 
-Fp = Annotated[int | None, option(PANEL, "--fp", text="Bits per element: 16, 32 or 8; the older form of --dtype.")]
+Fp = Annotated[
+    int | None, option(PANEL, "--fp", text="Sets the bits of an element: 16, 32 or 8; --dtype is the present form.")
+]
 PrioritizePrefill = Annotated[
-    bool, option(PANEL, "--prioritize-prefill", text="A step is all prompts while there are any.")
+    bool, option(PANEL, "--prioritize-prefill", text="Fills steps with prompts alone while any prompt waits.")
 ]
 LocalOffloading = Annotated[
     bool,
     option(
         PANEL,
         "--enable-local-offloading",
-        text="Reads of weights take at least what npu_mem's latency and bandwidth say (docs/memory.md).",
+        text="Makes reads of weights take at least the latency and bandwidth of npu_mem (docs/memory.md).",
     ),
 ]
 AttnOffloading = Annotated[
-    bool, option(PANEL, "--enable-attn-offloading", text="Decodes attend in the node's memory (docs/pim.md).")
+    bool,
+    option(PANEL, "--enable-attn-offloading", text="Runs the attention of decodes in the node's memory (docs/pim.md)."),
 ]
 SubBatch = Annotated[
     bool,
     option(
         PANEL,
         "--enable-sub-batch-interleaving",
-        text="Two halves of a batch alternate between device and memory (docs/pim.md).",
+        text="Splits a batch into halves that alternate between device and memory (docs/pim.md).",
     ),
 ]
 AttnPrediction = Annotated[
-    bool, option(PANEL, "--enable-attn-prediction", text="A bundle's attention by a regressor fitted on it.")
+    bool,
+    option(
+        PANEL, "--enable-attn-prediction", text="Prices a bundle's attention by a regressor that is fitted on its rows."
+    ),
 ]
-Gen = Annotated[bool, option(PANEL, "--gen", text="The older form of --skip-prefill.")]
+Gen = Annotated[bool, option(PANEL, "--gen", text="Means --skip-prefill; the older name.")]
 SkipPrefill = Annotated[
-    bool, option(PANEL, "--skip-prefill", text="Decode-only: requests arrive with the KV of their prompts.")
+    bool, option(PANEL, "--skip-prefill", text="Simulates decodes alone: requests arrive with the KV of their prompts.")
 ]
 BlockCopy = Annotated[
     bool | None,

@@ -34,7 +34,7 @@ class EngineArgs:
     max_num_seqs: int
     max_num_batched_tokens: int
     max_num_scheduled_tokens: int
-    """Of them, what the scheduler fills."""
+    """Tokens of `max_num_batched_tokens` that the scheduler may use; the rest is reserved for draft tokens."""
     long_prefill_token_threshold: int
     enable_chunked_prefill: bool
     enable_prefix_caching: bool

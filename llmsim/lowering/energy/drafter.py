@@ -15,7 +15,10 @@ _NOTHING_ELSEWHERE = dict.fromkeys(("drawn_bytes", "to_memory_bytes", "from_memo
 
 
 def draft_tables(group: "LoweredGroup") -> tuple[TrafficTable, ...]:
-    """Of the first pass and of the others; none without a drafter. One of tensor parallelism 1 runs on every rank."""
+    """Cost tables of the drafter's first and later passes; empty without a drafter.
+
+    A drafter with tp = 1 is replicated on every rank.
+    """
     draft = group.draft
     if draft is None:
         return ()

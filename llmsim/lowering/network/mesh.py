@@ -107,7 +107,7 @@ class DomainLinks:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Nothing to say."""
+        """No notes: every price of a mesh is exact."""
         return ()
 
     @property

@@ -35,7 +35,7 @@ class Builder:
         return size + -(-(-(-n // block[0]) * -(-k // block[1]) * stored.scale_bits) // 8)
 
     def norms(self, repeat: int) -> list[Operator]:
-        """The norm in front of a block of so many layers; nothing without any."""
+        """The pre-block norm, repeated `layers` times; empty if `layers` is 0."""
         return [self.norm("layernorm", "layer", repeat)] if repeat else []
 
     def norm(self, name: str, part: str, repeat: int) -> Operator:

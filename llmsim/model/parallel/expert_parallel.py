@@ -144,7 +144,7 @@ def copies(moe: Operator, layout: Layout, rows: Rows) -> float:
 
 
 def hit(moe: Operator, experts: int) -> float:
-    """Probability that a token of an even router chooses one of so many experts that stand side by side.
+    """Probability that a uniformly routed token selects at least one of `experts` consecutive experts.
 
     Of n groups it chooses g, and topk of the experts in them; `experts` lie in c of the groups, as many in each.
     """

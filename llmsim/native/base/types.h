@@ -22,7 +22,7 @@ inline constexpr Ps kEndOfTime = std::numeric_limits<Ps>::max();
 inline constexpr Ps kHorizon = Ps{1} << 62;  // 53 days; what a step may add to it still fits
 inline constexpr Ps kPsPerSecond = 1'000'000'000'000;
 
-// Of numbers that stand for "none" below 0, as an index.
+// Converts an id to an index. Negative ids mean "none" and must not be passed.
 constexpr std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }

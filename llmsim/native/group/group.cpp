@@ -11,7 +11,7 @@ namespace llmsim {
 
 namespace {
 
-// The last of `steps` entries of a column that is empty while all of them are zero.
+// Stores `value` for the newest step; the column stays unallocated until the first non-zero value.
 void note(std::vector<Ps>& column, std::size_t steps, Ps value) {
   if (value == 0 && column.empty()) return;
   column.resize(steps, 0);

@@ -74,7 +74,7 @@ class GroupTiers {
   bool holds(Key key) const;
   // `tokens` tokens of this chunk are read. Requires holds(chunk.key).
   void recall(const TierChunk& chunk, std::int32_t tokens);
-  // Somebody who was admitted looked for it in vain.
+  // Counts a lookup by an admitted request that missed.
   void missed();
   // The chunk has been computed, or hit, or (`gate`) pushed out: it is written to where it is missing.
   void store(Key key, std::int32_t depth, bool gate);

@@ -36,8 +36,8 @@ OffloadDomain::OffloadDomain(std::vector<StepExecutor*> members,
   const std::size_t units = members_.size() * at(stages_);
   carry_.free.assign(units * kNumDeviceStreams, 0);
   carry_.places.assign(members_.size() * (places_.size() + static_cast<std::size_t>(attention_layers_)), 0);
-  whole_ = Scheduler(*this, 1).build();
-  if (config().interleaving != Interleaving::kNever) halves_ = Scheduler(*this, 2).build();
+  whole_ = GraphBuilder(*this, 1).build();
+  if (config().interleaving != Interleaving::kNever) halves_ = GraphBuilder(*this, 2).build();
 }
 
 // Operators of one part and stage repeat together; those that repeat less often are in the first layers.

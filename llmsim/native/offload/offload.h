@@ -102,10 +102,16 @@ class OffloadDomain final : public RoundExecutor {
     std::vector<std::int32_t> ops;
     std::vector<std::int32_t> execution;  // which of the operator's executions this is
   };
-  class Scheduler;
+  class GraphBuilder;
 
-  // Prices: nothing, the gap between steps; those of each lane's operators, of what its attention moves and computes in
-  // memory, and of its activations' ways to the host and back; what is sampled, for each lane; copies.
+  // Table of prices:
+  //   index               | price
+  //   kNothing, kGap      | zero; the gap between steps
+  //   lane_price          | an operator of a lane
+  //   extra_price         | what a lane's attention moves to memory, computes there, and moves back
+  //   to_host and back    | activations of a lane on their way to the host and back
+  //   sampled, by lane    | operators whose times are sampled
+  //   copies              | weights copied to the device
   enum Extra : std::int32_t { kPush, kInMemory, kPull, kContext, kPrompts, kNumExtras };
   // Ways behind those of the sources of weights: to the memory that computes and to the host, and back.
   enum MemoryWay : std::int32_t { kToMemory, kFromMemory, kToHost, kFromHost };

@@ -4,7 +4,7 @@
 
 namespace llmsim {
 
-OffloadDomain::Scheduler::Scheduler(const OffloadDomain& owner, std::int32_t lanes)
+OffloadDomain::GraphBuilder::GraphBuilder(const OffloadDomain& owner, std::int32_t lanes)
     : owner_(owner), halves_(at(lanes)), computed_(owner.places_.size() * owner.members_.size(), -1) {
   lanes_.assign(halves_ == 1 ? 1 : 3, std::vector<Lane>(num_members()));
   for (std::size_t number = 0; number + 1 < lanes_.size(); ++number)
@@ -20,7 +20,7 @@ OffloadDomain::Scheduler::Scheduler(const OffloadDomain& owner, std::int32_t lan
   }
 }
 
-std::int32_t OffloadDomain::Scheduler::add(std::int32_t stream, std::size_t price, const Nodes& after,
+std::int32_t OffloadDomain::GraphBuilder::add(std::int32_t stream, std::size_t price, const Nodes& after,
                                            const NodeLabel& label) {
   graph_.nodes.push_back({stream, static_cast<std::int32_t>(price), static_cast<std::int32_t>(graph_.after.size()),
                           static_cast<std::int32_t>(after.size()), label.role == NodeRole::kBegin});
@@ -29,19 +29,19 @@ std::int32_t OffloadDomain::Scheduler::add(std::int32_t stream, std::size_t pric
   return static_cast<std::int32_t>(graph_.nodes.size()) - 1;
 }
 
-std::int32_t OffloadDomain::Scheduler::stream(std::size_t member, std::size_t place, DeviceStream kind) const {
+std::int32_t OffloadDomain::GraphBuilder::stream(std::size_t member, std::size_t place, DeviceStream kind) const {
   const auto unit = static_cast<std::int32_t>(member) * owner_.stages_ + owner_.places_[place].stage;
   return stream_of(unit, kind);
 }
 
-std::size_t OffloadDomain::Scheduler::attention_at(std::size_t place) const {
+std::size_t OffloadDomain::GraphBuilder::attention_at(std::size_t place) const {
   const auto& ops = owner_.places_[place].ops;
   std::size_t i = 0;
   while (i < ops.size() && owner_.program().operators()[at(ops[i])].kind != NodeKind::kAttention) ++i;
   return i;
 }
 
-bool OffloadDomain::Scheduler::copies(std::size_t place) const {
+bool OffloadDomain::GraphBuilder::copies(std::size_t place) const {
   const WeightStreaming& weights = owner_.config().weights;
   const Place& here = owner_.places_[place];
   for (std::size_t i = 0; i < here.ops.size(); ++i) {
@@ -54,14 +54,14 @@ bool OffloadDomain::Scheduler::copies(std::size_t place) const {
 }
 
 // What the step leaves in a place for the next one.
-std::size_t OffloadDomain::Scheduler::kept(std::size_t member, std::size_t place) const {
+std::size_t OffloadDomain::GraphBuilder::kept(std::size_t member, std::size_t place) const {
   return member * owner_.places_.size() + place;
 }
 
 // The copy of an execution's weights. Its buffer is free when the place that used it last has been computed: of the
 // stage's places with copies the one `buffers` before, in this step or in the one before. `gate` is the operator that
 // decides what is copied.
-void OffloadDomain::Scheduler::load(Nodes& after, std::size_t member, std::size_t place, std::int32_t op,
+void OffloadDomain::GraphBuilder::load(Nodes& after, std::size_t member, std::size_t place, std::int32_t op,
                                     std::int32_t execution, const Nodes& gate) {
   const WeightStreaming& weights = owner_.config().weights;
   const std::size_t o = at(op), e = at(execution);
@@ -83,7 +83,7 @@ void OffloadDomain::Scheduler::load(Nodes& after, std::size_t member, std::size_
 }
 
 // The lane's activations come back from the host.
-void OffloadDomain::Scheduler::bring_back(Lane& lane, std::size_t member, std::size_t place) {
+void OffloadDomain::GraphBuilder::bring_back(Lane& lane, std::size_t member, std::size_t place) {
   if (lane.hosted.op < 0) return;
   NodeLabel label = lane.hosted;
   label.role = NodeRole::kFromHost;
@@ -92,7 +92,7 @@ void OffloadDomain::Scheduler::bring_back(Lane& lane, std::size_t member, std::s
   lane.hosted = {};
 }
 
-void OffloadDomain::Scheduler::run_on_host(Lane& lane, std::size_t member, std::size_t place, std::int32_t op,
+void OffloadDomain::GraphBuilder::run_on_host(Lane& lane, std::size_t member, std::size_t place, std::int32_t op,
                                            std::int32_t execution) {
   if (lane.hosted.op < 0)
     lane.ready = {add(stream(member, place, DeviceStream::kCopyOut), owner_.to_host(member, lane.number, op),
@@ -105,7 +105,7 @@ void OffloadDomain::Scheduler::run_on_host(Lane& lane, std::size_t member, std::
 
 // Operators first .. last - 1 of a place, in one lane of all members. Weights are copied once, for the lane that comes
 // first. What works on gathered tokens starts when all members are there.
-void OffloadDomain::Scheduler::run(std::size_t number, std::size_t place, std::size_t first, std::size_t last) {
+void OffloadDomain::GraphBuilder::run(std::size_t number, std::size_t place, std::size_t first, std::size_t last) {
   const Place& here = owner_.places_[place];
   for (std::size_t i = first; i < last; ++i) {
     const std::int32_t op = here.ops[i], execution = here.execution[i];
@@ -134,7 +134,7 @@ void OffloadDomain::Scheduler::run(std::size_t number, std::size_t place, std::s
 }
 
 // Prompts attend on the device, decodes in the memory, both at once.
-void OffloadDomain::Scheduler::attend_in_memory(Lane& lane, std::size_t member, std::size_t place, std::int32_t op,
+void OffloadDomain::GraphBuilder::attend_in_memory(Lane& lane, std::size_t member, std::size_t place, std::int32_t op,
                                                 std::int32_t execution) {
   // With one row buffer a bank either computes or is read and written.
   const bool beside = owner_.config().pim.concurrent;
@@ -162,7 +162,7 @@ void OffloadDomain::Scheduler::attend_in_memory(Lane& lane, std::size_t member, 
   computed_[kept(member, place)] = prefills;
 }
 
-void OffloadDomain::Scheduler::attend(std::size_t number, std::size_t place) {
+void OffloadDomain::GraphBuilder::attend(std::size_t number, std::size_t place) {
   const std::size_t attention = attention_at(place);
   const std::int32_t op = owner_.places_[place].ops[attention];
   if (!owner_.config().has_pim) return run(number, place, attention, attention + 1);
@@ -174,7 +174,7 @@ void OffloadDomain::Scheduler::attend(std::size_t number, std::size_t place) {
 }
 
 // Prologue and head: the whole batch, after all lanes.
-void OffloadDomain::Scheduler::together(std::size_t place) {
+void OffloadDomain::GraphBuilder::together(std::size_t place) {
   const std::size_t whole = lanes_.size() - 1;
   for (std::size_t m = 0; m < num_members() && halves_ > 1; ++m) {
     Lane& all = lanes_[whole][m];
@@ -199,7 +199,7 @@ void OffloadDomain::Scheduler::together(std::size_t place) {
 }
 
 // Hidden states leave for the next stage, beside the sender's next batch.
-void OffloadDomain::Scheduler::hand_over(std::size_t place) {
+void OffloadDomain::GraphBuilder::hand_over(std::size_t place) {
   for (std::size_t m = 0; m < num_members(); ++m) {
     Lane& lane = lanes_.back()[m];
     bring_back(lane, m, place);
@@ -210,7 +210,7 @@ void OffloadDomain::Scheduler::hand_over(std::size_t place) {
   }
 }
 
-StreamGraph OffloadDomain::Scheduler::build() {
+StreamGraph OffloadDomain::GraphBuilder::build() {
   const auto& places = owner_.places_;
   for (std::size_t m = 0; m < num_members(); ++m) {
     const std::int32_t begin = add(stream(m, 0, DeviceStream::kCompute), at(kNothing), {}, {NodeRole::kBegin});

@@ -9,9 +9,9 @@
 namespace llmsim {
 
 // Used once per graph, while an OffloadDomain is made.
-class OffloadDomain::Scheduler {
+class OffloadDomain::GraphBuilder {
  public:
-  Scheduler(const OffloadDomain& owner, std::int32_t lanes);
+  GraphBuilder(const OffloadDomain& owner, std::int32_t lanes);
   StreamGraph build();
 
  private:

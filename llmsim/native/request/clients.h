@@ -1,4 +1,4 @@
-// What clients do besides asking: they give up on an answer, and in a closed loop they take turns.
+// Client behaviour: timeouts, and closed-loop arrivals with a fixed number of clients.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 
 namespace llmsim {
 
-// Asked for all its tokens, the prefix cache had `hit`.
+// Counts one lookup in the prefix cache: all tokens of the sequence were queried, `hit` of them were found.
 inline void note_hit(const Sequence& s, std::int64_t hit, SchedulerCounters& counters) {
   counters.prefix_queried_tokens += s.num_tokens;
   counters.prefix_hit_tokens += hit;
@@ -38,7 +38,7 @@ inline void note_preemption(RequestId request, Sequence& s, RequestLog& log, Sch
   s.status = static_cast<std::uint8_t>(Status::kWaiting);
 }
 
-// Of what it had lost, the part that it had not computed again never will be.
+// Tokens lost to preemption and not yet recomputed are not counted as recomputed.
 inline void note_cancellation(Sequence& s, SchedulerCounters& counters) {
   counters.recomputed_tokens -= std::max(0, s.lost_to - s.num_computed);
   s.status = static_cast<std::uint8_t>(Status::kCancelled);

@@ -28,8 +28,8 @@ class StepExecutor {
   virtual bool overlaps() const { return false; }
   // Whether its operators run one after the other, as the program prices them.
   virtual bool follows_program() const { return !overlaps(); }
-  // Whether its steps meet other transfers; then the loop gives it the network before the first one, and hears of their
-  // times in the order of the steps.
+  // True if step transfers use shared links. The loop then calls use_network() before the first step; completion times
+  // are reported in step order.
   virtual bool contends() const { return false; }
   using Timed = std::function<void(const StepTimes& times)>;
   virtual void use_network(SharedNetwork&, Timed) {}

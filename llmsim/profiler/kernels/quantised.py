@@ -38,7 +38,7 @@ class Scheme:
 
 
 def scheme_of(model: ModelConfig, weight_dtype: str) -> Scheme:
-    """Of the layers of this type in a model's checkpoint; without scales of its own, one for each output."""
+    """Quantisation scheme of this layer type; defaults to one scale per output channel."""
     dtype = short_dtype(weight_dtype)
     block = model.weight_block if dtype == model.weight_dtype else None
     if dtype in ("fp8", "int8"):

@@ -50,7 +50,10 @@ Modules = tuple[AttentionRows, AttentionRows]
 
 
 def find_sparse(database: Database, request: CostRequest) -> Modules | None:
-    """Rows of the model's own module; None where nobody measured it, or where layers share what one of them chose."""
+    """Rows of the model's own module.
+
+    None if it was not measured, or if layers reuse another layer's token selection.
+    """
     model = request.model
     gemm = GEMM_TYPES.get(short_dtype(request.dtypes.of(model, "attention")))
     shape = (model.hidden_size, model.latent, model.indexer)

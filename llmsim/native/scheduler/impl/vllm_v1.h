@@ -31,11 +31,11 @@ struct VllmV1Config {
   bool decode_only = false;    // not vLLM: requests arrive with the KV of their prompts
   bool kv_producer = false;    // a prefill group: keeps the blocks of ended requests until their KV has been read
   bool kv_consumer = false;    // a decode group: the KV of prompts comes from prefill groups
-  bool prefill_all_but_last_token = false;  // and of what they keep of a prompt, the last token is no part (KvTable)
+  bool prefill_all_but_last_token = false;  // the producer's KV excludes the prompt's last token (see KvTable)
   // With several batches in flight and a connector, a request that leaves one of them behind gives its blocks back when
   // they have ended; without a connector (no role, no tiers) at once.
   bool defer_block_free = false;
-  bool disable_fast_path = false;  // as if no sequence were ever calm: slower, and the same
+  bool disable_fast_path = false;  // no fast path for single-token decodes: same result, slower; for tests
   QueueConfig queue;
   SpeculationConfig speculation;
   StepLimitsConfig limits;
