@@ -49,7 +49,7 @@ format: $(STAMP) $(TOOLS)
 sanitize: $(STAMP) $(TOOLS)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/sanitize.sh
 
-# Changes the program in COUNT small ways and lists the changes that no test notices (docs/testing.md). ROOT: folders or
+# Changes the program in COUNT small ways and lists the changes that no test notices (docs/explanation/testing.md). ROOT: folders or
 # patterns of files; AT: lines instead, each as file:line; AGAIN: the survivors of a report; BUDGET: seconds of tests for a survivor;
 # MAP=new: notes again what tests reach.
 SEED ?= 1

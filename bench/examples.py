@@ -1,4 +1,7 @@
-"""`python -m bench.examples`: runs every example cluster and writes docs/examples.md; --check measures wall time."""
+"""`python -m bench.examples`: runs every example cluster and writes docs/tutorial/examples.md.
+
+`--check` measures wall time.
+"""
 
 import json
 import os
@@ -13,7 +16,7 @@ from typing import Any
 from llmsim.cli.arguments import OneSentenceParser
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "examples.md"
+PAGE = ROOT / "docs" / "tutorial" / "examples.md"
 TRACE = "dataset/example_10.jsonl"
 BUDGET_S = 1.0
 

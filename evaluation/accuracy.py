@@ -1,6 +1,6 @@
-"""Regenerates docs/accuracy.md: every validation that is possible with the data at hand, the rest with its reason.
+"""Regenerates docs/explanation/accuracy.md: every validation that the data at hand allow, the rest with its reason.
 
-usage: python evaluation/accuracy.py [--data DIR] [--output docs/accuracy.md]
+usage: python evaluation/accuracy.py [--data DIR] [--output docs/explanation/accuracy.md]
 
 DIR holds the recorded runs and published traces, which are not part of this repository (groundtruth/, artifact/,
 vllm_oracle/); by default the folder shared/data beside the checkout. A section whose data is absent says so.
@@ -187,7 +187,7 @@ def document(folder: Path) -> tuple[str, list[str]]:
 def main() -> int:
     parser = OneSentenceParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "accuracy.md")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "explanation" / "accuracy.md")
     arguments = parser.parse_args()
     try:
         text, skipped = document(arguments.data)

@@ -118,7 +118,7 @@ def h100(folder: Path) -> str:
         "layers of experts as on 80 dense ones.",
         "",
         "The same by hand: `llmsim calibrate MEANS.json <options> --fit host_gap_ns --out h100.json`, then `llmsim run "
-        "... --calibration h100.json` and `llmsim validate MEANS.json out` (docs/calibration.md).",
+        "... --calibration h100.json` and `llmsim validate MEANS.json out` (docs/how-to/calibration.md).",
     ]
     return "\n".join(lines)
 

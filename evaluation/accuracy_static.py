@@ -1,4 +1,4 @@
-"""The text of docs/accuracy.md that no run produces."""
+"""The text of docs/explanation/accuracy.md that no run produces."""
 
 INTRODUCTION = """# Accuracy
 
@@ -32,7 +32,7 @@ the first half of the requests, its column is of all of them. Any log gets this 
     python evaluation/targets.py <log> <options of the run above>
 """
 
-TERMS = """One fidelity term removed at a time (`--disable-term`, docs/calibration.md says what each is); MAPE is the
+TERMS = """One fidelity term removed at a time (`--disable-term`; docs/how-to/calibration.md); MAPE is the
 mean absolute error per request, "=" means that no request changed. How several prefills of one step add up has no
 variant without.
 

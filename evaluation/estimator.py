@@ -145,7 +145,7 @@ def cost_request(name: str, card: str, tp: int) -> CostRequest:
 
 
 def markdown(steps: Sequence[Step]) -> str:
-    """The table of docs/estimator.md."""
+    """The table of docs/explanation/estimator.md."""
     lines = ["| model | card | step | estimator ms | ours ms | difference | without the named differences |"]
     lines.append("| --- | --- | --- | ---: | ---: | ---: | ---: |")
     for step in steps:

@@ -247,7 +247,7 @@ def _experts(database: Database, sample: int, rng: np.random.Generator) -> Float
 
 
 def markdown(found: Sequence[Errors]) -> str:
-    """The table of docs/estimator.md."""
+    """The table of docs/explanation/estimator.md."""
     lines = ["| card | class | points | p50 | p90 | p95 |", "| --- | --- | ---: | ---: | ---: | ---: |"]
     for one in found:
         cells = " | ".join(f"{one.percentile(q):.1f} %" for q in (50, 90, 95)) if len(one.values) else "- | - | -"

@@ -59,7 +59,7 @@ def _points(costs: CompiledCosts) -> dict[tuple[str, int, int], float]:
 
 
 def main() -> int:
-    """Prints the table of docs/estimator.md."""
+    """Prints the table of docs/explanation/estimator.md."""
     print("| card | scaled from | points | p50 | p90 | data sheet p50 | p90 |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
     for card, neighbour in PAIRS:

@@ -274,7 +274,7 @@ class Results:
     energy: Energy | None = None
     """None: no node says what it draws."""
     kv_tiers: tuple[Mapping[str, int | str], ...] = ()
-    """What each pool of KV below the devices did (docs/kv_tiers.md)."""
+    """What each pool of KV below the devices did (docs/explanation/kv_tiers.md)."""
     attention_reach: tuple[tuple[int, str, float], ...] = ()
     """(group, attention, farthest point over the last one of its tables) where they were continued."""
     kv_tier_series: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)

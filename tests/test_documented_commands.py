@@ -15,7 +15,7 @@ NOT_OURS = re.compile(
     r"my_|my-|\.\.\.|[<>|]|^LOG$|NAME|on_a_topology|^log/|log\.jsonl|means|^(one|two)\.json|^sweep/|candidate"
 )
 """Words of commands that stand for something of the reader's own, or that a script of the page writes."""
-ELSEWHERE = {"docs/external_simulators.md", "docs/extending.md", "docs/sizing.md"}
+ELSEWHERE = {"docs/how-to/external_simulators.md", "docs/how-to/extending.md", "docs/tutorial/sizing.md"}
 """Pages whose commands have tests of their own, which look at what they print."""
 RUNNABLE = [page for page in PAGES if str(page.relative_to(ROOT)) not in ELSEWHERE and list(commands(page))]
 

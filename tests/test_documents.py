@@ -13,7 +13,7 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "cluster_config/README.md", "dataset/README.md")),
     ROOT / "SECURITY.md",
     *(ROOT / name for name in ("astra-sim/README.md", "evaluation/README.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 BUNDLED = ("cluster_config", "dataset", "docs", "evaluation", "llmsim", "tests")
 
@@ -73,12 +73,15 @@ def test_commands_exist_with_their_options_and_files(page: Path) -> None:
 
 
 def test_commands_and_links_are_found() -> None:
-    assert all(list(commands(ROOT / name)) for name in ("README.md", "docs/graphs.md", "docs/parallelism.md"))
+    assert all(
+        list(commands(ROOT / name))
+        for name in ("README.md", "docs/reference/graphs.md", "docs/explanation/parallelism.md")
+    )
     assert all("](" in prose(page) for page in (ROOT / "README.md", ROOT / "docs" / "README.md"))
 
 
 def test_the_index_lists_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    listed = re.findall(r"\]\(((?:\w+/)?\w+\.md)\)", index)
+    listed = re.findall(r"\]\(((?:[\w-]+/)?\w+\.md)\)", index)
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     assert sorted(listed) == sorted(pages - {"README.md"})

@@ -1,4 +1,4 @@
-"""docs/sizing.md: its scripts run as they are printed, and its table holds."""
+"""docs/tutorial/sizing.md: its scripts run as they are printed, and its table holds."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-DOC = (ROOT / "docs" / "sizing.md").read_text(encoding="utf-8")
+DOC = (ROOT / "docs" / "tutorial" / "sizing.md").read_text(encoding="utf-8")
 SCRIPTS = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", DOC, re.S))
 ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in DOC.splitlines() if re.match(r"\| \d+ x TP", line)]
 

@@ -74,7 +74,8 @@ def build(work: Workspace) -> FigureReport:
     else:
         report.remarks.append(
             "operator times are the silicon database's, nothing is fitted; the version of vLLM behind the published "
-            "means is not stated, and a host gap per step explains most of the difference (docs/accuracy.md)"
+            "means is not stated, and a host gap per step explains most of the difference "
+            "(docs/explanation/accuracy.md)"
         )
     save(figure, work.folder / "figure_8.pdf")
     return report

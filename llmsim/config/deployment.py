@@ -151,7 +151,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Disaggregation:
-    """How prompts' KV goes from prefill to decode groups (docs/disaggregation.md)."""
+    """How prompts' KV goes from prefill to decode groups (docs/explanation/disaggregation.md)."""
 
     layerwise: bool = False
     """While the prefill runs, layer by layer; else when it has ended."""

@@ -36,7 +36,7 @@ class FailedRuns(LlmsimError):
 
 
 class InvariantError(LlmsimError):
-    """One of the numbered invariants (docs/invariants.md) does not hold: a defect of the simulator, not the input."""
+    """An invariant (docs/reference/invariants.md) does not hold: a defect of the simulator, not of the input."""
 
     exit_code = 4
 

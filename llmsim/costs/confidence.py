@@ -31,8 +31,8 @@ EXPECTED: Mapping[Provenance, Expected] = {
     Provenance.ANALYTIC: Expected(20.0, 62.0),
 }
 """Against the table itself (a card in another machine differs on its own account): medians over six cards of what
-evaluation/leave_one_out.py finds, docs/estimator.md. Interpolated: GEMM shapes and tokens, decode and prompt attention;
-extrapolated: prompts twice as long; scaled: another head shape's decodes; analytic: the roofline."""
+evaluation/leave_one_out.py finds, docs/explanation/estimator.md. Interpolated: GEMM shapes and tokens, decode and
+prompt attention; extrapolated: prompts twice as long; scaled: another head shape's decodes; analytic: the roofline."""
 
 LEVELS = ("measured", "interpolated", "extrapolated", "scaled")
 """What `--require` may be: nothing less than this."""

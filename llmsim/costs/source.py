@@ -58,7 +58,7 @@ class CostRequest:
     expert_routing: ExpertRouting = field(default_factory=ExpertRouting)
     expert_placement: Placement = field(default_factory=Placement)
     cost_tables: tuple[Path, ...] = ()
-    """Tables of external simulators, and of users; see docs/external_simulators.md."""
+    """Tables of external simulators, and of users; see docs/how-to/external_simulators.md."""
     plugin: str = ""
     """A cost source in Python: `module:Class`, or a name of the entry points "llmsim.cost_sources"."""
     predict_attention: bool = False

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ITL = Column("itl_ps", "int64", "ps", "inter-token latencies, one less than tokens")
-_ENERGY = Column("energy_j", "float64", "J", "its part of what its groups drew (docs/power.md); null without power")
+_ENERGY = Column(
+    "energy_j", "float64", "J", "its part of what its groups drew (docs/explanation/power.md); null without power"
+)
 _ROWS_AT_ONCE = 8192
 """Requests per row group: bounds the inter-token latencies that are in memory at once."""
 

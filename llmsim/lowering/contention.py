@@ -1,7 +1,7 @@
 """Finds groups whose step transfers contend with other traffic, and maps their memories to network nodes.
 
 A group whose copies contend with nothing is folded: its ranks copy at once, each with an even share of the memory. All
-others move their bytes over the network, where only those that are active share (docs/memory.md).
+others move their bytes over the network, where only those that are active share (docs/explanation/memory.md).
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The `energy` and `cost` blocks of the summary; docs/power.md defines every figure."""
+"""The `energy` and `cost` blocks of the summary; docs/explanation/power.md defines every figure."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The numbered invariants of docs/invariants.md that are checked at the end of every run."""
+"""The numbered invariants of docs/reference/invariants.md that are checked at the end of every run."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

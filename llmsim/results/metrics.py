@@ -1,4 +1,4 @@
-"""Latencies of finished requests and their statistics; docs/metrics.md says the same in words."""
+"""Latencies of finished requests and their statistics; docs/reference/metrics.md says the same in words."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What policies of a scheduler written in Python have to offer, and what they see; docs/extending.md shows each."""
+"""Protocols of policies and schedulers that are written in Python (docs/how-to/extending.md shows each)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

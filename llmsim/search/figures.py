@@ -24,7 +24,9 @@ def figure(summary: Mapping[str, Any], known: Mapping[str, float], name: str, sp
     for key in name.split("."):
         if isinstance(value, dict) and key not in value:
             figures = [*known, *_leaves(summary)]
-            raise InputError(f'{space.path}: "{name}" is no figure of a run{nearest(name, figures)}; docs/metrics.md')
+            raise InputError(
+                f'{space.path}: "{name}" is no figure of a run{nearest(name, figures)}; docs/reference/metrics.md'
+            )
         value = value[key] if isinstance(value, dict) else None
         if value is None:
             return None

@@ -1,4 +1,4 @@
-"""The file of a search: what stays, what varies, what is wanted (docs/sizing.md)."""
+"""The file of a search: what stays, what varies, what is wanted (docs/tutorial/sizing.md)."""
 
 import itertools
 import json
@@ -132,7 +132,7 @@ def _converted(path: Path) -> SearchFile:
     try:
         return msgspec.convert(_read(path), SearchFile)
     except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {str(error).replace('`', '')}; docs/sizing.md has a whole file") from None
+        raise InputError(f"{path}: {str(error).replace('`', '')}; docs/tutorial/sizing.md has a whole file") from None
     except UnicodeEncodeError:
         raise InputError(f"{path}: a key or a text holds one half of a surrogate pair, which is no character") from None
 

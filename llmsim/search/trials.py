@@ -179,7 +179,9 @@ class Trials:
         missing = [name for name, value in values.items() if value is None]
         found = {name: value for name, value in values.items() if value is not None}
         if missing:
-            return Trial(point, "infeasible", f"the run has no {missing[0]} (docs/metrics.md)", found, folder.name)
+            return Trial(
+                point, "infeasible", f"the run has no {missing[0]} (docs/reference/metrics.md)", found, folder.name
+            )
         reason = shortfall(self._base.space, found)
         return Trial(point, "short" if reason else "feasible", reason, found, folder.name)
 

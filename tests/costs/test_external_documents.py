@@ -1,4 +1,4 @@
-"""The examples of docs/external_simulators.md and docs/extending.md, executed as they are printed."""
+"""The examples of docs/how-to/external_simulators.md and docs/how-to/extending.md, executed as they are printed."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from llmsim.cli.run.prepare import checked_options, trial
 from tests.costs.builders import needs_database
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGE = (DOCS / "external_simulators.md").read_text()
+PAGE = (DOCS / "how-to" / "external_simulators.md").read_text()
 FILE = re.compile(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", re.DOTALL)
 RUN = re.compile(r"<!-- run -->\n```sh\n(.*?)```", re.DOTALL)
 
@@ -79,7 +79,7 @@ def test_by_its_data_sheet_alone(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_cost_source_in_python(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (DOCS / "extending.md").read_text()
+    text = (DOCS / "how-to" / "extending.md").read_text()
     code = next(block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "TwiceAsFast" in block)
     (folder / "my_costs.py").write_text(code)
     run = command(2)[:-2]

@@ -362,8 +362,8 @@ def test_what_fits_nowhere_is_named(tmp_path: Path) -> None:
 
 
 def test_the_worked_example_of_the_page() -> None:
-    """Times in ms after the arrival, as docs/disaggregation.md gives them."""
-    page = (ROOT / "docs" / "disaggregation.md").read_text(encoding="utf-8")
+    """Times in ms after the arrival, as docs/explanation/disaggregation.md gives them."""
+    page = (ROOT / "docs" / "explanation" / "disaggregation.md").read_text(encoding="utf-8")
     example = ROOT / "cluster_config" / "h100_llama31_8b_pd.json"
     one = "synthetic:n=1,rate=1,input=fixed:1000,output=fixed:3,seed=1"
     results = run(example, "--cost-source", "roofline", trace=one)

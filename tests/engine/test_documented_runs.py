@@ -1,4 +1,4 @@
-"""The files and commands of docs/engine.md, written and run as they are printed, end when the page says."""
+"""The files and commands of docs/reference/engine.md, written and run as they are printed, end when the page says."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from processes import HANGS_S
 
 from engine.command import REPOSITORY
 
-PAGE = (REPOSITORY / "docs" / "engine.md").read_text(encoding="utf-8")
+PAGE = (REPOSITORY / "docs" / "reference" / "engine.md").read_text(encoding="utf-8")
 FILES = re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
 RUNS = re.findall(r"<!-- run -->\n```sh\n(.*?)```(.*?)(?=<!-- run -->|\n## |\Z)", PAGE, re.DOTALL)
 NUMBER = r"([\d,]+) ns"

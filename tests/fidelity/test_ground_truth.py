@@ -1,4 +1,4 @@
-"""A real vLLM run against its simulation, nothing fitted: the targets of docs/accuracy.md."""
+"""A real vLLM run against its simulation, nothing fitted: the targets of docs/explanation/accuracy.md."""
 
 from pathlib import Path
 
@@ -57,7 +57,7 @@ def test_each_term_matters(term: str, metric: str, worse_by: float, tmp_path: Pa
 
 @pytest.mark.parametrize("source", ["silicon"])
 def test_from_the_silicon_database_nothing_fitted(tmp_path: Path, source: str) -> None:
-    """Reported in docs/accuracy.md; held to the out-of-box bounds of a run that nobody profiled."""
+    """Reported in docs/explanation/accuracy.md; held to the out-of-box bounds of a run that nobody profiled."""
     found = errors(tmp_path, "--cost-source", source)
     assert abs(found["mean_tpot"]) <= 6
     assert abs(found["output_throughput"]) <= 5

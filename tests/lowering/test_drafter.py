@@ -175,7 +175,7 @@ def test_every_method_runs(method: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_document_s_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (ROOT / "docs" / "speculation.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "explanation" / "speculation.md").read_text(encoding="utf-8")
     config = text.partition("--speculative-config '")[2].partition("'")[0]
     arguments = ["--cluster-config", str(CLUSTER), "--dataset", str(ROOT / "dataset" / "chat_h100_300.jsonl"), "--json"]
     assert run_main([*arguments, "--num-reqs", "40", "--speculative-config", config]) == 0

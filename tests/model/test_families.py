@@ -236,7 +236,7 @@ def test_fp8_cache_of_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_the_family_in_the_documents_is_the_one_tested_here() -> None:
-    text = (Path(__file__).resolve().parents[2] / "docs" / "models.md").read_text()
+    text = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "models.md").read_text()
     described = json.loads(text.split("```json\n")[1].split("```")[0])
     assert {**described, "source": "a test"} == ZEBRA
 

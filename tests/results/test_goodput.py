@@ -12,7 +12,7 @@ from llmsim.results.goodput import TARGETS, goodput_block, parse_targets
 
 
 def one_by_one(results: Results, targets_ps: dict[str, int]) -> int:
-    """The same with the definitions of docs/metrics.md, a request at a time."""
+    """The same with the definitions of docs/reference/metrics.md, a request at a time."""
     requests, good = results.requests, 0
     for row in range(len(results.workload)):
         if requests.status[row] != Status.FINISHED:

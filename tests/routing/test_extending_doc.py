@@ -1,4 +1,4 @@
-"""The routers in docs/extending.md run as they are printed, and its tables list what there is."""
+"""The routers in docs/how-to/extending.md run as they are printed, and its tables list what there is."""
 
 import re
 import sys
@@ -11,7 +11,7 @@ from llmsim.cli import run_main
 from llmsim.routing import base
 
 ROOT = Path(__file__).resolve().parents[2]
-DOC = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+DOC = (ROOT / "docs" / "how-to" / "extending.md").read_text(encoding="utf-8")
 EXAMPLES = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", DOC, re.S))
 
 

@@ -87,5 +87,5 @@ def test_unknown_terms_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_documentation_names_every_term() -> None:
-    text = (Path(__file__).resolve().parents[2] / "docs" / "calibration.md").read_text(encoding="utf-8")
+    text = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "calibration.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in text for name in TERMS)

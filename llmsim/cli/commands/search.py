@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 HELP = (
     "Try deployments and say which are best: a file names what varies (fields of a cluster file, options of run, "
-    "replicas), what is minimised or maximised and what is required; every point is a run (docs/sizing.md). The same "
-    "call goes on where it was stopped."
+    "replicas), what is minimised or maximised and what is required; every point is a run (docs/tutorial/sizing.md). "
+    "The same call goes on where it was stopped."
 )
 
 Space = Annotated[Path, typer.Argument(help="What varies and what is wanted (.yaml or .json).", show_default=False)]

@@ -8,7 +8,9 @@ import typer
 from llmsim.cli.options.panel import given_path
 from llmsim.config.errors import InputError
 
-IMPORT_HELP = "Turn an external simulator's output into a cost table (docs/external_simulators.md) for --cost-table."
+IMPORT_HELP = (
+    "Turn an external simulator's output into a cost table (docs/how-to/external_simulators.md) for --cost-table."
+)
 SHOW_HELP = "Print the compiled cost tables of a model on a device, with their sources."
 FORMATS = ("contract", "columns", "scale-sim")
 

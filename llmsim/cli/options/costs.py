@@ -59,7 +59,7 @@ CostTable = Annotated[
     option(
         PANEL,
         "--cost-table",
-        text="Reads a table of an external simulator (docs/external_simulators.md); repeatable.",
+        text="Reads a table of an external simulator (docs/how-to/external_simulators.md); repeatable.",
         metavar="<path>",
     ),
 ]
@@ -99,7 +99,7 @@ DisableTerm = Annotated[
     option(
         PANEL,
         "--disable-term",
-        text="Switches off a fidelity term (decode_skew, ...; docs/calibration.md); repeatable.",
+        text="Switches off a fidelity term (decode_skew, ...; docs/how-to/calibration.md); repeatable.",
         metavar="<str>",
     ),
 ]

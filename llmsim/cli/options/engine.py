@@ -81,7 +81,7 @@ Speculative = Annotated[
         PANEL,
         "--speculative-config",
         text='vLLM\'s JSON, with how many drafts hold: {"method": "eagle", "num_speculative_tokens": 3, '
-        '"acceptance_rate": 0.7} (docs/speculation.md).',
+        '"acceptance_rate": 0.7} (docs/explanation/speculation.md).',
     ),
 ]
 Chunked = Annotated[

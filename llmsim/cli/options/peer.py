@@ -18,19 +18,23 @@ LocalOffloading = Annotated[
     option(
         PANEL,
         "--enable-local-offloading",
-        text="Makes reads of weights take at least the latency and bandwidth of npu_mem (docs/memory.md).",
+        text="Makes reads of weights take at least the latency and bandwidth of npu_mem (docs/explanation/memory.md).",
     ),
 ]
 AttnOffloading = Annotated[
     bool,
-    option(PANEL, "--enable-attn-offloading", text="Runs the attention of decodes in the node's memory (docs/pim.md)."),
+    option(
+        PANEL,
+        "--enable-attn-offloading",
+        text="Runs the attention of decodes in the node's memory (docs/explanation/pim.md).",
+    ),
 ]
 SubBatch = Annotated[
     bool,
     option(
         PANEL,
         "--enable-sub-batch-interleaving",
-        text="Splits a batch into halves that alternate between device and memory (docs/pim.md).",
+        text="Splits a batch into halves that alternate between device and memory (docs/explanation/pim.md).",
     ),
 ]
 AttnPrediction = Annotated[

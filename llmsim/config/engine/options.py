@@ -128,7 +128,7 @@ class EngineOptions(Section):
         default=None, description="Type of the KV cache; auto: as dtype."
     )
     scheduler: Literal["vllm_v1", "vllm", "sarathi", "orca", "static", "sglang", "mlfq"] | None = Field(
-        default=None, description="Which engine's scheduler forms the steps (docs/schedulers.md)."
+        default=None, description="Which engine's scheduler forms the steps (docs/reference/schedulers.md)."
     )
     scheduling_policy: Literal["fcfs", "priority", "sjf", "slack"] | None = Field(
         default=None,

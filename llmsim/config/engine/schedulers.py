@@ -70,7 +70,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "sglang": {**_OTHERS, "block_size": 1},
     "mlfq": _WHOLE_PROMPTS,
 }
-"""What a scheduler's default is instead of the engine profile's (docs/schedulers.md)."""
+"""What a scheduler's default is instead of the engine profile's (docs/reference/schedulers.md)."""
 
 _OFF = (None, False, 0, 0.0)
 _ONLY_VLLM = (

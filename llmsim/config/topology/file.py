@@ -1,4 +1,4 @@
-"""Reads topology files (JSON, see `TopologyFile` and docs/engine.md), hands them to the engine, and writes them out.
+"""Reads and writes topology files (JSON, see `TopologyFile` and docs/reference/engine.md) for the engine.
 
 A file has one of three forms:
 

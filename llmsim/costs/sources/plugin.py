@@ -18,8 +18,8 @@ GROUP = "llmsim.cost_sources"
 COST_SOURCE = Kind(
     "cost source", "--cost-source", GROUP,
     {
-        "operator": "operator(op, last), which gives a Curve or None (docs/extending.md)",
-        "attention": "attention(op), which gives an AttentionCost or None (docs/extending.md)",
+        "operator": "operator(op, last), which gives a Curve or None (docs/how-to/extending.md)",
+        "attention": "attention(op), which gives an AttentionCost or None (docs/how-to/extending.md)",
     },
     "my_costs:MyCosts",
 )  # fmt: skip

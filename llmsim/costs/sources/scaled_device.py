@@ -2,7 +2,8 @@
 
 A card that nobody measured often has a neighbour of the same chip or generation in the silicon database (`similar_to`
 of its data sheet). An operator is taken to use its device as well as it uses the neighbour: beyond the fixed part of a
-kernel, its time there times the ratio of the two rooflines at that shape. How good that is: docs/estimator.md.
+kernel, its time there times the ratio of the two rooflines at that shape. How good that is: estimator.md of
+docs/explanation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The nodes of an iteration that keeps something elsewhere: what runs on which device, and what is copied when.
 
-The core lays such a step out on streams (docs/memory.md); here each of its nodes becomes one of every rank. Nothing ran
-before, so the first copies start with the step, and links are the step's own.
+The core lays such a step out on streams (docs/explanation/memory.md); here each of its nodes becomes one of every
+rank. Nothing ran before, so the first copies start with the step, and links are the step's own.
 """
 
 from __future__ import annotations

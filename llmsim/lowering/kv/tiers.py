@@ -33,7 +33,7 @@ RECALL = {"sync": False, "async": True}
 
 @dataclass(frozen=True)
 class KvTierOptions:
-    """`media` in order of lookup, the nearest first; see docs/kv_tiers.md."""
+    """`media` in order of lookup, the nearest first; see docs/explanation/kv_tiers.md."""
 
     media: tuple[Medium, ...]
     evictions: tuple[str, ...]

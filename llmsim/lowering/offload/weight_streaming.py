@@ -1,7 +1,7 @@
 """The copies of weights that steps of a group make, operator by operator, and the buffers that they need.
 
 A copy takes latency + bytes / rate. Alone, the ranks of a stage copy at once and share the memory evenly; where others
-may use the same links the core gives every copy its share at the time (docs/memory.md).
+may use the same links the core gives every copy its share at the time (docs/explanation/memory.md).
 """
 
 from collections.abc import Sequence

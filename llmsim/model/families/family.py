@@ -231,7 +231,7 @@ def _read(path: Path, changed_ns: int) -> Family:
     try:
         return msgspec.json.decode(input_files.read_bytes(path), type=Family)
     except msgspec.DecodeError as error:
-        raise InputError(f"{path}: {error}; see the descriptions in {LOCATION} and docs/models.md") from None
+        raise InputError(f"{path}: {error}; see the descriptions in {LOCATION} and docs/reference/models.md") from None
 
 
 def load_family(path: Path) -> Family:
@@ -251,7 +251,7 @@ def _unknown(read: Reader, model_type: str) -> str:
     close = nearest(model_type, known) or _similar(read.fields)
     return (
         f'{read.source}: field "model_type" is {shown(model_type)}, a family that is not described{close}; put a'
-        f" {FAMILY_FILE} beside the config.json (docs/models.md); described are those in {LOCATION}"
+        f" {FAMILY_FILE} beside the config.json (docs/reference/models.md); described are those in {LOCATION}"
     )
 
 

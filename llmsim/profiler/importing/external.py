@@ -1,4 +1,4 @@
-"""Tables of external hardware simulators (docs/external_simulators.md): checked, and what is of the target kept.
+"""Tables of external hardware simulators (docs/how-to/external_simulators.md): checked, and what is of the target kept.
 
 They stay rows of single operators: llmsim prices them by utilisation at run time, which a bundle's grid would round.
 """

@@ -25,7 +25,7 @@ READERS: dict[str, Reader] = {
 }
 """Family of a table's kind -> its reader; Frontier's tables are Vidur's with more columns."""
 EXTERNAL = "external"
-"""The contract of external simulators (docs/external_simulators.md), whose tables do not become bundles."""
+"""The contract of external simulators (docs/how-to/external_simulators.md), whose tables do not become bundles."""
 OLDER_COMPANIONS = ("vidur attention",)
 """Tables that the older generation shares with Vidur."""
 

@@ -70,7 +70,7 @@ def detect(path: str, head: Head) -> str:
     simplest = '{"input_toks": 200, "output_toks": 100, "arrival_time_ns": 0}'
     raise InputError(
         f'{path}:1:1: not a trace that is known: it begins with "{head.shown}"{columns}; the simplest has lines such '
-        f"as {simplest}; known: {', '.join(FORMATS)} (docs/traces.md)"
+        f"as {simplest}; known: {', '.join(FORMATS)} (docs/reference/traces.md)"
     )
 
 

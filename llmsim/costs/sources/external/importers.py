@@ -1,4 +1,4 @@
-"""Turns the outputs of external simulators into the table of docs/external_simulators.md."""
+"""Turns the outputs of external simulators into the table of docs/how-to/external_simulators.md."""
 
 from __future__ import annotations
 

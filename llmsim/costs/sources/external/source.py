@@ -1,4 +1,4 @@
-"""Cost source: tables of external simulators, interpolated in utilisation (docs/external_simulators.md)."""
+"""Cost source: tables of external simulators, interpolated in utilisation (docs/how-to/external_simulators.md)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Tables of external hardware simulators: the contract of docs/external_simulators.md, from CSV, JSON or Parquet.
+"""Tables of external hardware simulators: the contract of docs/how-to/external_simulators.md, from CSV, JSON, Parquet.
 
 One row is one execution of one operator: what, on which device, of which shape, how long. Columns:
 
-    operator     name of an operator (docs/external_simulators.md lists them); "gemm"; "prefill", "decode"
+    operator     name of an operator (docs/how-to/external_simulators.md lists them); "gemm"; "prefill", "decode"
     device       name of the hardware in the cluster file; empty: any
     latency_us   or latency_ns, latency_ms, latency_s
     tokens, sequences                       the count that the operator depends on

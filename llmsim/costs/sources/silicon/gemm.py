@@ -197,7 +197,8 @@ def load_gemm(
     """The first table of the first of `dtypes` that any has, or None; the fastest kernel where several were run.
 
     A table that was timed at the speed of the host (HOST_BOUND_US) comes behind those of other frameworks: what the
-    host takes is in a step's own time where it is not hidden (docs/cuda_graphs.md), and in none that replays a graph.
+    host takes is in a step's own time where it is not hidden (docs/explanation/cuda_graphs.md), and in none that
+    replays a graph.
     """
     bound: GemmTable | None = None
     for dtype in dtypes:
