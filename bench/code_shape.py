@@ -47,11 +47,12 @@ class Shape:
         lengths = sorted(self.function_lines) or [0]
         ninth = lengths[round(0.9 * (len(lengths) - 1))]
         long_functions = sum(length > LONG_FUNCTION_LINES for length in lengths)
+        functions = f"{len(self.function_lines)} functions {statistics.median(lengths):g}/{ninth}/{lengths[-1]}"
+        branches = f"branches/line {self.statement_branches / total:.3f} + {self.expression_branches / total:.3f}"
+        wide_percent = 100 * self.wide_lines / max(1, self.lines)
         return (
-            f"{name:12s} {language:3s} {self.files:4d} files {self.lines:6d} lines "
-            f"{len(self.function_lines):5d} functions {statistics.median(lengths):g}/{ninth}/{lengths[-1]}, "
-            f"{long_functions} over {LONG_FUNCTION_LINES}; branches/line {self.statement_branches / total:.3f} + {self.expression_branches / total:.3f}; "
-            f"lines over {WIDE_CHARACTERS}: {100 * self.wide_lines / max(1, self.lines):.1f} %"
+            f"{name:12s} {language:3s} {self.files} files {self.lines} lines {functions}, {long_functions} over "
+            f"{LONG_FUNCTION_LINES}; {branches}; lines over {WIDE_CHARACTERS}: {wide_percent:.1f} %"
         )
 
 
