@@ -224,7 +224,7 @@ def _command_line(overrides: EngineOverrides) -> Given:
     def place(option: str) -> str:
         return f"--{option.replace('_', '-')}"
 
-    data = {name: value for name, value in vars(overrides).items() if value is not None}
+    data = dict(overrides.given)
     try:
         options = EngineOptions.model_validate(data)
     except ValidationError as error:

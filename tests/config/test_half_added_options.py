@@ -1,45 +1,47 @@
-"""An engine option that one of its classes lacks fails at import, by its name."""
+"""One option, one row: every form of an engine option comes from its row, and a half-added one fails at import."""
 
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
+import typer
 
-from llmsim.cli.run import run_options
-from llmsim.cli.run.command_line import CommandLine
+from llmsim.cli.app import app
 from llmsim.config.engine import args as engine_args
-from llmsim.config.engine.options import EngineOptions, EngineOverrides
+from llmsim.config.engine.options import EngineOptions, EngineOverrides, command_line_options
+from llmsim.config.engine.reference import options_page
 
 OPTIONS = tuple(EngineOptions.model_fields)
-OVERRIDES = tuple(one.name for one in fields(EngineOverrides))
 ARGUMENTS = tuple(one.name for one in fields(engine_args.EngineArgs))
-COMMAND_LINE = tuple(one.name for one in fields(CommandLine))
 
 
-@pytest.mark.parametrize("which", range(3))
-def test_an_option_that_a_class_lacks_is_named(which: int) -> None:
-    given = [OPTIONS, OVERRIDES, ARGUMENTS]
+def test_an_option_that_the_arguments_lack_is_named() -> None:
     for name in OPTIONS:
-        without = [*given]
-        lost = engine_args.OTHER_NAMES.get(name, name) if which == 2 else name
-        without[which] = tuple(one for one in given[which] if one != lost)
-        with pytest.raises(TypeError, match=r"the engine option .* is half added"):
-            engine_args.check_agreement(*without)
-    engine_args.check_agreement(*given)
+        lost = engine_args.OTHER_NAMES.get(name, name)
+        with pytest.raises(TypeError, match=r"the engine option .* is half added: EngineArgs does not have it"):
+            engine_args.check_agreement(OPTIONS, tuple(one for one in ARGUMENTS if one != lost))
+    with pytest.raises(TypeError, match="the engine option prefetch_depth is half added"):
+        engine_args.check_agreement((*OPTIONS, "prefetch_depth"), ARGUMENTS)
+    engine_args.check_agreement(OPTIONS, ARGUMENTS)
 
 
-def test_a_new_option_of_one_class_is_named() -> None:
-    for which in range(2):
-        given = [OPTIONS, OVERRIDES, ARGUMENTS]
-        given[which] = (*given[which], "prefetch_depth")
-        with pytest.raises(TypeError, match="the engine option prefetch_depth is half added: Engine"):
-            engine_args.check_agreement(*given)
-    everywhere = ((*OPTIONS, "prefetch_depth"), (*OVERRIDES, "prefetch_depth"), (*ARGUMENTS, "prefetch_depth"))
-    engine_args.check_agreement(*everywhere)
-    with pytest.raises(TypeError, match="prefetch_depth is half added: neither ENGINE nor FILE_ONLY names it"):
-        run_options.check_agreement((*OVERRIDES, "prefetch_depth"), COMMAND_LINE)
+def test_an_unknown_override_is_named() -> None:
+    with pytest.raises(TypeError, match="no engine option is called prefetch_depth"):
+        EngineOverrides(prefetch_depth=3)
 
 
-def test_an_option_that_the_command_line_lacks_is_named() -> None:
-    for name in (*run_options.ENGINE, *run_options.READ_APART):
-        with pytest.raises(TypeError, match=f"the engine option {name} is half added: CommandLine"):
-            run_options.check_agreement(OVERRIDES, tuple(one for one in COMMAND_LINE if one != name))
+def test_every_marked_row_is_an_option_of_run() -> None:
+    run = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
+    known = {parameter.name: parameter for parameter in run.params}
+    rows = command_line_options()
+    assert len(rows) > 25
+    for name, (mark, text) in rows.items():
+        parameter = known[name]
+        assert parameter.help == text
+        words = {*parameter.opts, *parameter.secondary_opts}
+        assert {word for names in mark.declarations(name) for word in names.split("/")} == words
+
+
+def test_the_reference_page_is_that_of_the_table() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "reference" / "options.md"
+    assert page.read_text(encoding="utf-8") == options_page(), "llmsim schema --options > docs/reference/options.md"

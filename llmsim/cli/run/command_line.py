@@ -1,15 +1,17 @@
 """The command line of `run`: every option under its name, as a class that typer reads and the checks are given."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
 from dataclasses import fields as fields_of
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from llmsim.cli.options import PANELS, costs, engine, inputs, outputs, peer
+from llmsim.cli.options.panel import option
 from llmsim.cli.usage import Command
+from llmsim.config.engine.options import OnCommandLine, command_line_options
 
 
 @dataclass(frozen=True)
@@ -18,46 +20,19 @@ class CommandLine:
 
     cluster_config: inputs.Cluster
     dataset: inputs.Dataset
+    engine: Mapping[str, Any]
+    """The given options of the table `EngineOptions`, by field."""
     num_reqs: inputs.NumReqs = 0
     seed: inputs.Seed = 0
     max_concurrency: inputs.MaxConcurrency = 0
     think_time: inputs.ThinkTime = None
     request_timeout: inputs.RequestTimeout = None
     horizon: inputs.Horizon = None
-    engine_profile: engine.EngineProfile = None
-    max_num_seqs: engine.MaxNumSeqs = None
-    max_num_batched_tokens: engine.MaxNumBatchedTokens = None
-    max_num_scheduled_tokens: engine.MaxNumScheduledTokens = None
-    max_num_active_seqs: engine.MaxNumActiveSeqs = None
-    max_num_queued_reqs: engine.MaxQueuedReqs = None
-    max_num_queued_tokens: engine.MaxQueuedTokens = None
-    long_prefill_token_threshold: engine.LongPrefill = None
-    long_prefill_token_threshold_adaptive: engine.AdaptiveThreshold = None
-    prefill_schedule_interval: engine.PrefillInterval = None
-    speculative_config: engine.Speculative = None
-    cudagraph_mode: engine.CudagraphMode = None
-    cudagraph_capture_sizes: engine.CudagraphSizes = None
-    enforce_eager: engine.EnforceEager = None
-    launch_ns: engine.Launch = None
-    enable_chunked_prefill: engine.Chunked = None
-    enable_prefix_caching: engine.PrefixCaching = None
-    reserve_full_isl: engine.ReserveFullIsl = None
-    async_scheduling: engine.Async = None
-    block_size: engine.BlockSize = None
-    gpu_memory_utilization: engine.Utilization = None
-    num_gpu_blocks_override: engine.NumBlocks = None
-    max_model_len: engine.MaxModelLen = None
-    dtype: engine.Dtype = None
     fp: peer.Fp = None
-    kv_cache_dtype: engine.KvDtype = None
-    watermark: engine.Watermark = None
-    scheduler: engine.Scheduler = None
-    scheduling_policy: engine.Policy = None
     queue_order: engine.QueueOrder = None
     preemption_victim: engine.PreemptionVictim = None
     cache_eviction: engine.CacheEviction = None
     admission: engine.Admission = None
-    ttft_target_ns: engine.TtftTarget = None
     allow_plugins: inputs.AllowPlugins = True
     request_routing_policy: inputs.Routing = "LOAD"
     decode_routing_policy: inputs.DecodeRouting = "LOAD"
@@ -117,17 +92,27 @@ class PanelledCommand(Command):
 
 
 def taking_command_line(act: Callable[[typer.Context, CommandLine], int]) -> Callable[..., int]:
-    """`act` as typer takes it: a function with a parameter for every field of CommandLine."""
+    """`act` as typer takes it: a function with a parameter for every field of CommandLine and every engine option."""
+    rows = command_line_options()
 
     def command(context: typer.Context, **given: Any) -> int:
-        return act(context, CommandLine(**given))
+        engine_options = {name: value for name in rows if (value := given.pop(name)) is not None}
+        return act(context, CommandLine(engine=engine_options, **given))
 
     types = get_type_hints(CommandLine, include_extras=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
     for field in fields_of(CommandLine):
+        if field.name == "engine":
+            parameters += [_engine_parameter(name, mark, text) for name, (mark, text) in rows.items()]
+            continue
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         parameters.append(inspect.Parameter(field.name, keyword, default=default, annotation=types[field.name]))
     command.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters} | {"return": int}
     return command
+
+
+def _engine_parameter(name: str, mark: OnCommandLine, text: str) -> inspect.Parameter:
+    annotation = Annotated[mark.kind | None, option(engine.PANEL, *mark.declarations(name), text=text)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

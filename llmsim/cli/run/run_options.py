@@ -1,19 +1,18 @@
 """The checks of a `run` command line: from what the options say to what a run is given."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmsim.cli.run.command_line import CommandLine
 from llmsim.cli.run.durations import horizon_ps, interval_ps
 from llmsim.compat import llmservingsim as refused
-from llmsim.config import EngineOverrides, input_files
+from llmsim.config import input_files
 from llmsim.config.engine.schedulers import SCHEDULERS
 from llmsim.config.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from llmsim.costs.experts.routing import ExpertRouting
     from llmsim.lowering import Calibration
@@ -27,71 +26,7 @@ REQUIRED = ("measured", "interpolated", "extrapolated", "scaled")
 COLLECTIVES = ("auto", "measured", "links")
 DEFAULT_PROFILES = Path("profiler/perf")
 """Searched after the --profile-dir folders, relative to the working directory, as LLMServingSim does."""
-ENGINE = (
-    "engine_profile",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "max_num_scheduled_tokens",
-    "max_num_active_seqs",
-    "max_num_queued_reqs",
-    "max_num_queued_tokens",
-    "long_prefill_token_threshold",
-    "long_prefill_token_threshold_adaptive",
-    "prefill_schedule_interval",
-    "cudagraph_mode",
-    "enforce_eager",
-    "launch_ns",
-    "enable_chunked_prefill",
-    "enable_prefix_caching",
-    "reserve_full_isl",
-    "async_scheduling",
-    "block_size",
-    "gpu_memory_utilization",
-    "num_gpu_blocks_override",
-    "max_model_len",
-    "kv_cache_dtype",
-    "watermark",
-    "scheduler",
-    "scheduling_policy",
-    "ttft_target_ns",
-)
-"""Options that are the engine's own under the same name; None: the engine's default."""
-READ_APART = ("cudagraph_capture_sizes", "speculative_config", "dtype", "prioritize_prefill", "skip_prefill")
-"""Options of the engine that `_engine` reads in a way of their own."""
-FILE_ONLY = (
-    "all2all_backend",
-    "api_latency_ns",
-    "cuda_graph_sizes",
-    "decode_context_parallel_size",
-    "dp_sync_interval",
-    "enable_eplb",
-    "enable_sequence_parallelism",
-    "expert_placement_strategy",
-    "host_gap_ns",
-    "ignore_eos",
-    "lockstep_dense_dp",
-    "npu_memory_utilization",
-    "num_redundant_experts",
-    "pipeline_extra_batches",
-    "scheduler_reserve_full_isl",
-    "use_v2_model_runner",
-)
-"""Options of the engine that a cluster file gives and the command line does not."""
 SWITCHES = ("enable_local_offloading", "enable_attn_offloading", "enable_sub_batch_interleaving")
-
-
-def check_agreement(overrides: Iterable[str], command_line: Iterable[str]) -> None:
-    """TypeError naming an engine option that the command line neither has nor leaves to the cluster file."""
-    taken, given, known = {*ENGINE, *READ_APART}, set(command_line), set(overrides)
-    for name in sorted(known - taken - {*FILE_ONLY}):
-        raise TypeError(f"the engine option {name} is half added: neither ENGINE nor FILE_ONLY names it")
-    for name in sorted(taken - known):
-        raise TypeError(f"the engine option {name} is half added: EngineOverrides does not have it")
-    for name in sorted(taken - given):
-        raise TypeError(f"the engine option {name} is half added: CommandLine does not have it")
-
-
-check_agreement((one.name for one in fields(EngineOverrides)), (one.name for one in fields(CommandLine)))
 
 
 @dataclass(frozen=True)
@@ -213,31 +148,29 @@ def _checked(given: CommandLine) -> RunOptions:
 
 def _engine(given: CommandLine) -> dict[str, Any]:
     """The options of the engine, `--fp`, `--gen` and `--prioritize-prefill` of older command lines among them."""
-    fp, dtype = given.fp, given.dtype
-    if fp is not None and dtype is not None:
-        raise InputError(f"--fp {fp} and --dtype {dtype} say the same thing twice; give one of them")
-    return {
-        **{name: getattr(given, name) for name in ENGINE},
-        "cudagraph_capture_sizes": _sizes("--cudagraph-capture-sizes", given.cudagraph_capture_sizes),
-        "speculative_config": _json_object("--speculative-config", given.speculative_config),
-        "dtype": dtype if fp is None else refused.fp_dtype(fp),
-        "prioritize_prefill": given.prioritize_prefill or None,
-        "skip_prefill": given.gen or given.skip_prefill or None,
-    }
+    fp, engine = given.fp, dict(given.engine)
+    if fp is not None:
+        if "dtype" in engine:
+            raise InputError(f"--fp {fp} and --dtype {engine['dtype']} say the same thing twice; give one of them")
+        engine["dtype"] = refused.fp_dtype(fp)
+    for name, read in READ_FROM_TEXT.items():
+        if name in engine:
+            engine[name] = read(f"--{name.replace('_', '-')}", engine[name])
+    if given.prioritize_prefill:
+        engine["prioritize_prefill"] = True
+    if given.gen or given.skip_prefill:
+        engine["skip_prefill"] = True
+    return engine
 
 
-def _sizes(option: str, text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
+def _sizes(option: str, text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 10 for part in parts):
         raise InputError(f"{option} is {text!r:.60}; give whole numbers with commas between them, as 1,2,4,8")
     return tuple(int(part) for part in parts)
 
 
-def _json_object(option: str, text: str | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
+def _json_object(option: str, text: str) -> dict[str, Any]:
     import json
 
     try:
@@ -247,6 +180,13 @@ def _json_object(option: str, text: str | None) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         raise InputError(f"{option} is {text!r:.60}; give a JSON object")
     return value
+
+
+READ_FROM_TEXT: "Mapping[str, Callable[[str, str], Any]]" = {
+    "cudagraph_capture_sizes": _sizes,
+    "speculative_config": _json_object,
+}
+"""Engine options whose text on the command line is a list or an object."""
 
 
 def _named_source(name: str) -> str:
@@ -310,21 +250,21 @@ def _policies(engine: dict[str, Any], given: CommandLine) -> "PolicySpecs | None
     """The policies that are classes or limits; a scheduler that is a class is taken out of the engine's options."""
     queue_order, victim = given.queue_order, given.preemption_victim
     eviction, admission = given.cache_eviction, given.admission
-    scheduler = _scheduler_class(engine["scheduler"])
+    scheduler = _scheduler_class(engine.get("scheduler"))
     if (queue_order, victim, eviction, admission, scheduler) == (None,) * 5:
         return None
     from llmsim.scheduling.policies import parse_policies
 
     if scheduler is not None:
-        engine["scheduler"] = None
+        del engine["scheduler"]
         others = {"--queue-order": queue_order, "--preemption-victim": victim, "--cache-eviction": eviction}
         for option, value in others.items():
             if value is not None:
                 raise InputError(f"{option} {value}: the scheduler {scheduler} decides that itself; remove one of them")
-        if engine["async_scheduling"]:
+        if engine.get("async_scheduling"):
             raise InputError(f"--async-scheduling: the scheduler {scheduler} has one batch in flight; remove it")
         engine["async_scheduling"] = False
-    if queue_order is not None and engine["scheduling_policy"] is not None:
+    if queue_order is not None and "scheduling_policy" in engine:
         raise InputError(f"--queue-order {queue_order} and --scheduling-policy both order the queue; give one of them")
     return parse_policies(
         queue_order=queue_order, victim=victim, eviction=eviction, admission=admission, scheduler=scheduler

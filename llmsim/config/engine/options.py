@@ -63,80 +63,115 @@ def require_equal(names: tuple[str, ...], values: tuple[object, ...]) -> None:
             raise broken_rule(tuple(name.split(".")), sentence)
 
 
-class EngineOptions(Section):
-    """Every option of the engine; None is "not given"."""
+@dataclass(frozen=True)
+class OnCommandLine:
+    """Marks an option that `llmsim run` takes as well, under the field's name with dashes."""
 
-    engine_profile: Name | None = Field(
-        default=None, description='Engine version whose defaults and rules apply, such as "vllm-0.24".'
+    kind: type
+    """int, float, str or bool, as the command line reads it; bool makes a pair --name/--no-name."""
+    other_names: tuple[str, ...]
+
+    def __init__(self, kind: type, *other_names: str) -> None:
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "other_names", other_names)
+
+    def declarations(self, field: str) -> tuple[str, ...]:
+        """The names as a command-line parser takes them."""
+        words = field.replace("_", "-")
+        first = f"--{words}/--no-{words}" if self.kind is bool else f"--{words}"
+        return (first, *self.other_names)
+
+
+class EngineOptions(Section):
+    """The table of engine options: a row per option, with its name, type, limits and sentence; None is "not given".
+
+    The cluster file, its schema, the command line, overrides and the reference page are made of these rows. A row says
+    with OnCommandLine whether `llmsim run` takes the option too. `EngineArgs` holds the value that an engine runs with.
+    """
+
+    engine_profile: Annotated[Name | None, OnCommandLine(str)] = Field(
+        default=None, description="Applies the defaults of an engine version, such as vllm-0.24."
     )
-    max_num_seqs: Count | None = Field(
-        default=None, description="Most sequences in one step; 0: as many as max_num_batched_tokens."
+    max_num_seqs: Annotated[Count | None, OnCommandLine(int, "--max-batch")] = Field(
+        default=None, description="Limits the sequences of a step; 0 sets no limit."
     )
-    max_num_batched_tokens: Tokens | None = Field(default=None, description="Token budget of one step.")
-    max_num_scheduled_tokens: PositiveTokens | None = Field(
+    max_num_batched_tokens: Annotated[Tokens | None, OnCommandLine(int)] = Field(
+        default=None, description="Limits the tokens of a step."
+    )
+    max_num_scheduled_tokens: Annotated[PositiveTokens | None, OnCommandLine(int)] = Field(
         default=None,
-        description="Tokens that the scheduler puts into one step; max_num_batched_tokens, without what drafting adds, "
-        "if not given.",
+        description="Limits the tokens that the scheduler puts into a step, at most max_num_batched_tokens.",
     )
-    long_prefill_token_threshold: Tokens | None = Field(
-        default=None, description="Most tokens of one prompt in one step; 0: no limit but the budget."
+    long_prefill_token_threshold: Annotated[Tokens | None, OnCommandLine(int)] = Field(
+        default=None, description="Limits the tokens of one prompt in a step; 0 sets no limit."
     )
-    long_prefill_token_threshold_adaptive: bool | None = Field(
-        default=None, description="The threshold is at least the budget's share of each request (vLLM 0.33)."
+    long_prefill_token_threshold_adaptive: Annotated[bool | None, OnCommandLine(bool)] = Field(
+        default=None,
+        description="Raises --long-prefill-token-threshold to each request's share of the token budget (vllm-0.33).",
     )
-    max_num_active_seqs: PositiveCount | None = Field(
-        default=None, description="Most sequences that run at once (vLLM 0.33); max_num_seqs if not given."
+    max_num_active_seqs: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
+        default=None, description="Limits the running sequences (vllm-0.33)."
     )
-    prefill_schedule_interval: Annotated[int, Field(ge=1, le=1 << 20)] | None = Field(
-        default=None, description="Prompts are computed in every so many steps while decodes exist."
+    prefill_schedule_interval: Annotated[Annotated[int, Field(ge=1, le=1 << 20)] | None, OnCommandLine(int)] = Field(
+        default=None, description="Schedules prompts in every N-th step only while other requests decode."
     )
-    max_num_queued_reqs: PositiveCount | None = Field(
-        default=None, description="Requests beyond so many waiting ones are turned away (503)."
+    max_num_queued_reqs: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
+        default=None, description="Turns requests away when N requests wait (vllm-0.33)."
     )
-    max_num_queued_tokens: PositiveTokens | None = Field(
-        default=None, description="Requests are turned away while so many tokens of prompts wait (503)."
+    max_num_queued_tokens: Annotated[PositiveTokens | None, OnCommandLine(int)] = Field(
+        default=None, description="Turns requests away when waiting prompts hold N tokens (vllm-0.33)."
     )
-    speculative_config: SpeculativeConfig | None = Field(default=None, description="Speculative decoding; null: none.")
-    enable_chunked_prefill: bool | None = Field(default=None, description="Whether a prompt may spread over steps.")
-    enable_prefix_caching: bool | None = Field(default=None, description="Whether equal prefixes share KV blocks.")
-    reserve_full_isl: bool | None = Field(
-        default=None, description="Admit a prompt only when the blocks of all of it are free."
+    speculative_config: Annotated[SpeculativeConfig | None, OnCommandLine(str)] = Field(
+        default=None,
+        description="Reads vLLM's JSON and how many drafts hold: "
+        '{"method": "eagle", "num_speculative_tokens": 3, "acceptance_rate": 0.7} (docs/explanation/speculation.md).',
+    )
+    enable_chunked_prefill: Annotated[bool | None, OnCommandLine(bool)] = Field(
+        default=None, description="Lets a prompt spread over several steps."
+    )
+    enable_prefix_caching: Annotated[bool | None, OnCommandLine(bool)] = Field(
+        default=None, description="Lets requests with equal prefixes share KV blocks."
+    )
+    reserve_full_isl: Annotated[bool | None, OnCommandLine(bool)] = Field(
+        default=None, description="Admits a request only when its whole prompt fits into the KV cache."
     )
     scheduler_reserve_full_isl: bool | None = Field(default=None, description="vLLM's name of reserve_full_isl.")
-    watermark: Annotated[float, Field(ge=0, lt=1)] | None = Field(
-        default=None, description="Share of the KV blocks that admission keeps free while others run."
+    watermark: Annotated[Annotated[float, Field(ge=0, lt=1)] | None, OnCommandLine(float)] = Field(
+        default=None, description="Sets the share of KV blocks that admission keeps free."
     )
-    block_size: Annotated[int, Field(ge=1, le=1 << 16, json_schema_extra={"unit": "tokens"})] | None = Field(
-        default=None, description="Size of a KV block."
-    )
-    gpu_memory_utilization: Utilization | None = Field(
-        default=None, description="Share of the device memory that the engine may use."
+    block_size: Annotated[
+        Annotated[int, Field(ge=1, le=1 << 16, json_schema_extra={"unit": "tokens"})] | None, OnCommandLine(int)
+    ] = Field(default=None, description="Sets the tokens of a KV block.")
+    gpu_memory_utilization: Annotated[Utilization | None, OnCommandLine(float, "--npu-memory-utilization")] = Field(
+        default=None, description="Sets the share of device memory that the engine uses."
     )
     npu_memory_utilization: Utilization | None = Field(
         default=None, description="The same as gpu_memory_utilization, under its other name."
     )
-    num_gpu_blocks_override: Annotated[int, Field(ge=1, le=(1 << 31) - 1)] | None = Field(
-        default=None, description="Number of KV blocks, the null block included, instead of what fits the memory."
+    num_gpu_blocks_override: Annotated[Annotated[int, Field(ge=1, le=(1 << 31) - 1)] | None, OnCommandLine(int)] = (
+        Field(default=None, description="Sets the number of KV blocks, the null block included, instead of what fits.")
     )
-    max_model_len: PositiveTokens | None = Field(
-        default=None, description="Longest prompt and output together; the model's own limit if not given."
+    max_model_len: Annotated[PositiveTokens | None, OnCommandLine(int)] = Field(
+        default=None, description="Limits the tokens of prompt and output together."
     )
-    dtype: Annotated[str, _one_of(DTYPES)] | None = Field(
-        default=None, description="Type of weights and activations; auto: the model's."
+    dtype: Annotated[Annotated[str, _one_of(DTYPES)] | None, OnCommandLine(str)] = Field(
+        default=None, description="Sets the type of weights: auto, bfloat16, float16, float32, fp8 or int8."
     )
-    kv_cache_dtype: Annotated[str, _one_of(KV_CACHE_DTYPES)] | None = Field(
-        default=None, description="Type of the KV cache; auto: as dtype."
+    kv_cache_dtype: Annotated[Annotated[str, _one_of(KV_CACHE_DTYPES)] | None, OnCommandLine(str)] = Field(
+        default=None, description="Sets the type of the KV cache: auto, fp8, bfloat16 or another type."
     )
-    scheduler: Literal["vllm_v1", "vllm", "sarathi", "orca", "static", "sglang", "mlfq"] | None = Field(
-        default=None, description="Which engine's scheduler forms the steps (docs/reference/schedulers.md)."
-    )
-    scheduling_policy: Literal["fcfs", "priority", "sjf", "slack"] | None = Field(
+    scheduler: Annotated[
+        Literal["vllm_v1", "vllm", "sarathi", "orca", "static", "sglang", "mlfq"] | None, OnCommandLine(str)
+    ] = Field(
         default=None,
-        description="Order of the waiting queue: first come first served, by the trace's priorities, shortest prompt "
-        "first, or least slack to the TTFT target first.",
+        description="Chooses the scheduler: vllm_v1, vllm (the installed one), sarathi, orca, static, sglang, mlfq, "
+        "or module:Class.",
     )
-    ttft_target_ns: TimeNs | None = Field(
-        default=None, description='Time to first token that scheduling_policy "slack" aims at.'
+    scheduling_policy: Annotated[Literal["fcfs", "priority", "sjf", "slack"] | None, OnCommandLine(str)] = Field(
+        default=None, description="Orders the waiting queue: fcfs, priority, sjf or slack."
+    )
+    ttft_target_ns: Annotated[TimeNs | None, OnCommandLine(float)] = Field(
+        default=None, description="Sets the time to first token that the policy slack aims at."
     )
     prioritize_prefill: bool | None = Field(
         default=None, description="A step is all prompts while there are any (vllm_v1)."
@@ -144,21 +179,26 @@ class EngineOptions(Section):
     skip_prefill: bool | None = Field(
         default=None, description="Decode-only: requests arrive with the KV of their prompts already computed."
     )
-    async_scheduling: bool | None = Field(
-        default=None, description="Whether a step is scheduled while the previous one still runs."
+    async_scheduling: Annotated[bool | None, OnCommandLine(bool)] = Field(
+        default=None, description="Schedules a step while the previous one runs."
     )
     cuda_graph_sizes: GraphSizes | None = Field(
         default=None, description="Token counts with a captured graph; smaller steps are padded to the next one."
     )
-    cudagraph_capture_sizes: GraphSizes | None = Field(default=None, description="vLLM's name of cuda_graph_sizes.")
-    cudagraph_mode: Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"] | None = Field(
-        default=None, description="Which batches replay a captured graph, and whether attention is in it."
+    cudagraph_capture_sizes: Annotated[GraphSizes | None, OnCommandLine(str)] = Field(
+        default=None, description="Lists the token counts that have a CUDA graph, such as 1,2,4,8."
     )
-    enforce_eager: bool | None = Field(
-        default=None, description="No graphs and no compilation: every operator is launched from Python."
+    cudagraph_mode: Annotated[
+        Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"] | None, OnCommandLine(str)
+    ] = Field(
+        default=None,
+        description="Sets the CUDA graph mode: NONE, PIECEWISE, FULL, FULL_DECODE_ONLY or FULL_AND_PIECEWISE.",
     )
-    launch_ns: TimeNs | None = Field(
-        default=None, description="Host time of one launch; steps without a graph are no faster than their launches."
+    enforce_eager: Annotated[bool | None, OnCommandLine(bool)] = Field(
+        default=None, description="Runs without CUDA graphs and without compilation."
+    )
+    launch_ns: Annotated[TimeNs | None, OnCommandLine(float)] = Field(
+        default=None, description="Sets the host time of one kernel launch in steps without a CUDA graph."
     )
     api_latency_ns: TimeNs | None = Field(
         default=None, description="Time between a request's arrival at the server and in the engine's queue."
@@ -209,58 +249,26 @@ class EngineOptions(Section):
         return self
 
 
-@dataclass(frozen=True)
 class EngineOverrides:
-    """What the command line gave, None where nothing: fields and units of `EngineOptions`; `resolve` checks them."""
+    """Engine options that were given beside the cluster file, by name; `resolve` checks their values.
 
-    engine_profile: str | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    max_num_scheduled_tokens: int | None = None
-    max_num_active_seqs: int | None = None
-    long_prefill_token_threshold_adaptive: bool | None = None
-    prefill_schedule_interval: int | None = None
-    max_num_queued_reqs: int | None = None
-    max_num_queued_tokens: int | None = None
-    speculative_config: Mapping[str, Any] | None = None
-    """vLLM's JSON."""
-    long_prefill_token_threshold: int | None = None
-    enable_chunked_prefill: bool | None = None
-    enable_prefix_caching: bool | None = None
-    reserve_full_isl: bool | None = None
-    scheduler_reserve_full_isl: bool | None = None
-    watermark: float | None = None
-    block_size: int | None = None
-    gpu_memory_utilization: float | None = None
-    npu_memory_utilization: float | None = None
-    num_gpu_blocks_override: int | None = None
-    max_model_len: int | None = None
-    dtype: str | None = None
-    kv_cache_dtype: str | None = None
-    scheduler: str | None = None
-    scheduling_policy: str | None = None
-    ttft_target_ns: float | None = None
-    prioritize_prefill: bool | None = None
-    skip_prefill: bool | None = None
-    async_scheduling: bool | None = None
-    cuda_graph_sizes: tuple[int, ...] | None = None
-    cudagraph_capture_sizes: tuple[int, ...] | None = None
-    cudagraph_mode: str | None = None
-    enforce_eager: bool | None = None
-    launch_ns: float | None = None
-    api_latency_ns: float | None = None
-    host_gap_ns: float | None = None
-    dp_sync_interval: int | None = None
-    lockstep_dense_dp: bool | None = None
-    enable_eplb: bool | None = None
-    num_redundant_experts: int | None = None
-    expert_placement_strategy: str | None = None
-    pipeline_extra_batches: int | None = None
-    ignore_eos: bool | None = None
-    use_v2_model_runner: bool | None = None
-    enable_sequence_parallelism: bool | None = None
-    decode_context_parallel_size: int | None = None
-    all2all_backend: str | None = None
+    Raises TypeError for a name that no option has.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        for name in options.keys() - EngineOptions.model_fields.keys():
+            raise TypeError(f"no engine option is called {name}")
+        self.given: Mapping[str, Any] = {name: value for name, value in options.items() if value is not None}
+
+
+def command_line_options() -> dict[str, tuple[OnCommandLine, str]]:
+    """The options that `llmsim run` takes, by field, each with its sentence for the help."""
+    found = {}
+    for name, field in EngineOptions.model_fields.items():
+        for mark in field.metadata:
+            if isinstance(mark, OnCommandLine):
+                found[name] = (mark, field.description or "")
+    return found
 
 
 def given(options: EngineOptions) -> dict[str, Any]:

@@ -1,0 +1,55 @@
+"""The reference page of the engine's options, made of the table `EngineOptions` (`llmsim schema --options`)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmsim.config.engine.options import EngineOptions, command_line_options
+
+HEADING = """\
+# Engine options
+
+`llmsim schema --options` prints this page. Each option is a key of `engine` or of an instance in the cluster file.
+A key of an instance comes first, then the command line, then `engine`, then the engine profile.
+
+| key | command line | values | meaning |
+| --- | --- | --- | --- |
+"""
+LARGE = 1 << 31
+"""A limit from here on only keeps a number within its integer type."""
+
+
+def options_page() -> str:
+    """The page in Markdown, a row per option in the order of the table."""
+    properties = EngineOptions.model_json_schema()["properties"]
+    on_command_line = command_line_options()
+    rows = []
+    for name in EngineOptions.model_fields:
+        mark = on_command_line.get(name)
+        names = "" if mark is None else ", ".join(f"`{one}`" for one in mark[0].declarations(name))
+        meaning = str(EngineOptions.model_fields[name].description)
+        rows.append(f"| `{name}` | {names} | {_values(properties[name])} | {meaning} |\n".replace("||", "\\|\\|"))
+    return HEADING + "".join(rows)
+
+
+def _values(schema: Mapping[str, Any]) -> str:
+    """The type and its limits, in words."""
+    kinds = [kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null"]
+    return " or ".join(_kind(kind) for kind in kinds)
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "$ref" in schema:
+        return "object"
+    if schema.get("type") == "array":
+        return f"list of {_kind(schema['items'])}"
+    least, above = schema.get("minimum"), schema.get("exclusiveMinimum")
+    most, below = schema.get("maximum"), schema.get("exclusiveMaximum")
+    limits = [f"at least {least}"] if least is not None else [f"above {above}"] if above is not None else []
+    if most is not None and most < LARGE:
+        limits.append(f"at most {most}")
+    if below is not None:
+        limits.append(f"below {below}")
+    unit = f" {schema['unit']}" if "unit" in schema else ""
+    return f"{schema.get('type', 'any')}{unit}" + (f", {', '.join(limits)}" if limits else "")
