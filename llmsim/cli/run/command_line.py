@@ -20,7 +20,7 @@ class CommandLine:
 
     cluster_config: inputs.Cluster
     dataset: inputs.Dataset
-    engine: Mapping[str, Any]
+    engine_options: Mapping[str, Any]
     """The given options of the table `EngineOptions`, by field."""
     num_reqs: inputs.NumReqs = 0
     seed: inputs.Seed = 0
@@ -97,13 +97,13 @@ def taking_command_line(act: Callable[[typer.Context, CommandLine], int]) -> Cal
 
     def command(context: typer.Context, **given: Any) -> int:
         engine_options = {name: value for name in rows if (value := given.pop(name)) is not None}
-        return act(context, CommandLine(engine=engine_options, **given))
+        return act(context, CommandLine(engine_options=engine_options, **given))
 
     types = get_type_hints(CommandLine, include_extras=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
     for field in fields_of(CommandLine):
-        if field.name == "engine":
+        if field.name == "engine_options":
             parameters += [_engine_parameter(name, mark, text) for name, (mark, text) in rows.items()]
             continue
         default = inspect.Parameter.empty if field.default is MISSING else field.default
@@ -114,5 +114,6 @@ def taking_command_line(act: Callable[[typer.Context, CommandLine], int]) -> Cal
 
 
 def _engine_parameter(name: str, mark: OnCommandLine, text: str) -> inspect.Parameter:
-    annotation = Annotated[mark.kind | None, option(engine.PANEL, *mark.declarations(name), text=text)]
+    kind: Any = mark.kind | None
+    annotation = Annotated[kind, option(engine.PANEL, *mark.declarations(name), text=text)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

@@ -148,7 +148,7 @@ def _checked(given: CommandLine) -> RunOptions:
 
 def _engine(given: CommandLine) -> dict[str, Any]:
     """The options of the engine, `--fp`, `--gen` and `--prioritize-prefill` of older command lines among them."""
-    fp, engine = given.fp, dict(given.engine)
+    fp, engine = given.fp, dict(given.engine_options)
     if fp is not None:
         if "dtype" in engine:
             raise InputError(f"--fp {fp} and --dtype {engine['dtype']} say the same thing twice; give one of them")

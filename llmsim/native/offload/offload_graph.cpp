@@ -21,7 +21,7 @@ OffloadDomain::GraphBuilder::GraphBuilder(const OffloadDomain& owner, std::int32
 }
 
 std::int32_t OffloadDomain::GraphBuilder::add(std::int32_t stream, std::size_t price, const Nodes& after,
-                                           const NodeLabel& label) {
+                                              const NodeLabel& label) {
   graph_.nodes.push_back({stream, static_cast<std::int32_t>(price), static_cast<std::int32_t>(graph_.after.size()),
                           static_cast<std::int32_t>(after.size()), label.role == NodeRole::kBegin});
   graph_.labels.push_back(label);
@@ -62,7 +62,7 @@ std::size_t OffloadDomain::GraphBuilder::kept(std::size_t member, std::size_t pl
 // stage's places with copies the one `buffers` before, in this step or in the one before. `gate` is the operator that
 // decides what is copied.
 void OffloadDomain::GraphBuilder::load(Nodes& after, std::size_t member, std::size_t place, std::int32_t op,
-                                    std::int32_t execution, const Nodes& gate) {
+                                       std::int32_t execution, const Nodes& gate) {
   const WeightStreaming& weights = owner_.config().weights;
   const std::size_t o = at(op), e = at(execution);
   if (copied_rank_[place] < 0) return;
@@ -93,7 +93,7 @@ void OffloadDomain::GraphBuilder::bring_back(Lane& lane, std::size_t member, std
 }
 
 void OffloadDomain::GraphBuilder::run_on_host(Lane& lane, std::size_t member, std::size_t place, std::int32_t op,
-                                           std::int32_t execution) {
+                                              std::int32_t execution) {
   if (lane.hosted.op < 0)
     lane.ready = {add(stream(member, place, DeviceStream::kCopyOut), owner_.to_host(member, lane.number, op),
                       lane.ready, {NodeRole::kToHost, op, execution, lane.number})};
@@ -135,7 +135,7 @@ void OffloadDomain::GraphBuilder::run(std::size_t number, std::size_t place, std
 
 // Prompts attend on the device, decodes in the memory, both at once.
 void OffloadDomain::GraphBuilder::attend_in_memory(Lane& lane, std::size_t member, std::size_t place, std::int32_t op,
-                                                std::int32_t execution) {
+                                                   std::int32_t execution) {
   // With one row buffer a bank either computes or is read and written.
   const bool beside = owner_.config().pim.concurrent;
   const std::int32_t to = stream(member, place, beside ? DeviceStream::kCopyOut : DeviceStream::kPim);
