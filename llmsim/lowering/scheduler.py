@@ -61,6 +61,8 @@ def scheduler_config(
         scheduler = _native.BatchingConfig()
         scheduler.scheduler = engine.scheduler
         scheduler.output_length_known = engine.ignore_eos
+        for name, value in engine.scheduler_parameters:
+            setattr(scheduler, name, value)
     scheduler.kv_producer, scheduler.kv_consumer = pd_type == "prefill", pd_type == "decode"
     scheduler.max_num_seqs = engine.max_num_seqs
     scheduler.max_num_scheduled_tokens = engine.max_num_scheduled_tokens

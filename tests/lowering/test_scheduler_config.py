@@ -8,6 +8,7 @@ from native.pd import PER_TOKEN, STEP, program
 
 from llmsim import _native
 from llmsim.config import EngineArgs, EngineOverrides, load_cluster, resolve
+from llmsim.config.errors import InputError
 from llmsim.lowering.scheduler import chance, scheduler_config
 
 CLUSTER = Path(__file__).resolve().parents[2] / "cluster_config" / "h100_llama31_8b.json"
@@ -92,3 +93,25 @@ def test_blocks_in_flight_are_freed_late_since_a_version(
 
 def test_chances_are_exact_at_both_ends() -> None:
     assert (chance(0.0), chance(0.5), chance(1.0)) == (0, 1 << 52, 1 << 53)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "option", "value", "field", "expected"),
+    [
+        ("mlfq", "mlfq_levels", 2, "mlfq_levels", 2),
+        ("mlfq", "mlfq_tokens_per_iteration", 64, "mlfq_tokens_per_iteration", 64),
+        ("mlfq", "mlfq_starvation_ns", 1.5, "mlfq_starvation_ps", 1500),
+        ("sglang", "sglang_new_tokens", 16, "sglang_new_tokens", 16),
+        ("sglang", "sglang_reserved_tokens", 0, "sglang_reserved_tokens", 0),
+    ],
+)
+def test_a_schedulers_own_parameter_reaches_the_core(
+    scheduler: str, option: str, value: float, field: str, expected: int
+) -> None:
+    changed = engine(scheduler=scheduler, **{option: value})
+    assert getattr(config(scheduler=scheduler, **{option: value}), field) == expected
+    assert getattr(config(scheduler=scheduler), field) == getattr(_native.BatchingConfig(), field)
+    assert changed.shown()[field] == expected
+    assert changed.origin["scheduler_parameters"] == "command line"
+    with pytest.raises(InputError, match=f"is a parameter of the scheduler {scheduler}, not of vllm_v1; remove it"):
+        engine(**{option: value})

@@ -15,7 +15,7 @@ from llmsim.config.engine.defaults import (
     settle_mode,
     settle_speculation,
 )
-from llmsim.config.engine.options import EngineOptions
+from llmsim.config.engine.options import EngineOptions, scheduler_parameters
 from llmsim.config.engine.profile import EngineProfile, load_profile, multiples
 from llmsim.config.engine.schedulers import DEFAULTS, OWN_DEFAULTS, check_scheduler
 from llmsim.config.engine.speculative import Speculation
@@ -24,6 +24,9 @@ from llmsim.config.units import ns_to_ps
 
 COMMAND_LINE = "command line"
 CLUSTER_FILE = "cluster file"
+
+
+_SHOWN_APART = ("origin", "limits", "scheduler_parameters")
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class EngineArgs:
     """"auto" (as dtype) or a short name."""
     scheduler: str
     """A name of `llmsim.config.engine.schedulers.SCHEDULERS`."""
+    scheduler_parameters: tuple[tuple[str, int], ...]
+    """Parameters of the scheduler's own, by the names and in the units of the core."""
     scheduling_policy: str
     ttft_target_ps: int
     """What scheduling_policy "slack" aims at."""
@@ -92,9 +97,9 @@ class EngineArgs:
 
     def shown(self) -> dict[str, Any]:
         """Every option by name as plain values, without the origins."""
-        values = {name: value for name, value in vars(self).items() if name not in ("origin", "limits")}
+        values = {name: value for name, value in vars(self).items() if name not in _SHOWN_APART}
         values["speculation"] = None if self.speculation is None else asdict(self.speculation)
-        return values | asdict(self.limits)
+        return values | asdict(self.limits) | dict(self.scheduler_parameters)
 
     def is_default(self, field: str) -> bool:
         """Whether nobody gave the field: the engine's profile, or the model, decided."""
@@ -131,6 +136,7 @@ def resolve_engine(layers: list[Given], profile: EngineProfile, hardware: str, m
         if name not in places:
             values[name], origin[name] = value, f"scheduler {values['scheduler']}"
     check_scheduler(values, places)
+    values["scheduler_parameters"] = _own_parameters(values, origin)
     check_version(values, places, profile)
     _refuse_what_does_not_run_yet(values, places)
     settle_batch(values, origin, places)
@@ -146,6 +152,22 @@ def resolve_engine(layers: list[Given], profile: EngineProfile, hardware: str, m
     profile_origin = next((layer.origin for layer in layers if layer.profile is not None), "default")
     origin["engine_profile"] = profile_origin
     return EngineArgs(engine_profile=profile.name, origin=MappingProxyType(origin), **values)
+
+
+def _own_parameters(values: dict[str, Any], origin: dict[str, str]) -> tuple[tuple[str, int], ...]:
+    """Takes the parameters of schedulers out of the options, and gives those of the chosen one."""
+    origin["scheduler_parameters"] = "default"
+    own = {}
+    for name, mark in scheduler_parameters().items():
+        given, given_by = values.pop(name, None), origin.pop(name, "default")
+        if mark.scheduler != values["scheduler"]:
+            continue
+        value = mark.default if given is None else given
+        in_ps = name.endswith("_ns")
+        own[f"{name.removesuffix('_ns')}_ps" if in_ps else name] = ns_to_ps(value) if in_ps else value
+        if given is not None:
+            origin["scheduler_parameters"] = given_by
+    return tuple(own.items())
 
 
 def _refuse_what_does_not_run_yet(values: Mapping[str, Any], places: Places) -> None:
@@ -223,7 +245,7 @@ OTHER_NAMES = MappingProxyType(
 
 def check_agreement(options: Iterable[str], arguments: Iterable[str]) -> None:
     """Raises TypeError naming an engine option without a field of `EngineArgs`: one that was half added."""
-    known = set(arguments)
+    known = {*arguments, *scheduler_parameters()}
     for name in sorted(options):
         if OTHER_NAMES.get(name, name) not in known:
             raise TypeError(f"the engine option {name} is half added: EngineArgs does not have it")

@@ -82,6 +82,14 @@ class OnCommandLine:
         return (first, *self.other_names)
 
 
+@dataclass(frozen=True)
+class ParameterOf:
+    """Marks an option that is a parameter of one scheduler, with the scheduler's default."""
+
+    scheduler: str
+    default: int
+
+
 class EngineOptions(Section):
     """The table of engine options: a row per option, with its name, type, limits and sentence; None is "not given".
 
@@ -173,6 +181,27 @@ class EngineOptions(Section):
     ttft_target_ns: Annotated[TimeNs | None, OnCommandLine(float)] = Field(
         default=None, description="Sets the time to first token that the policy slack aims at."
     )
+    mlfq_levels: Annotated[Annotated[int, Field(ge=1, le=30)] | None, ParameterOf("mlfq", 6), OnCommandLine(int)] = (
+        Field(
+            default=None, description="Sets the levels of the scheduler mlfq; level i lasts 2^i iterations; default 6."
+        )
+    )
+    mlfq_tokens_per_iteration: Annotated[PositiveTokens | None, ParameterOf("mlfq", 256), OnCommandLine(int)] = Field(
+        default=None,
+        description="Sets the prompt tokens that the scheduler mlfq counts as one iteration; default 256.",
+    )
+    mlfq_starvation_ns: Annotated[TimeNs | None, ParameterOf("mlfq", 10_000_000_000), OnCommandLine(float)] = Field(
+        default=None,
+        description="Sets the wait after which the scheduler mlfq promotes a request to the first level; default 10 s.",
+    )
+    sglang_new_tokens: Annotated[PositiveTokens | None, ParameterOf("sglang", 4096), OnCommandLine(int)] = Field(
+        default=None,
+        description="Limits the answer length that the admission of the scheduler sglang assumes; default 4096.",
+    )
+    sglang_reserved_tokens: Annotated[Tokens | None, ParameterOf("sglang", 512), OnCommandLine(int)] = Field(
+        default=None,
+        description="Sets the tokens that a decode instance of the scheduler sglang reserves per request; default 512.",
+    )
     prioritize_prefill: bool | None = Field(
         default=None, description="A step is all prompts while there are any (vllm_v1)."
     )
@@ -259,6 +288,12 @@ class EngineOverrides:
         for name in options.keys() - EngineOptions.model_fields.keys():
             raise TypeError(f"no engine option is called {name}")
         self.given: Mapping[str, Any] = {name: value for name, value in options.items() if value is not None}
+
+
+def scheduler_parameters() -> dict[str, ParameterOf]:
+    """The options that are a scheduler's own parameters, by field."""
+    marks = {name: field.metadata for name, field in EngineOptions.model_fields.items()}
+    return {name: mark for name, found in marks.items() for mark in found if isinstance(mark, ParameterOf)}
 
 
 def command_line_options() -> dict[str, tuple[OnCommandLine, str]]:

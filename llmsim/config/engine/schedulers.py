@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from llmsim.config.engine.options import scheduler_parameters
 from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
@@ -98,6 +99,9 @@ def check_scheduler(values: Mapping[str, Any], places: Mapping[str, Place]) -> N
     def refuse(option: str, reason: str) -> InputError:
         return InputError(f"{places[option](option)} {reason}")
 
+    for option, mark in scheduler_parameters().items():
+        if option in places and mark.scheduler != name:
+            raise refuse(option, f"is a parameter of the scheduler {mark.scheduler}, not of {name}; remove it")
     if name == INSTALLED:
         _check_installed(values, places, refuse)
     elif name != VLLM:

@@ -149,6 +149,7 @@ void bind_scheduler_configs(nb::module_& m) {
       .def_rw("kv", &BatchingConfig::kv)
       .def("with_policies", &with_policies<BatchingConfig>, "policies"_a, "The same, but for these decisions.")
       .def_rw("sglang_new_tokens", &BatchingConfig::sglang_new_tokens)
+      .def_rw("sglang_reserved_tokens", &BatchingConfig::sglang_reserved_tokens)
       .def_rw("output_length_known", &BatchingConfig::output_length_known)
       .def_rw("mlfq_levels", &BatchingConfig::mlfq_levels)
       .def_rw("mlfq_tokens_per_iteration", &BatchingConfig::mlfq_tokens_per_iteration)
