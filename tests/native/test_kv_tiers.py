@@ -282,6 +282,10 @@ def test_what_a_pool_gives_up_moves_down_and_thrashing_is_counted() -> None:
     sim = run(rows, keys=keys, capacity_chunks=(1,), groups=4)
     assert lists(sim) == (0, 3, 2)  # each comes back after it was given up
     assert lists(run(rows, keys=[*keys[:2], [5, 6], [1, 2]], capacity_chunks=(1,), groups=4)) == (0, 3, 0)  # too late
+    # A pool of three remembers the last three that it gave up, not the last one alone.
+    seven = [[2 * i + 1, 2 * i + 2] for i in (0, 1, 2, 3, 4, 5, 0)]
+    sim = run([(i * LATER, 9, 1) for i in range(7)], keys=seven, capacity_chunks=(3,), groups=7)
+    assert lists(sim) == (0, 4, 1)
     # Write-back: device, first pool, second pool. A device of 4 usable blocks: each request pushes out the last.
     keys = [[1, 2], [3, 4], [5, 6], [1, 2]]
     sim = run(rows, keys=keys, capacity_chunks=(1, 10), write="BACK", blocks=5)

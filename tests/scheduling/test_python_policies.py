@@ -162,6 +162,31 @@ def test_what_is_wrong_is_said_in_one_sentence(
     assert said in captured.err and len(captured.err.strip().splitlines()) == 1, captured.err
 
 
+SEEN = """
+seen = []
+class Seen:
+    def admit(self, request, group):
+        seen.append((request.row, request.tokens, request.model, request.now_ps))
+        return True
+"""
+
+
+def test_admission_sees_the_request_that_it_decides_on(folder: Path) -> None:
+    (folder / "noted.py").write_text(SEEN, encoding="utf-8")
+    models = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-8B")
+    rows = [
+        {"input_toks": 20 + row, "output_toks": 3, "arrival_time_ns": row * 10**9, "model": models[row % 2]}
+        for row in range(4)
+    ]
+    trace = folder / "trace.jsonl"
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    cluster = str(ROOT / "cluster_config" / "h100_mixed_models.json")
+    assert run("--cluster-config", cluster, "--admission", "noted:Seen", dataset=str(trace)) == 0
+    seen = sys.modules["noted"].seen
+    assert [row[:3] for row in seen] == [(row, 20 + row, models[row % 2]) for row in range(4)]
+    assert [round(row[3] / 10**12) for row in seen] == [0, 1, 2, 3]
+
+
 def test_contradictions_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--queue-order", "shortest:Shortest", "--scheduling-policy", "sjf") == 2
     assert run("--queue-order", "shortest:Shortest", "--scheduler", "mlfq", "--max-model-len", "2048") == 2
