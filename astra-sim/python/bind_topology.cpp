@@ -57,6 +57,24 @@ void bind_builder(nb::module_& module) {
 
 }  // namespace
 
+namespace {
+
+std::vector<std::pair<std::uint32_t, std::uint32_t>> link_ends(const Topology& topology) {
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> ends;
+    for (const model::Link& link : topology.links()) ends.emplace_back(link.from, link.to);
+    return ends;
+}
+
+std::vector<std::pair<BytesPerSecond, Ps>> link_speeds(const Topology& topology) {
+    std::vector<std::pair<BytesPerSecond, Ps>> speeds;
+    for (const model::Link& link : topology.links()) {
+        speeds.emplace_back(link.bandwidth_bytes_per_s, link.latency_ps);
+    }
+    return speeds;
+}
+
+}  // namespace
+
 void bind_topology(nb::module_& module) {
     nb::enum_<TopologyKind>(module, "TopologyKind")
         .value("RING", TopologyKind::ring)
@@ -81,24 +99,9 @@ void bind_topology(nb::module_& module) {
                     "From (kind, size, bytes/s, latency ps, bisection bytes/s or 0) per dimension, 0 fastest.")
         .def_prop_ro("num_devices", &Topology::num_devices)
         .def_prop_ro("num_links", [](const Topology& self) { return self.links().size(); })
-        .def(
-            "links",
-            [](const Topology& self) {
-                std::vector<std::pair<std::uint32_t, std::uint32_t>> ends;
-                for (const model::Link& link : self.links()) ends.emplace_back(link.from, link.to);
-                return ends;
-            },
-            "Ends (from, to) of every directed link, in the order of the counters; switches follow the devices.")
-        .def(
-            "link_speeds",
-            [](const Topology& self) {
-                std::vector<std::pair<BytesPerSecond, Ps>> speeds;
-                for (const model::Link& link : self.links()) {
-                    speeds.emplace_back(link.bandwidth_bytes_per_s, link.latency_ps);
-                }
-                return speeds;
-            },
-            "(bytes/s, latency ps) of every directed link.")
+        .def("links", &link_ends,
+             "Ends (from, to) of every directed link, in the order of the counters; switches follow the devices.")
+        .def("link_speeds", &link_speeds, "(bytes/s, latency ps) of every directed link.")
         .def(
             "route",
             [](const Topology& self, std::uint32_t from, std::uint32_t to) {

@@ -113,12 +113,9 @@ nb::dict device_counters(const Engine& self) {
     return out;
 }
 
-}  // namespace
-
-void bind_runtime(nb::module_& module) {
-    nb::class_<Engine>(
-        module, "Engine",
-        "Owns the clock and the links; graphs can be submitted at any time. Not for two threads at once.")
+// What is submitted, and how time goes on.
+void bind_graphs_in_flight(nb::class_<Engine>& engine) {
+    engine
         .def(
             "__init__",
             [](Engine* self, std::shared_ptr<Topology> topology, NetworkKind network, Ps endpoint_delay_ps,
@@ -156,19 +153,32 @@ void bind_runtime(nb::module_& module) {
             },
             nb::arg("graph"), "(start_ps, end_ps), one int64 per node, of a finished graph.")
         .def("release", &Engine::release, nb::arg("graph"))
-        .def("cancel", &Engine::cancel, nb::arg("graph"), "Drops a graph or transfer in flight.")
+        .def("idle_until", &Engine::idle_until, nb::arg("at_ps"), "Moves the clock where nothing happens until then.")
+        .def("next_event_ps", &Engine::next_event_ps)
+        .def_prop_ro("now_ps", &Engine::now)
+        .def_prop_ro("num_in_flight", &Engine::num_in_flight)
+        .def_prop_ro("num_events", &Engine::num_events);
+}
+
+// Messages and accesses to memory tiers without a graph.
+void bind_transfers(nb::class_<Engine>& engine) {
+    engine.def("cancel", &Engine::cancel, nb::arg("graph"), "Drops a graph or transfer in flight.")
         .def("transfer", &Engine::transfer, nb::arg("from_device"), nb::arg("to_device"), nb::arg("num_bytes"),
              nb::arg("at_ps"), "One message without a graph; reported by advance under the number returned.")
         .def("access", &Engine::access, nb::arg("tier"), nb::arg("device"), nb::arg("num_bytes"), nb::arg("store"),
              nb::arg("at_ps"), "A load from a memory tier, or a store to it, without a graph.")
         .def("reserve", &Engine::reserve, nb::arg("tier"), nb::arg("device"), nb::arg("num_bytes"))
-        .def("free", &Engine::free, nb::arg("tier"), nb::arg("device"), nb::arg("num_bytes"))
+        .def("free", &Engine::free, nb::arg("tier"), nb::arg("device"), nb::arg("num_bytes"));
+}
+
+// What has happened so far.
+void bind_counters(nb::class_<Engine>& engine) {
+    engine
         .def("tier_counters", &tier_counters,
              "Columns by place: loads, stores, waiting_ps, peak_waiting, used_bytes, peak_used_bytes.")
         .def("energy_nj", &energy_nj, nb::arg("class_mw"), nb::arg("idle_mw") = 0,
              nb::arg("link_fj_per_byte") = std::vector<std::int64_t>{},
              "Energy up to now_ps: dict of class_nj, idle_nj, link_nj, total_nj.")
-        .def("idle_until", &Engine::idle_until, nb::arg("at_ps"), "Moves the clock where nothing happens until then.")
         .def(
             "fair_share_counters",
             [](const Engine& self) {
@@ -181,13 +191,20 @@ void bind_runtime(nb::module_& module) {
                 return out;
             },
             "flows in motion; solves, flows they visited, and re-solves that the quantum deferred (0: exact).")
-        .def("next_event_ps", &Engine::next_event_ps)
-        .def_prop_ro("now_ps", &Engine::now)
-        .def_prop_ro("num_in_flight", &Engine::num_in_flight)
-        .def_prop_ro("num_events", &Engine::num_events)
         .def("link_counters", &link_counters,
              "Columns by link, now: bytes, messages, busy_ps, queue_ps, peak_queue_ps, peak_messages.")
         .def("device_counters", &device_counters, "busy_ps[device, stream] and class_ps[device, power class].");
+}
+
+}  // namespace
+
+void bind_runtime(nb::module_& module) {
+    nb::class_<Engine> engine(
+        module, "Engine",
+        "Owns the clock and the links; graphs can be submitted at any time. Not for two threads at once.");
+    bind_graphs_in_flight(engine);
+    bind_transfers(engine);
+    bind_counters(engine);
 }
 
 void bind_engine(nb::module_& module) {

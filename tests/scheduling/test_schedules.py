@@ -108,6 +108,11 @@ def test_sglang_runs_prompts_before_decodes_and_cuts_one_at_a_time() -> None:
     ]  # fmt: skip
 
 
+def test_sglang_gives_the_last_token_of_its_budget_to_the_next_prompt() -> None:
+    sim = run([(0.0, 7, 1), (0.0, 5, 1)], Options("sglang", budget=8, blocks=10_000))
+    assert schedule(sim) == [[(0, 7, 0), (1, 1, 0)], [(1, 4, 1)]]
+
+
 def test_sglang_admits_by_what_the_running_may_still_write() -> None:
     requests = [(0.0, 4, 4), (0.0, 8, 1)]
     small = Options("sglang", block_size=4, blocks=11)
