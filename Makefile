@@ -8,7 +8,7 @@ PYTHON_FILES := $(sort $(shell find llmsim -name '*.py'))
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 
-.PHONY: run test replay fuzz bench lint format sanitize mutate clean always
+.PHONY: run test replay fuzz bench lint format stubs sanitize mutate clean always
 
 run: $(STAMP)
 	$(BIN)/python main.py --cluster-config cluster_config/h100_llama31_8b.json --dataset dataset/chat_h100_300.jsonl \
@@ -43,6 +43,16 @@ format: $(STAMP) $(TOOLS)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(filter %.cpp %.h,$(NATIVE))
+
+# The types of the native module for mypy and editors; after a change of its bindings (tests/cli/test_stubs.py). They lie
+# beside the package's modules: a folder `_native` would stand for the module where it is not built.
+STUBS := build/stubs/_native
+stubs: $(STAMP)
+	rm -rf $(STUBS) && mkdir -p $(dir $(STUBS))
+	$(BIN)/python -m nanobind.stubgen -q -m llmsim._native -r -O $(dir $(STUBS))
+	sed -e 's/: getset_descriptor = \.\.\./: int/' -e 's/^from llmsim._native import engine as engine/from llmsim import _native_engine\n\nengine = _native_engine/' \
+		$(STUBS)/__init__.pyi > llmsim/_native.pyi
+	cp $(STUBS)/engine.pyi llmsim/_native_engine.pyi
 
 # AddressSanitizer and UndefinedBehaviorSanitizer over the engine (its C++ tests, its command) and over the native module
 # under the Python tests of what it runs; `sh tests/sanitize.sh native TESTS` runs others.

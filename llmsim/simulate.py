@@ -1,8 +1,9 @@
 """Runs a workload on a lowered deployment: from arrivals to results."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 
@@ -239,7 +240,7 @@ def _model_indices(deployment: LoweredDeployment, workload: Workload) -> "np.nda
 
 
 def _kv_transfers(simulation: "_native.Simulation") -> KvTransferColumns | None:
-    columns = simulation.kv_transfers()
+    columns = cast("Mapping[str, Any] | None", simulation.kv_transfers())
     return None if columns is None else KvTransferColumns(**columns)
 
 

@@ -109,7 +109,7 @@ def _notes(deployment: Deployment, groups: Sequence[LoweredGroup], kinds: Iterab
 
 def _meeting(
     deployment: Deployment, groups: list[LoweredGroup], options: LoweringOptions, routes: Routes | None
-) -> "tuple[ClusterNetwork | None, _native.HandoverConfig | None]":
+) -> "tuple[ClusterNetwork | None, _native.KvTransferConfig | None]":
     """The network that groups share, and what moves between them; (None, None) where everything keeps to itself."""
     fifo = options.network == "congestion-aware"
     check_capacities(deployment, groups)

@@ -123,7 +123,7 @@ def _cost_of(
     return of_layers[op.name] if op.kind == "attention" else by_name[op.name].pop(0)
 
 
-def _lower_bound(costs: CompiledCosts) -> "_native.LightFloor":
+def _lower_bound(costs: CompiledCosts) -> "_native.LowerBound":
     floor = _native.LowerBound()
     floor.weight_bytes = costs.floor.weight_bytes_read
     floor.kv_bytes_per_token = costs.floor.kv_bytes_per_token

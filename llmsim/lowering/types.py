@@ -107,7 +107,7 @@ class LoweredDeployment:
     accounting: Accounting
     network: ClusterNetwork | None = None
     """What groups share; None where nothing moves between them."""
-    kv_transfers: "_native.HandoverConfig | None" = None
+    kv_transfers: "_native.KvTransferConfig | None" = None
     notes: tuple[str, ...] = field(default=())
     lockstep_groups: tuple[LoweredLockstep, ...] = ()
     shared: tuple[ContendedLinks, ...] = ()

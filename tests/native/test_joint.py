@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llmsim._native import engine
 
 from llmsim import _native
+from llmsim._native import engine
 
 TOKENS, SEQUENCES = 64, 8
 PROLOGUE, LAYER, HEAD = 0, 1, 2

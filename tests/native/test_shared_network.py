@@ -14,7 +14,7 @@ PS_PER_S = 10**12
 Start = tuple[int, int, int, int]
 
 
-def star(sharing: str, places: int, bytes_per_s: int, latency_ps: int, islands: int = 1) -> "_native.FabricConfig":
+def star(sharing: str, places: int, bytes_per_s: int, latency_ps: int, islands: int = 1) -> "_native.NetworkConfig":
     """`places` devices spread over `islands` nodes; the latency is that of the way out."""
     config = _native.NetworkConfig(getattr(_native.Sharing, sharing))
     for place in range(places):

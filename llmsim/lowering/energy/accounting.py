@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class Accounting:
         """The account of a run that recorded shares, from the first arrival to the end of the last step."""
         if self.power is None:
             return None
-        handed = self._handed_over(simulation.kv_transfers(), requests)
+        handed = self._handed_over(cast("Mapping[str, Any] | None", simulation.kv_transfers()), requests)
         media = [str(row["name"]).split()[0] for row in simulation.kv_tiers()]
         times_ps = _operator_times(simulation.busy_time())
         activities = [simulation.activity(index) for index in range(len(self.traffic))]

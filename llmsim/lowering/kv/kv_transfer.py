@@ -24,7 +24,7 @@ ROLES = {None: _native.Role.BOTH, "prefill": _native.Role.PREFILL, "decode": _na
 
 def kv_transfer_config(
     deployment: Deployment, lowered: Sequence["LoweredGroup"], kv_places: list[list[int]]
-) -> "_native.HandoverConfig":
+) -> "_native.KvTransferConfig":
     """Routes between all prefill and decode groups of a model; `kv_places` by group and rank, on the network.
 
     Raises InputError where the KV of the two sides differs in its element type, or, of a model whose layers do not all

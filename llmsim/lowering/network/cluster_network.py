@@ -29,7 +29,7 @@ BETWEEN_GROUPS, BETWEEN_NODES = 1, 2
 class ClusterNetwork:
     """The network that the loop simulates, and the numbers of its nodes; immutable, any number of runs may use it."""
 
-    config: "_native.FabricConfig"
+    config: "_native.NetworkConfig"
     devices: tuple[tuple[int, ...], ...]
     """`devices[group][rank]`: the place of that device's memory."""
     hosts: tuple[int | None, ...]
@@ -117,7 +117,7 @@ def _check_rate(deployment: Deployment, field: str, bytes_per_s: int) -> None:
 
 
 def add_link(
-    deployment: Deployment, config: "_native.FabricConfig", field: str, bytes_per_s: int, latency_ps: int
+    deployment: Deployment, config: "_native.NetworkConfig", field: str, bytes_per_s: int, latency_ps: int
 ) -> int:
     """A link of the shared network; InputError, naming the `field` of the cluster file, where it is too fast."""
     _check_rate(deployment, field, bytes_per_s)
@@ -125,20 +125,20 @@ def add_link(
     return link
 
 
-def _drive(deployment: Deployment, config: "_native.FabricConfig", storage: StorageSpec) -> tuple[int, int]:
+def _drive(deployment: Deployment, config: "_native.NetworkConfig", storage: StorageSpec) -> tuple[int, int]:
     """Links of reads and writes; what an operation waits for before its first byte is the drive's business."""
     reads = add_link(deployment, config, "read_bw of a storage", storage.read_bytes_per_s, 0)
     return reads, add_link(deployment, config, "write_bw of a storage", storage.write_bytes_per_s, 0)
 
 
-def _device(deployment: Deployment, config: "_native.FabricConfig", node: int, number: int) -> int:
+def _device(deployment: Deployment, config: "_native.NetworkConfig", node: int, number: int) -> int:
     """A place; `number` is its own in the topology, -1 without one."""
     near, far = port_links(deployment, config, BETWEEN_GROUPS), port_links(deployment, config, BETWEEN_NODES)
     place: int = config.add_place(node, near, far, number)
     return place
 
 
-def port_links(deployment: Deployment, config: "_native.FabricConfig", dimension: int) -> tuple[int, int]:
+def port_links(deployment: Deployment, config: "_native.NetworkConfig", dimension: int) -> tuple[int, int]:
     """Links out and in of one dimension."""
     link = deployment.link
     at = min(dimension, len(link.bandwidth_bytes_per_s) - 1)

@@ -26,7 +26,8 @@ class Run:
         self._nodes = 0
         for call, group in enumerate(run):
             if op.collective == "send":
-                builder.transfer(*group, 1)
+                from_device, to_device = group
+                builder.transfer(from_device, to_device, 1)
                 self._nodes += 1
                 continue
             plan = builder.add_plan(kinds[op.collective], engine.Algorithm.RING, builder.add_group(group))
@@ -40,9 +41,9 @@ class Run:
         begin = self._engine.now_ps
         run = self._engine.submit(self._graph, begin, np.full(self._nodes, size, np.int64))
         self._engine.run()
-        _, ends = self._engine.times(run)
+        _, ends_ps = self._engine.times(run)
         self._engine.release(run)
-        return int(ends.max()) - int(begin)
+        return int(np.max(np.asarray(ends_ps))) - begin
 
 
 def interpolated(simulate: Run, sizes: Int64, most: int) -> Int64:

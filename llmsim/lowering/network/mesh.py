@@ -92,8 +92,9 @@ class DomainLinks:
 
     def _ring(self, collective: str, ranks: int, link: tuple[int, int], sizes: Int64) -> Int64:
         topology, kind = engine.Topology.fully_connected(ranks, *link), KINDS[collective]
-        how = {"network": NETWORKS[self.network]}
-        site = engine.CollectiveSite(topology, list(range(ranks)), kind, engine.Algorithm.RING, **how)
+        site = engine.CollectiveSite(
+            topology, list(range(ranks)), kind, engine.Algorithm.RING, network=NETWORKS[self.network]
+        )
         return np.asarray(engine.isolated_durations(site, sizes), np.int64)
 
     def config(self, specs: Sequence["_native.CollectiveSpec"]) -> "_native.ExpandedConfig":

@@ -192,7 +192,9 @@ def weight_streaming(
     return native
 
 
-def _drawn_bytes(op: Operator, cost: OpCost, uneven: Uneven, cached: float, first_layer: int) -> "_native.Drawn":
+def _drawn_bytes(
+    op: Operator, cost: OpCost, uneven: Uneven, cached: float, first_layer: int
+) -> "_native.SampledCostTable":
     """Bytes of the experts that the rank with the most of them touches, in the samples that price the operator."""
     table = cost.sampled
     assert table is not None, "the caller looked"

@@ -1,0 +1,1363 @@
+"""
+llmsim's serving core: scheduler, KV cache, step programs and the event loop.
+"""
+
+from collections.abc import Mapping, Sequence
+import enum
+from typing import Annotated, overload
+
+import numpy
+from numpy.typing import NDArray
+
+from llmsim import _native_engine
+
+engine = _native_engine
+
+
+sources_sha256: str = ...
+
+class ContentHasher:
+    """Names the content of full token blocks by dense ids from 1."""
+
+    def __init__(self, granularity: int) -> None: ...
+
+    def add(self, input_ids: list, output_ids: object | None = None) -> None:
+        """The next request, as lists of token ids."""
+
+    def skip(self) -> None:
+        """The next request has no token ids."""
+
+    def offsets(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]: ...
+
+    def keys(self) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,))]: ...
+
+class Attention:
+    """Attention of one layer, priced by the batch; used by one Program."""
+
+    @staticmethod
+    def mixed(axes: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]], ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], skew_ps: int, provenance: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, window: int = 0, chunked: bool = False, queries_per_kv_head: int = 1, prompts_apart: bool = False) -> Attention: ...
+
+    @staticmethod
+    def split(prefill_axes: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]], prefill_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], decode_axes: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]], decode_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], mixed_ps: int, skew_ps: int, prefill_provenance: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, decode_provenance: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, window: int = 0, chunked: bool = False, queries_per_kv_head: int = 1) -> Attention: ...
+
+class Feature(enum.Enum):
+    TOKENS = 0
+
+    SEQUENCES = 1
+
+    GATHERED = 2
+
+    DECODES = 3
+
+    PREFILLS = 4
+
+class NodeKind(enum.Enum):
+    COMPUTE = 0
+
+    ATTENTION = 1
+
+    COLLECTIVE = 2
+
+    STAGE_SEND = 3
+
+class SampledCostTable:
+    """
+    Times sampled before the run: [layer][draw][token count]; a counter chooses the draw.
+    """
+
+    def __init__(self, tokens: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], layers: int, draws: int, ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], seed: int, provenance: int, first_layer: int = 0, in_order: bool = False) -> None: ...
+
+class Operator:
+    def __init__(self, name: str, kind: NodeKind, feature: Feature, part: int, repeat: int, ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], provenance: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], stage: int = 0, attention: int = 0, sampled: SampledCostTable | None = None) -> None: ...
+
+    @property
+    def name(self) -> str: ...
+
+class LowerBound:
+    """What peak_rates allows; zeros are not checked."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def weight_bytes(self) -> int: ...
+
+    @weight_bytes.setter
+    def weight_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def kv_bytes_per_token(self) -> int: ...
+
+    @kv_bytes_per_token.setter
+    def kv_bytes_per_token(self, arg: int, /) -> None: ...
+
+    @property
+    def cached_kv_bytes(self) -> int: ...
+
+    @cached_kv_bytes.setter
+    def cached_kv_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def bytes_per_s(self) -> int: ...
+
+    @bytes_per_s.setter
+    def bytes_per_s(self, arg: int, /) -> None: ...
+
+    @property
+    def flops_per_token(self) -> int: ...
+
+    @flops_per_token.setter
+    def flops_per_token(self, arg: int, /) -> None: ...
+
+    @property
+    def flops_per_s(self) -> int: ...
+
+    @flops_per_s.setter
+    def flops_per_s(self, arg: int, /) -> None: ...
+
+class GraphMode(enum.Enum):
+    NONE = 0
+
+    PIECEWISE = 1
+
+    FULL = 2
+
+class GraphRules:
+    """Which graph a batch replays, and the host's time for each kind (ps)."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def query(self) -> int: ...
+
+    @query.setter
+    def query(self, arg: int, /) -> None: ...
+
+    @property
+    def largest_decode(self) -> int: ...
+
+    @largest_decode.setter
+    def largest_decode(self, arg: int, /) -> None: ...
+
+    @property
+    def largest_mixed(self) -> int: ...
+
+    @largest_mixed.setter
+    def largest_mixed(self, arg: int, /) -> None: ...
+
+    @property
+    def mixed(self) -> GraphMode: ...
+
+    @mixed.setter
+    def mixed(self, arg: GraphMode, /) -> None: ...
+
+    @property
+    def padded_decode(self) -> list[int]: ...
+
+    @padded_decode.setter
+    def padded_decode(self, arg: Sequence[int], /) -> None: ...
+
+    @property
+    def host_ps(self) -> list[int]: ...
+
+    @host_ps.setter
+    def host_ps(self, arg: Sequence[int], /) -> None: ...
+
+class Program:
+    def __init__(self, operators: Sequence[Operator], attention: Attention, padded_tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], floor: LowerBound, host_gap_ps: int, largest_graph: int = 0, other_attentions: Sequence[Attention] = [], context_ranks: int = 1) -> None: ...
+
+    def set_graphs(self, rules: GraphRules) -> None: ...
+
+    def graph(self, tokens: Sequence[int]) -> tuple[GraphMode, int]:
+        """
+        What a batch of sequences with so many tokens replays, and the tokens that it computes.
+        """
+
+    def give_drafts_rows(self) -> None:
+        """Verified drafts count as sequences in the tables."""
+
+    def step_ps(self, items: Sequence[tuple[int, int]]) -> int:
+        """Duration of a step of (tokens, computed before) items, ps."""
+
+    def attention_ps(self, items: Sequence[tuple[int, int]]) -> list[int]:
+        """
+        One layer of each kind of attention, ps; 0 for kinds that the program does not have.
+        """
+
+    def rank_graph(self, items: Sequence[tuple[int, int]]) -> tuple[GraphMode, int, int]:
+        """
+        What a rank replays of a batch, its tokens, and the tokens that it computes, if it is alone.
+        """
+
+    def padded(self, tokens: int, mode: GraphMode) -> int:
+        """
+        What members of a domain compute whose largest batch has so many tokens.
+        """
+
+    def place(self, items: Sequence[tuple[int, int]], padded: int, gathered: int) -> tuple[int, int, int, int, int]:
+        """Of each feature, what a step of this batch has, padding included."""
+
+    def node_times(self, items: Sequence[tuple[int, int]], padded: int, gathered: int, step: int) -> list[list[int]]:
+        """
+        ps of each operator in the run's step of that number, from 1: one for all its layers, or one for each.
+        """
+
+class QueueOrder(enum.Enum):
+    FCFS = 0
+
+    PRIORITY = 1
+
+    SHORTEST = 2
+
+    SLACK = 3
+
+class QueueConfig:
+    """Order of a waiting queue; the times (ps) are for SLACK."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def order(self) -> QueueOrder: ...
+
+    @order.setter
+    def order(self, arg: QueueOrder, /) -> None: ...
+
+    @property
+    def ttft_target_ps(self) -> int: ...
+
+    @ttft_target_ps.setter
+    def ttft_target_ps(self, arg: int, /) -> None: ...
+
+    @property
+    def prefill_ps_per_token(self) -> int: ...
+
+    @prefill_ps_per_token.setter
+    def prefill_ps_per_token(self, arg: int, /) -> None: ...
+
+class FreeOrder(enum.Enum):
+    APPEND = 0
+
+    UNKEYED_FIRST = 1
+
+class KvTables:
+    """Tables of blocks of layers that keep different parts of a sequence."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def windows(self) -> list[int]: ...
+
+    @windows.setter
+    def windows(self, arg: Sequence[int], /) -> None: ...
+
+    @property
+    def step_tokens(self) -> int: ...
+
+    @step_tokens.setter
+    def step_tokens(self, arg: int, /) -> None: ...
+
+class KvCacheConfig:
+    def __init__(self) -> None: ...
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @num_blocks.setter
+    def num_blocks(self, arg: int, /) -> None: ...
+
+    @property
+    def block_size(self) -> int: ...
+
+    @block_size.setter
+    def block_size(self, arg: int, /) -> None: ...
+
+    @property
+    def max_model_len(self) -> int: ...
+
+    @max_model_len.setter
+    def max_model_len(self, arg: int, /) -> None: ...
+
+    @property
+    def prefix_caching(self) -> bool: ...
+
+    @prefix_caching.setter
+    def prefix_caching(self, arg: bool, /) -> None: ...
+
+    @property
+    def tables(self) -> KvTables: ...
+
+    @tables.setter
+    def tables(self, arg: KvTables, /) -> None: ...
+
+    @property
+    def drops_last_hit(self) -> bool: ...
+
+    @drops_last_hit.setter
+    def drops_last_hit(self, arg: bool, /) -> None: ...
+
+    @property
+    def free_order(self) -> FreeOrder: ...
+
+    @free_order.setter
+    def free_order(self, arg: FreeOrder, /) -> None: ...
+
+class StepLimits:
+    """Limits of a step beyond its token budget."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def long_prefill_token_threshold(self) -> int: ...
+
+    @long_prefill_token_threshold.setter
+    def long_prefill_token_threshold(self, arg: int, /) -> None: ...
+
+    @property
+    def adaptive_threshold(self) -> bool: ...
+
+    @adaptive_threshold.setter
+    def adaptive_threshold(self, arg: bool, /) -> None: ...
+
+    @property
+    def lone_prompt_uncapped(self) -> bool: ...
+
+    @lone_prompt_uncapped.setter
+    def lone_prompt_uncapped(self, arg: bool, /) -> None: ...
+
+    @property
+    def input_budget(self) -> int: ...
+
+    @input_budget.setter
+    def input_budget(self, arg: int, /) -> None: ...
+
+    @property
+    def draft_slots(self) -> int: ...
+
+    @draft_slots.setter
+    def draft_slots(self, arg: int, /) -> None: ...
+
+    @property
+    def pads_new_decodes(self) -> bool: ...
+
+    @pads_new_decodes.setter
+    def pads_new_decodes(self, arg: bool, /) -> None: ...
+
+    @property
+    def max_num_active_seqs(self) -> int: ...
+
+    @max_num_active_seqs.setter
+    def max_num_active_seqs(self, arg: int, /) -> None: ...
+
+    @property
+    def prefill_schedule_interval(self) -> int: ...
+
+    @prefill_schedule_interval.setter
+    def prefill_schedule_interval(self, arg: int, /) -> None: ...
+
+class Acceptance:
+    """Chance of each draft, in 2^-53, given that those before it hold."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def chance(self) -> list[int]: ...
+
+    @chance.setter
+    def chance(self, arg: Sequence[int], /) -> None: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @seed.setter
+    def seed(self, arg: int, /) -> None: ...
+
+    def accepted(self, request: int, emitted: int, drafts: int) -> int:
+        """
+        How many of the drafts hold that follow the request's `emitted` tokens.
+        """
+
+class SpeculationConfig:
+    """vLLM's speculative_config, resolved."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def tokens(self) -> int: ...
+
+    @tokens.setter
+    def tokens(self, arg: int, /) -> None: ...
+
+    @property
+    def lookahead(self) -> int: ...
+
+    @lookahead.setter
+    def lookahead(self, arg: int, /) -> None: ...
+
+    @property
+    def tokens_by_sequences(self) -> list[int]: ...
+
+    @tokens_by_sequences.setter
+    def tokens_by_sequences(self, arg: Sequence[int], /) -> None: ...
+
+    @property
+    def proposal_chance(self) -> int: ...
+
+    @proposal_chance.setter
+    def proposal_chance(self, arg: int, /) -> None: ...
+
+    @property
+    def acceptance(self) -> Acceptance: ...
+
+    @acceptance.setter
+    def acceptance(self, arg: Acceptance, /) -> None: ...
+
+    def drafts_after(self, sequences: int) -> int: ...
+
+    def proposes(self, request: int, emitted: int) -> bool: ...
+
+class Drafter:
+    """
+    The model that proposes drafts: its first pass, and the pass of each further one.
+    """
+
+    def __init__(self, first: Program, next: Program, slots: int, parallel: bool) -> None: ...
+
+    def expand(self, first: ExpandedConfig, next: ExpandedConfig) -> None:
+        """Every rank's nodes of its passes run in the engine."""
+
+class VllmV1Config:
+    def __init__(self) -> None: ...
+
+    @property
+    def max_num_seqs(self) -> int: ...
+
+    @max_num_seqs.setter
+    def max_num_seqs(self, arg: int, /) -> None: ...
+
+    @property
+    def max_num_scheduled_tokens(self) -> int: ...
+
+    @max_num_scheduled_tokens.setter
+    def max_num_scheduled_tokens(self, arg: int, /) -> None: ...
+
+    @property
+    def long_prefill_token_threshold(self) -> int: ...
+
+    @long_prefill_token_threshold.setter
+    def long_prefill_token_threshold(self, arg: int, /) -> None: ...
+
+    @property
+    def limits(self) -> StepLimits: ...
+
+    @limits.setter
+    def limits(self, arg: StepLimits, /) -> None: ...
+
+    @property
+    def chunked_prefill(self) -> bool: ...
+
+    @chunked_prefill.setter
+    def chunked_prefill(self, arg: bool, /) -> None: ...
+
+    @property
+    def reserve_full_isl(self) -> bool: ...
+
+    @reserve_full_isl.setter
+    def reserve_full_isl(self, arg: bool, /) -> None: ...
+
+    @property
+    def async_scheduling(self) -> bool: ...
+
+    @async_scheduling.setter
+    def async_scheduling(self, arg: bool, /) -> None: ...
+
+    @property
+    def output_length_known(self) -> bool: ...
+
+    @output_length_known.setter
+    def output_length_known(self, arg: bool, /) -> None: ...
+
+    @property
+    def watermark_blocks(self) -> int: ...
+
+    @watermark_blocks.setter
+    def watermark_blocks(self, arg: int, /) -> None: ...
+
+    @property
+    def order(self) -> QueueOrder: ...
+
+    @order.setter
+    def order(self, arg: QueueOrder, /) -> None: ...
+
+    @property
+    def queue(self) -> QueueConfig: ...
+
+    @queue.setter
+    def queue(self, arg: QueueConfig, /) -> None: ...
+
+    @property
+    def prefill_first(self) -> bool: ...
+
+    @prefill_first.setter
+    def prefill_first(self, arg: bool, /) -> None: ...
+
+    @property
+    def decode_only(self) -> bool: ...
+
+    @decode_only.setter
+    def decode_only(self, arg: bool, /) -> None: ...
+
+    @property
+    def kv_producer(self) -> bool: ...
+
+    @kv_producer.setter
+    def kv_producer(self, arg: bool, /) -> None: ...
+
+    @property
+    def kv_consumer(self) -> bool: ...
+
+    @kv_consumer.setter
+    def kv_consumer(self, arg: bool, /) -> None: ...
+
+    @property
+    def prefill_all_but_last_token(self) -> bool: ...
+
+    @prefill_all_but_last_token.setter
+    def prefill_all_but_last_token(self, arg: bool, /) -> None: ...
+
+    @property
+    def decode_interval(self) -> int: ...
+
+    @decode_interval.setter
+    def decode_interval(self, arg: int, /) -> None: ...
+
+    @property
+    def defer_block_free(self) -> bool: ...
+
+    @defer_block_free.setter
+    def defer_block_free(self, arg: bool, /) -> None: ...
+
+    @property
+    def disable_fast_path(self) -> bool: ...
+
+    @disable_fast_path.setter
+    def disable_fast_path(self, arg: bool, /) -> None: ...
+
+    @property
+    def speculation(self) -> SpeculationConfig: ...
+
+    @speculation.setter
+    def speculation(self, arg: SpeculationConfig, /) -> None: ...
+
+    @property
+    def kv(self) -> KvCacheConfig: ...
+
+    @kv.setter
+    def kv(self, arg: KvCacheConfig, /) -> None: ...
+
+    def with_policies(self, policies: Policies) -> VllmV1Config:
+        """The same, but for these decisions."""
+
+class BatchingConfig:
+    """Options of a scheduler other than vLLM's, by its name."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def scheduler(self) -> str: ...
+
+    @scheduler.setter
+    def scheduler(self, arg: str, /) -> None: ...
+
+    @property
+    def max_num_seqs(self) -> int: ...
+
+    @max_num_seqs.setter
+    def max_num_seqs(self, arg: int, /) -> None: ...
+
+    @property
+    def max_num_scheduled_tokens(self) -> int: ...
+
+    @max_num_scheduled_tokens.setter
+    def max_num_scheduled_tokens(self, arg: int, /) -> None: ...
+
+    @property
+    def watermark_blocks(self) -> int: ...
+
+    @watermark_blocks.setter
+    def watermark_blocks(self, arg: int, /) -> None: ...
+
+    @property
+    def decode_only(self) -> bool: ...
+
+    @decode_only.setter
+    def decode_only(self, arg: bool, /) -> None: ...
+
+    @property
+    def kv_producer(self) -> bool: ...
+
+    @kv_producer.setter
+    def kv_producer(self, arg: bool, /) -> None: ...
+
+    @property
+    def kv_consumer(self) -> bool: ...
+
+    @kv_consumer.setter
+    def kv_consumer(self, arg: bool, /) -> None: ...
+
+    @property
+    def queue(self) -> QueueConfig: ...
+
+    @queue.setter
+    def queue(self, arg: QueueConfig, /) -> None: ...
+
+    @property
+    def kv(self) -> KvCacheConfig: ...
+
+    @kv.setter
+    def kv(self, arg: KvCacheConfig, /) -> None: ...
+
+    def with_policies(self, policies: Policies) -> BatchingConfig:
+        """The same, but for these decisions."""
+
+    @property
+    def sglang_new_tokens(self) -> int: ...
+
+    @sglang_new_tokens.setter
+    def sglang_new_tokens(self, arg: int, /) -> None: ...
+
+    @property
+    def sglang_reserved_tokens(self) -> int: ...
+
+    @sglang_reserved_tokens.setter
+    def sglang_reserved_tokens(self, arg: int, /) -> None: ...
+
+    @property
+    def output_length_known(self) -> bool: ...
+
+    @output_length_known.setter
+    def output_length_known(self, arg: bool, /) -> None: ...
+
+    @property
+    def mlfq_levels(self) -> int: ...
+
+    @mlfq_levels.setter
+    def mlfq_levels(self, arg: int, /) -> None: ...
+
+    @property
+    def mlfq_tokens_per_iteration(self) -> int: ...
+
+    @mlfq_tokens_per_iteration.setter
+    def mlfq_tokens_per_iteration(self, arg: int, /) -> None: ...
+
+    @property
+    def mlfq_starvation_ps(self) -> int: ...
+
+    @mlfq_starvation_ps.setter
+    def mlfq_starvation_ps(self, arg: int, /) -> None: ...
+
+def scheduler_names() -> list[str]:
+    """Names that BatchingConfig.scheduler may have, sorted."""
+
+class Role(enum.Enum):
+    """What a group does with a request."""
+
+    BOTH = 0
+
+    PREFILL = 1
+
+    DECODE = 2
+
+class GroupConfig:
+    def __init__(self) -> None: ...
+
+    @property
+    def index(self) -> int: ...
+
+    @index.setter
+    def index(self, arg: int, /) -> None: ...
+
+    @property
+    def model(self) -> int: ...
+
+    @model.setter
+    def model(self, arg: int, /) -> None: ...
+
+    @property
+    def depth(self) -> int: ...
+
+    @depth.setter
+    def depth(self, arg: int, /) -> None: ...
+
+    @property
+    def stages_wait(self) -> bool: ...
+
+    @stages_wait.setter
+    def stages_wait(self, arg: bool, /) -> None: ...
+
+    @property
+    def role(self) -> Role: ...
+
+    @role.setter
+    def role(self, arg: Role, /) -> None: ...
+
+    @property
+    def offload(self) -> OffloadConfig: ...
+
+    @offload.setter
+    def offload(self, arg: OffloadConfig | None, /) -> None: ...
+
+    @property
+    def drafter(self) -> Drafter: ...
+
+    @drafter.setter
+    def drafter(self, arg: Drafter | None, /) -> None: ...
+
+    @property
+    def max_queued_requests(self) -> int: ...
+
+    @max_queued_requests.setter
+    def max_queued_requests(self, arg: int, /) -> None: ...
+
+    @property
+    def max_queued_tokens(self) -> int: ...
+
+    @max_queued_tokens.setter
+    def max_queued_tokens(self, arg: int, /) -> None: ...
+
+    @property
+    def api_latency_ps(self) -> int: ...
+
+    @api_latency_ps.setter
+    def api_latency_ps(self, arg: int, /) -> None: ...
+
+    @property
+    def api_latency_per_token_ps(self) -> int: ...
+
+    @api_latency_per_token_ps.setter
+    def api_latency_per_token_ps(self, arg: int, /) -> None: ...
+
+def mesh(dimensions: Sequence[tuple[int, int, int]]) -> engine.Topology:
+    """
+    Fully connected dimensions of (devices, bytes/s, latency in ps), the first varying fastest.
+    """
+
+class CollectiveSpec:
+    """How one collective operator runs; 0 bytes: by its own table."""
+
+    def __init__(self, op: int, kind: engine.CollectiveKind, bytes_per_unit: int, algorithm: engine.Algorithm = engine.Algorithm.RING, ranks: int = 0, stride: int = 1, everyone: bool = False, per_node: int = 0, far_bytes_per_unit: int = 0) -> None: ...
+
+class ExpandedConfig:
+    """A group's own links and the collectives that run on them."""
+
+    def __init__(self, topology: engine.Topology, network: engine.NetworkKind, collectives: Sequence[CollectiveSpec], members: int = 1, devices: Sequence[int] = []) -> None: ...
+
+class DeviceStream(enum.Enum):
+    COMPUTE = 0
+
+    PULL = 1
+
+    COPY_IN = 2
+
+    COPY_OUT = 3
+
+    PIM = 4
+
+    HOST = 5
+
+    SEND = 6
+
+class NodeRole(enum.Enum):
+    BEGIN = 0
+
+    END = 1
+
+    OPERATOR = 2
+
+    COPY = 3
+
+    TO_HOST = 4
+
+    FROM_HOST = 5
+
+    QUERIES = 6
+
+    IN_MEMORY = 7
+
+    RESULTS = 8
+
+    CONTEXT = 9
+
+    PROMPTS = 10
+
+def describe_offloaded_step(program: Program, config: OffloadConfig, items: Sequence[Sequence[tuple[int, int]]], step: int) -> tuple:
+    """
+    The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, role, operator, execution, lane, ps, end ps, bytes, nodes before) each; and of each member its two halves, if they alternate.
+    """
+
+class CopySource:
+    """A memory that weights are copied from."""
+
+    def __init__(self, latency_ps: int, rate_q16: int, place: int = -1, before_ps: int = 0) -> None:
+        """
+        rate_q16: 2^-16 bytes/s to each rank when nobody else copies; place: on the network; before_ps: latency that the network does not charge.
+        """
+
+class WeightStreaming:
+    """Weights that steps copy in, by operator of the program; bytes."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def sources(self) -> list[CopySource]: ...
+
+    @sources.setter
+    def sources(self, arg: Sequence[CopySource], /) -> None: ...
+
+    @property
+    def ahead(self) -> list[list[int]]: ...
+
+    @ahead.setter
+    def ahead(self, arg: Sequence[Sequence[int]], /) -> None: ...
+
+    @property
+    def ahead_from(self) -> list[list[int]]: ...
+
+    @ahead_from.setter
+    def ahead_from(self, arg: Sequence[Sequence[int]], /) -> None: ...
+
+    @property
+    def by_batch(self) -> list[list[int]]: ...
+
+    @by_batch.setter
+    def by_batch(self, arg: Sequence[Sequence[int]], /) -> None: ...
+
+    @property
+    def sampled(self) -> int: ...
+
+    @sampled.setter
+    def sampled(self, sampled: list) -> None: ...
+
+    @property
+    def by_batch_from(self) -> list[int]: ...
+
+    @by_batch_from.setter
+    def by_batch_from(self, arg: Sequence[int], /) -> None: ...
+
+    @property
+    def demand(self) -> list[bool]: ...
+
+    @demand.setter
+    def demand(self, arg: Sequence[bool], /) -> None: ...
+
+    @property
+    def buffers(self) -> int: ...
+
+    @buffers.setter
+    def buffers(self, arg: int, /) -> None: ...
+
+class Interleaving(enum.Enum):
+    NEVER = 0
+
+    WHEN_SHORTER = 1
+
+    ALWAYS = 2
+
+class PimConfig:
+    """Memory in which decodes attend."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def context(self) -> list[int]: ...
+
+    @context.setter
+    def context(self, arg: Sequence[int], /) -> None: ...
+
+    @property
+    def ps(self) -> list[int]: ...
+
+    @ps.setter
+    def ps(self, arg: Sequence[int], /) -> None: ...
+
+    @property
+    def sets(self) -> int: ...
+
+    @sets.setter
+    def sets(self, arg: int, /) -> None: ...
+
+    @property
+    def latency_ps(self) -> int: ...
+
+    @latency_ps.setter
+    def latency_ps(self, arg: int, /) -> None: ...
+
+    @property
+    def bytes_per_s(self) -> int: ...
+
+    @bytes_per_s.setter
+    def bytes_per_s(self, arg: int, /) -> None: ...
+
+    @property
+    def query_bytes(self) -> int: ...
+
+    @query_bytes.setter
+    def query_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def output_bytes(self) -> int: ...
+
+    @output_bytes.setter
+    def output_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def kv_bytes(self) -> int: ...
+
+    @kv_bytes.setter
+    def kv_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def concurrent(self) -> bool: ...
+
+    @concurrent.setter
+    def concurrent(self, arg: bool, /) -> None: ...
+
+    @property
+    def places(self) -> list[int]: ...
+
+    @places.setter
+    def places(self, arg: Sequence[int], /) -> None: ...
+
+class HostOperators:
+    """Operators of the program that the node's processors run."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def runs(self) -> list[bool]: ...
+
+    @runs.setter
+    def runs(self, arg: Sequence[bool], /) -> None: ...
+
+    @property
+    def input_bytes(self) -> list[int]: ...
+
+    @input_bytes.setter
+    def input_bytes(self, arg: Sequence[int], /) -> None: ...
+
+    @property
+    def output_bytes(self) -> list[int]: ...
+
+    @output_bytes.setter
+    def output_bytes(self, arg: Sequence[int], /) -> None: ...
+
+    @property
+    def latency_ps(self) -> int: ...
+
+    @latency_ps.setter
+    def latency_ps(self, arg: int, /) -> None: ...
+
+    @property
+    def bytes_per_s(self) -> int: ...
+
+    @bytes_per_s.setter
+    def bytes_per_s(self, arg: int, /) -> None: ...
+
+    @property
+    def place(self) -> int: ...
+
+    @place.setter
+    def place(self, arg: int, /) -> None: ...
+
+    @property
+    def before_ps(self) -> int: ...
+
+    @before_ps.setter
+    def before_ps(self, arg: int, /) -> None: ...
+
+class OffloadConfig:
+    """What a group keeps elsewhere."""
+
+    def __init__(self) -> None: ...
+
+    def __copy__(self) -> OffloadConfig: ...
+
+    @property
+    def weights(self) -> WeightStreaming: ...
+
+    @weights.setter
+    def weights(self, arg: WeightStreaming, /) -> None: ...
+
+    @property
+    def pim(self) -> PimConfig: ...
+
+    @pim.setter
+    def pim(self, arg: PimConfig, /) -> None: ...
+
+    @property
+    def has_pim(self) -> bool: ...
+
+    @property
+    def host(self) -> HostOperators: ...
+
+    @host.setter
+    def host(self, arg: HostOperators, /) -> None: ...
+
+    @property
+    def interleaving(self) -> Interleaving: ...
+
+    @interleaving.setter
+    def interleaving(self, arg: Interleaving, /) -> None: ...
+
+    @property
+    def expanded(self) -> bool: ...
+
+    @expanded.setter
+    def expanded(self, arg: bool, /) -> None: ...
+
+    @property
+    def shared(self) -> bool: ...
+
+    @shared.setter
+    def shared(self, arg: bool, /) -> None: ...
+
+    @property
+    def ranks(self) -> list[list[int]]: ...
+
+    @ranks.setter
+    def ranks(self, arg: Sequence[Sequence[int]], /) -> None: ...
+
+class Sharing(enum.Enum):
+    FAIR = 0
+
+    FIFO = 1
+
+class NetworkConfig:
+    """The cluster's shared network: links, and the places that they join."""
+
+    def __init__(self, sharing: Sharing) -> None: ...
+
+    def add_link(self, bytes_per_s: int, latency_ps: int) -> int:
+        """A directed link; returns its number."""
+
+    def add_place(self, island: int, near: tuple[int, int], far: tuple[int, int], device: int = -1, near_latency_ps: int = 0, far_latency_ps: int = 0) -> int:
+        """
+        A memory; returns its number. near, far: numbers of the links (out, in), -1: none. island -1: near to all. device: its number in the topology, whose routes it takes to other devices. near_latency_ps, far_latency_ps: of the cluster's link that KV crosses on its way out, where the out link is the memory's own.
+        """
+
+    def add_topology(self, topology: engine.Topology) -> None:
+        """Its links become links of the network."""
+
+    @property
+    def num_links(self) -> int: ...
+
+    @property
+    def num_places(self) -> int: ...
+
+    def probe(self, starts: Sequence[tuple[int, int, int, int]]) -> tuple:
+        """
+        Runs transfers (at_ps, from, to, bytes), in order of time; arrays: landed_ps, bytes per link, busy ps per link.
+        """
+
+class KvTransferConfig:
+    """How the KV of prompts goes from prefill groups to decode groups."""
+
+    def __init__(self, push: bool, layerwise: bool, places: Sequence[Sequence[int]]) -> None:
+        """places: of every group's ranks, by group."""
+
+    def add_table(self, shares: Sequence[tuple[int, int, Sequence[tuple[Sequence[int], int, int, int]]]], block_size: int = 1, prefill_all_but_last_token: bool = False, even_layers: int = 0) -> int:
+        """
+        Tuples (prefill rank, decode rank, parts) with parts (layers, bytes per token and layer, bytes of state per layer, blocks at the end of a prompt that are kept or 0 for all); returns its number.
+        """
+
+    def add_route(self, prefill_group: int, decode_group: int, table: int) -> None: ...
+
+class RouterOption:
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def default(self) -> float: ...
+
+    @property
+    def low(self) -> float: ...
+
+    @property
+    def high(self) -> float: ...
+
+    @property
+    def meaning(self) -> str: ...
+
+class RouterKind:
+    """A native router: its name, what it does, and its options."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def summary(self) -> str: ...
+
+    @property
+    def options(self) -> list[RouterOption]: ...
+
+def router_kinds() -> list[RouterKind]:
+    """All native routers."""
+
+class BadRoute(RuntimeError):
+    pass
+
+class RequestView:
+    """A request at its arrival (llmsim.routing.base.RequestView)."""
+
+    @property
+    def row(self) -> int: ...
+
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def session(self) -> object: ...
+
+    @property
+    def model(self) -> object: ...
+
+    @property
+    def now_ps(self) -> int: ...
+
+class GroupView:
+    """A group at an arrival (llmsim.routing.base.GroupView)."""
+
+    index: int
+
+    running: int
+
+    waiting: int
+
+    free_blocks: int
+
+    total_blocks: int
+
+class BadPolicy(RuntimeError):
+    pass
+
+class SequenceView:
+    """A request of a group (llmsim.scheduling.base.SequenceView)."""
+
+    @property
+    def row(self) -> int: ...
+
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def received(self) -> int: ...
+
+    @property
+    def computed(self) -> int: ...
+
+    @property
+    def blocks(self) -> int: ...
+
+    @property
+    def priority(self) -> int: ...
+
+    @property
+    def arrival_ps(self) -> int: ...
+
+class Policies:
+    """Decisions of one group's scheduler that Python objects take."""
+
+    def __init__(self) -> None: ...
+
+    def set_queue_order(self, key: object, preempted_first: bool) -> None: ...
+
+    def set_victim(self, choose: object) -> None: ...
+
+    def set_eviction(self, freed: object, reused: object, evict: object) -> None: ...
+
+class TierEviction(enum.Enum):
+    LRU = 0
+
+    LFU = 1
+
+    COST = 2
+
+class TierWrite(enum.Enum):
+    THROUGH = 0
+
+    SELECTIVE = 1
+
+    BACK = 2
+
+class KvTiersConfig:
+    """Pools of KV, and which groups use which."""
+
+    def __init__(self, write: TierWrite, parks: bool = False) -> None:
+        """parks: who recalls is parked alone; else its batch waits."""
+
+    def add_pool(self, name: str, capacity_bytes: int, eviction: TierEviction, place: int, queue_depth: int = 0, read_latency_ps: int = 0, write_latency_ps: int = 0) -> int:
+        """Returns the pool's number. queue_depth 0: a memory."""
+
+    def stripe(self, place: int, stripes: Sequence[int]) -> None:
+        """
+        A place of pools that is several memories, over which KV is spread: their places.
+        """
+
+    def add_group(self, pools: Sequence[int], ranks: Sequence[int], chunk_tokens: int, bytes_per_token: Sequence[int], model: int) -> None:
+        """
+        The next group: its pools in order of lookup (none: it has no tiers), the places of its ranks, the bytes of each.
+        """
+
+class Circular(RuntimeError):
+    pass
+
+class Stalled(RuntimeError):
+    pass
+
+class Violated(RuntimeError):
+    pass
+
+class Simulation:
+    def __init__(self, arrival_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], input_tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], output_tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], model: Annotated[NDArray[numpy.int16], dict(shape=(None,), order='C', device='cpu', writable=False)], next_call: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tool_delay_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], priority: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], key_offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], granularity: int, series_interval_ps: int) -> None: ...
+
+    @overload
+    def set_router(self, name: str, seed: int, options: Mapping[str, float], session: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], decode_side: bool = False) -> None:
+        """
+        A native router. session: number of each row's session from 0, or -1; empty when nobody has one.
+        """
+
+    @overload
+    def set_router(self, name: str, seed: int = 0, num_models: int = 1, decode_side: bool = False) -> None:
+        """A native router with its default options."""
+
+    def set_python_router(self, route: object, session_names: object | None, model_names: object, decode_side: bool = False) -> None:
+        """
+        A function route(request, groups) -> index (llmsim.routing.base.Router). session_names: by row, or None; model_names: of the deployment.
+        """
+
+    def limit_queues(self, most: int) -> None:
+        """
+        Requests that would find so many waiting in their group are turned away.
+        """
+
+    def set_python_admission(self, admit: object, session_names: object | None, model_names: object) -> None:
+        """
+        A function admit(request, group) -> bool (llmsim.scheduling.base.Admission).
+        """
+
+    @overload
+    def add_group(self, config: GroupConfig, scheduler: VllmV1Config, program: Program, expanded: ExpandedConfig | None = None, record_steps: bool = False, record_schedule: bool = False) -> None:
+        """
+        With `expanded`, every rank's nodes run in the engine instead of the folded program.
+        """
+
+    @overload
+    def add_group(self, config: GroupConfig, scheduler: BatchingConfig, program: Program, expanded: ExpandedConfig | None = None, record_steps: bool = False, record_schedule: bool = False) -> None:
+        """A group with one of the other schedulers (scheduler_names())."""
+
+    def add_python_group(self, config: GroupConfig, scheduler: object, kv: KvCacheConfig, program: Program, expanded: ExpandedConfig | None = None, record_steps: bool = False, record_schedule: bool = False, speculation: SpeculationConfig = ...) -> None:
+        """
+        A group whose scheduler is a Python object (llmsim.scheduling.base.Scheduler).
+        """
+
+    def share_links(self, groups: Sequence[int], places: Sequence[int], collectives: Sequence[CollectiveSpec]) -> None:
+        """
+        All members of a lock-step group, or one group in stages, talk over links of the network: the node of every device (ranks of a stage first, then stages, then members), and what is between members or stages, with its bytes.
+        """
+
+    def add_lockstep_group(self, groups: Sequence[int], program: Program, sync_interval: int, expanded: ExpandedConfig | None = None) -> None:
+        """
+        Groups that were added before, by index, run in lock-step, all with this program.
+        """
+
+    def set_kv_tiers(self, config: KvTiersConfig) -> None:
+        """Pools of KV below the groups'; after them and the network."""
+
+    def set_network(self, config: NetworkConfig) -> None:
+        """The cluster's shared network; before the first run."""
+
+    def set_patience(self, timeout_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """
+        When clients give up: so long after the arrival (-1: never), or with so many tokens (0: never); either may be empty.
+        """
+
+    def set_closed_loop(self, clients: int, think_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """
+        So many clients ask in turn; think_ps: of each row after its answer, or empty.
+        """
+
+    def set_kv_transfers(self, config: KvTransferConfig) -> None:
+        """
+        Disaggregation; after all groups, the network and the decode side's router.
+        """
+
+    def run(self, max_events: int, max_wall_ms: int = 1099511627776) -> bool:
+        """
+        Handles up to max_events events, and no more after max_wall_ms; True when nothing is left.
+        """
+
+    def set_horizon(self, horizon_ps: int) -> None:
+        """The run ends then, whatever is left to do."""
+
+    @property
+    def at_horizon(self) -> bool: ...
+
+    @property
+    def now_ps(self) -> int: ...
+
+    @property
+    def num_finished(self) -> int: ...
+
+    @property
+    def num_rejected(self) -> int: ...
+
+    def check_every_step(self) -> None:
+        """Recounts the blocks of every tier at every step."""
+
+    def record_shares(self) -> None:
+        """From now on groups note for whom their devices worked."""
+
+    def requests(self) -> dict: ...
+
+    def kv_transfers(self) -> object: ...
+
+    def network(self) -> dict:
+        """Per link of the shared network, as it numbers them."""
+
+    def steps(self) -> dict: ...
+
+    def series(self) -> dict:
+        """Since it was last taken."""
+
+    def take_series(self) -> dict: ...
+
+    def counters(self) -> dict: ...
+
+    def accepted_at(self) -> list:
+        """Per group, how many drafts of each position held."""
+
+    def blame(self) -> dict: ...
+
+    def busy_time(self) -> list: ...
+
+    def attention_reach(self) -> list: ...
+
+    def table_rows(self) -> list: ...
+
+    def kv_tiers(self) -> list: ...
+
+    def take_kv_tier_series(self) -> dict: ...
+
+    def activity(self, arg: int, /) -> dict: ...
+
+    def schedule(self, arg: int, /) -> dict: ...
+
+class TokenTimes:
+    def __init__(self, simulation: Simulation) -> None: ...
+
+    def inter_token_latencies(self) -> tuple: ...
+
+    def inter_token_latencies_of(self, arg: int, /) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]: ...
+
+def expect_abrupt_end() -> None:
+    """
+    The process ends without giving back what it holds: nothing of that is reported as lost.
+    """
