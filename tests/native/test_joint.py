@@ -98,7 +98,7 @@ class Plan:
         self._add(name, _native.NodeKind.COLLECTIVE, part, repeat, feature, table, stage)
 
     def _kv_transfer(self, stage: int) -> None:
-        per_unit = int(self.rng.integers(1, 100_000))
+        per_unit = self.sent_bytes_per_token = int(self.rng.integers(1, 100_000))
         flat = engine.Topology.fully_connected(2, *self.links[1])
         pair = engine.CollectiveSite(
             flat, [0, 1], engine.CollectiveKind.ALL_GATHER, engine.Algorithm.RING, network=self.network
@@ -201,6 +201,32 @@ def test_alone_on_shared_links_nothing_changes(data: Any, port: tuple[int, int, 
     case = drawn_case(data, members, stages, tp)
     common = port[2] and stages == 1 and min(members, tp) == 1
     assert_same(simulate(*case, False), simulate(*case, False, (*port[:2], common)))
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_hidden_states_cross_the_port_of_the_first_stage(data: Any) -> None:
+    """One device per stage: nothing else leaves the first one, and the second one sends nothing."""
+    case = drawn_case(data, 1, 2, 1)
+    plan, padded = case[:2]
+    sim = simulate(*case, False, (10**12, 0, False))
+    steps = sim.steps()
+    expected = int(padded[steps["tokens"]].sum()) * plan.sent_bytes_per_token
+    moved = sim.network()["bytes"][1:].tolist()  # the first link is of ports in common
+    assert moved == [expected, 0, 0, expected]
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_each_rank_has_a_ring_of_its_own_between_members(data: Any) -> None:
+    """What goes from member to member leaves by the ports of all its ranks, as much by each."""
+    case = drawn_case(data, 2, 1, 2)
+    plan = case[0]
+    out = simulate(*case, False, (10**12, 0, False)).network()["bytes"][1::2]
+    rings = [spec for spec in plan.shared if not spec.everyone]
+    assert len(out) == 4
+    if len(rings) == len(plan.shared):
+        assert len(set(out.tolist())) == 1 and out[0] > 0
 
 
 @settings(max_examples=30, deadline=None)
