@@ -34,7 +34,7 @@ def build_target(target: str) -> Path:
     if cmake is None or (shutil.which("c++") is None and shutil.which("g++") is None):
         pytest.skip("the engine cannot be built alone here: cmake or a C++ compiler is missing")
     generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja is not None else []
-    options = ["-DASTRA_TESTS=ON", "-DASTRA_BENCH=OFF", "-DASTRA_OPTIMIZE=-O1"]
+    options = ["-DASTRA_TESTS=ON", "-DASTRA_BENCH=OFF", "-DASTRA_OPTIMIZE=-O1", "-DCMAKE_UNITY_BUILD=ON"]
     configure = [cmake, "-S", str(REPOSITORY / "astra-sim"), "-B", str(BUILD), *options]
     if not (BUILD / "CMakeCache.txt").exists():
         configure += generator
