@@ -36,11 +36,11 @@ def scheduler_config(
     stages: int = 1,
     tables: KvTables | None = None,
 ) -> "_native.VllmV1Config | _native.BatchingConfig":
-    """What the group's scheduler runs with; `program` prices a prompt where the queue's order needs it.
+    """The native scheduler's configuration of a group.
 
-    A block of ranks that share sequences by tokens holds `block_size` tokens on each of `context_ranks` (vLLM). Of a
-    prompt that is computed elsewhere, `all_but_last` tokens come from there, if not all. `tables`: of layers of several
-    kinds that share the blocks.
+    `program` prices a prompt where the order of the queue needs its time. Ranks that share sequences by tokens hold
+    `block_size` tokens of a block on each of `context_ranks` (vLLM). `prefill_all_but_last_token` says that a decode
+    group computes the last token of a prompt itself. `tables` describes layers of several kinds that share the blocks.
     """
     scheduler: _native.VllmV1Config | _native.BatchingConfig
     if engine.scheduler in ("vllm_v1", "vllm"):
