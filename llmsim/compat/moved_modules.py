@@ -35,6 +35,7 @@ class MovedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Fills the module with the names of the present one, and warns once."""
         present = MOVED[module.__name__]
+        # Six frames up is the import statement: above are this method and those of importlib.
         warnings.warn(f"{module.__name__} is now {present}; import it from there", FutureWarning, stacklevel=6)
         names = vars(importlib.import_module(present))
         vars(module).update({name: value for name, value in names.items() if not name.startswith("__")})

@@ -276,8 +276,9 @@ def _scheduler_class(name: str | None) -> str | None:
     if name is None or name in SCHEDULERS:
         return None
     from llmsim.config.plugins import entry_points
+    from llmsim.scheduling.policies import SCHEDULER
 
-    return name if ":" in name or name in entry_points("llmsim.schedulers") else None
+    return name if ":" in name or name in entry_points(SCHEDULER.group) else None
 
 
 def _log_level(name: str) -> str:

@@ -69,11 +69,7 @@ class OnCommandLine:
 
     kind: type
     """int, float, str or bool, as the command line reads it; bool makes a pair --name/--no-name."""
-    other_names: tuple[str, ...]
-
-    def __init__(self, kind: type, *other_names: str) -> None:
-        object.__setattr__(self, "kind", kind)
-        object.__setattr__(self, "other_names", other_names)
+    other_names: tuple[str, ...] = ()
 
     def declarations(self, field: str) -> tuple[str, ...]:
         """The names as a command-line parser takes them."""
@@ -100,7 +96,7 @@ class EngineOptions(Section):
     engine_profile: Annotated[Name | None, OnCommandLine(str)] = Field(
         default=None, description="Applies the defaults of an engine version, such as vllm-0.24."
     )
-    max_num_seqs: Annotated[Count | None, OnCommandLine(int, "--max-batch")] = Field(
+    max_num_seqs: Annotated[Count | None, OnCommandLine(int, ("--max-batch",))] = Field(
         default=None, description="Limits the sequences of a step; 0 sets no limit."
     )
     max_num_batched_tokens: Annotated[Tokens | None, OnCommandLine(int)] = Field(
@@ -108,7 +104,8 @@ class EngineOptions(Section):
     )
     max_num_scheduled_tokens: Annotated[PositiveTokens | None, OnCommandLine(int)] = Field(
         default=None,
-        description="Limits the tokens that the scheduler puts into a step, at most max_num_batched_tokens.",
+        description="Limits the tokens that the scheduler puts into a step; if not given, max_num_batched_tokens "
+        "without the slots of drafts.",
     )
     long_prefill_token_threshold: Annotated[Tokens | None, OnCommandLine(int)] = Field(
         default=None, description="Limits the tokens of one prompt in a step; 0 sets no limit."
@@ -118,7 +115,7 @@ class EngineOptions(Section):
         description="Raises --long-prefill-token-threshold to each request's share of the token budget (vllm-0.33).",
     )
     max_num_active_seqs: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
-        default=None, description="Limits the running sequences (vllm-0.33)."
+        default=None, description="Limits the running sequences (vllm-0.33); max_num_seqs if not given."
     )
     prefill_schedule_interval: Annotated[Annotated[int, Field(ge=1, le=1 << 20)] | None, OnCommandLine(int)] = Field(
         default=None, description="Schedules prompts in every N-th step only while other requests decode."
@@ -143,30 +140,32 @@ class EngineOptions(Section):
     reserve_full_isl: Annotated[bool | None, OnCommandLine(bool)] = Field(
         default=None, description="Admits a request only when its whole prompt fits into the KV cache."
     )
-    scheduler_reserve_full_isl: bool | None = Field(default=None, description="vLLM's name of reserve_full_isl.")
+    scheduler_reserve_full_isl: bool | None = Field(default=None, description="Is vLLM's name of reserve_full_isl.")
     watermark: Annotated[Annotated[float, Field(ge=0, lt=1)] | None, OnCommandLine(float)] = Field(
-        default=None, description="Sets the share of KV blocks that admission keeps free."
+        default=None, description="Sets the share of KV blocks that admission keeps free while others run."
     )
     block_size: Annotated[
         Annotated[int, Field(ge=1, le=1 << 16, json_schema_extra={"unit": "tokens"})] | None, OnCommandLine(int)
     ] = Field(default=None, description="Sets the tokens of a KV block.")
-    gpu_memory_utilization: Annotated[Utilization | None, OnCommandLine(float, "--npu-memory-utilization")] = Field(
+    gpu_memory_utilization: Annotated[Utilization | None, OnCommandLine(float, ("--npu-memory-utilization",))] = Field(
         default=None, description="Sets the share of device memory that the engine uses."
     )
     npu_memory_utilization: Utilization | None = Field(
-        default=None, description="The same as gpu_memory_utilization, under its other name."
+        default=None, description="Is another name of gpu_memory_utilization."
     )
     num_gpu_blocks_override: Annotated[Annotated[int, Field(ge=1, le=(1 << 31) - 1)] | None, OnCommandLine(int)] = (
         Field(default=None, description="Sets the number of KV blocks, the null block included, instead of what fits.")
     )
     max_model_len: Annotated[PositiveTokens | None, OnCommandLine(int)] = Field(
-        default=None, description="Limits the tokens of prompt and output together."
+        default=None, description="Limits the tokens of prompt and output together; the model's own limit if not given."
     )
     dtype: Annotated[Annotated[str, _one_of(DTYPES)] | None, OnCommandLine(str)] = Field(
-        default=None, description="Sets the type of weights: auto, bfloat16, float16, float32, fp8 or int8."
+        default=None,
+        description="Sets the type of weights and activations: auto (the model's), bfloat16, float16, float32, fp8 "
+        "or int8.",
     )
     kv_cache_dtype: Annotated[Annotated[str, _one_of(KV_CACHE_DTYPES)] | None, OnCommandLine(str)] = Field(
-        default=None, description="Sets the type of the KV cache: auto, fp8, bfloat16 or another type."
+        default=None, description="Sets the type of the KV cache: auto (as dtype), fp8, bfloat16 or another type."
     )
     scheduler: Annotated[
         Literal["vllm_v1", "vllm", "sarathi", "orca", "static", "sglang", "mlfq"] | None, OnCommandLine(str)
@@ -176,7 +175,9 @@ class EngineOptions(Section):
         "or module:Class.",
     )
     scheduling_policy: Annotated[Literal["fcfs", "priority", "sjf", "slack"] | None, OnCommandLine(str)] = Field(
-        default=None, description="Orders the waiting queue: fcfs, priority, sjf or slack."
+        default=None,
+        description="Orders the waiting queue: fcfs, priority (of the trace), sjf (shortest prompt) or slack (to the "
+        "TTFT target).",
     )
     ttft_target_ns: Annotated[TimeNs | None, OnCommandLine(float)] = Field(
         default=None, description="Sets the time to first token that the policy slack aims at."
@@ -203,16 +204,17 @@ class EngineOptions(Section):
         description="Sets the tokens that a decode instance of the scheduler sglang reserves per request; default 512.",
     )
     prioritize_prefill: bool | None = Field(
-        default=None, description="A step is all prompts while there are any (vllm_v1)."
+        default=None, description="Fills steps with prompts alone while any prompt waits (vllm_v1)."
     )
     skip_prefill: bool | None = Field(
-        default=None, description="Decode-only: requests arrive with the KV of their prompts already computed."
+        default=None, description="Simulates decodes alone: requests arrive with the KV of their prompts."
     )
     async_scheduling: Annotated[bool | None, OnCommandLine(bool)] = Field(
         default=None, description="Schedules a step while the previous one runs."
     )
     cuda_graph_sizes: GraphSizes | None = Field(
-        default=None, description="Token counts with a captured graph; smaller steps are padded to the next one."
+        default=None,
+        description="Lists the token counts that have a CUDA graph; smaller steps are padded to the next count.",
     )
     cudagraph_capture_sizes: Annotated[GraphSizes | None, OnCommandLine(str)] = Field(
         default=None, description="Lists the token counts that have a CUDA graph, such as 1,2,4,8."
@@ -230,31 +232,32 @@ class EngineOptions(Section):
         default=None, description="Sets the host time of one kernel launch in steps without a CUDA graph."
     )
     api_latency_ns: TimeNs | None = Field(
-        default=None, description="Time between a request's arrival at the server and in the engine's queue."
+        default=None, description="Sets the time between a request's arrival at the server and in the engine's queue."
     )
-    host_gap_ns: TimeNs | None = Field(default=None, description="Idle time of the device between two steps.")
+    host_gap_ns: TimeNs | None = Field(default=None, description="Sets the idle time of the device between two steps.")
 
     dp_sync_interval: Annotated[int, Field(ge=1, le=1 << 20)] | None = Field(
-        default=None, description="Steps between two agreements of data-parallel ranks on whether anyone has work."
+        default=None,
+        description="Sets the steps after which data-parallel ranks agree on whether any of them has work.",
     )
     lockstep_dense_dp: bool | None = Field(
-        default=None, description="Whether the ranks of a dense model's dp_group run in lock-step, too."
+        default=None, description="Runs the ranks of a dense model's dp_group in lock-step."
     )
     enable_eplb: bool | None = Field(
-        default=None, description="Whether experts are placed by their load (expert-parallel load balancer)."
+        default=None, description="Places experts by their load (expert-parallel load balancer)."
     )
     num_redundant_experts: Annotated[int, Field(ge=0, le=1 << 16)] | None = Field(
-        default=None, description="Copies of the most loaded experts, over all ranks; needs enable_eplb."
+        default=None, description="Sets the copies of the most loaded experts over all ranks; needs enable_eplb."
     )
     expert_placement_strategy: Literal["linear", "round_robin"] | None = Field(
-        default=None, description="How experts are dealt to ranks without EPLB: in blocks, or one by one."
+        default=None, description="Deals experts to ranks in blocks (linear) or one by one (round_robin), without EPLB."
     )
     pipeline_extra_batches: Annotated[int, Field(ge=0, le=64)] | None = Field(
-        default=None, description="Batches in flight beyond one for each pipeline stage."
+        default=None, description="Sets the batches in flight beyond one per pipeline stage."
     )
     ignore_eos: bool | None = Field(
         default=None,
-        description="Whether answers end by their length, which async scheduling foresees; false: with a stop token.",
+        description="Ends answers by their length, which async scheduling foresees; false ends them by a stop token.",
     )
     use_v2_model_runner: bool | None = Field(
         default=None,
@@ -285,8 +288,9 @@ class EngineOverrides:
     """
 
     def __init__(self, **options: Any) -> None:
-        for name in options.keys() - EngineOptions.model_fields.keys():
-            raise TypeError(f"no engine option is called {name}")
+        unknown = options.keys() - EngineOptions.model_fields.keys()
+        if unknown:
+            raise TypeError(f"no engine option is called {min(unknown)}")
         self.given: Mapping[str, Any] = {name: value for name, value in options.items() if value is not None}
 
 

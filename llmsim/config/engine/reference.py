@@ -14,7 +14,7 @@ A key of an instance comes first, then the command line, then `engine`, then the
 | key | command line | values | meaning |
 | --- | --- | --- | --- |
 """
-LARGE = 1 << 31
+LARGE = (1 << 31) - 1
 """A limit from here on only keeps a number within its integer type."""
 
 
@@ -27,7 +27,7 @@ def options_page() -> str:
         mark = on_command_line.get(name)
         names = "" if mark is None else ", ".join(f"`{one}`" for one in mark[0].declarations(name))
         meaning = str(EngineOptions.model_fields[name].description)
-        rows.append(f"| `{name}` | {names} | {_values(properties[name])} | {meaning} |\n".replace("||", "\\|\\|"))
+        rows.append(f"| `{name}` | {names} | {_values(properties[name])} | {meaning} |\n")
     return HEADING + "".join(rows)
 
 
@@ -44,12 +44,11 @@ def _kind(schema: Mapping[str, Any]) -> str:
         return "object"
     if schema.get("type") == "array":
         return f"list of {_kind(schema['items'])}"
-    least, above = schema.get("minimum"), schema.get("exclusiveMinimum")
-    most, below = schema.get("maximum"), schema.get("exclusiveMaximum")
-    limits = [f"at least {least}"] if least is not None else [f"above {above}"] if above is not None else []
-    if most is not None and most < LARGE:
-        limits.append(f"at most {most}")
-    if below is not None:
-        limits.append(f"below {below}")
     unit = f" {schema['unit']}" if "unit" in schema else ""
-    return f"{schema.get('type', 'any')}{unit}" + (f", {', '.join(limits)}" if limits else "")
+    return ", ".join([f"{schema.get('type', 'any')}{unit}", *_limits(schema)])
+
+
+def _limits(schema: Mapping[str, Any]) -> list[str]:
+    words = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+    given = [(word, schema[key]) for key, word in words.items() if key in schema]
+    return [f"{word} {limit}" for word, limit in given if limit < LARGE]

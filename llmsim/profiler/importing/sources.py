@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmsim.config.errors import InputError
-from llmsim.costs.sources.external.table import LATENCY_UNITS, parquet_table
+from llmsim.costs.sources.external.table import LATENCY_UNITS, parquet_rows
 
 MAX_COUNT = (1 << 31) - 1
 """Largest number of tokens or sequences in a cell."""
@@ -169,6 +169,6 @@ def open_table(path: Path) -> SourceTable:
 
 
 def _parquet(path: Path) -> SourceTable:
-    table = parquet_table(path)
-    columns = [["" if value is None else str(value) for value in column.to_pylist()] for column in table.columns]
-    return SourceTable(path, tuple(table.schema.names), [list(row) for row in zip(*columns, strict=True)], 1)
+    names, rows = parquet_rows(path)
+    cells = [["" if row[name] is None else str(row[name]) for name in names] for row in rows]
+    return SourceTable(path, tuple(names), cells, 1)

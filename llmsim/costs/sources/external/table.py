@@ -186,12 +186,13 @@ def _json_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
 
 
 def _parquet_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
-    for index, row in enumerate(parquet_table(path).to_pylist()):
+    _, rows = parquet_rows(path)
+    for index, row in enumerate(rows):
         yield f"{path}: row {index}", row
 
 
-def parquet_table(path: Path) -> Any:
-    """A pyarrow.Table whose values can be converted. Raises InputError where the file cannot be read as Parquet."""
+def parquet_rows(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
+    """Names of the columns, and the rows. Raises InputError where the file cannot be read as Parquet."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -199,7 +200,6 @@ def parquet_table(path: Path) -> Any:
     try:
         table = parquet.read_table(io.BytesIO(data))
         table.validate(full=True)  # a damaged table would end the process where its values are taken
-        table.to_pylist()  # texts that are not UTF-8 are found only here
+        return table.schema.names, table.to_pylist()  # texts that are not UTF-8 are found only here
     except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise InputError(f"{path}: not Parquet ({' '.join(str(error).split())})") from None
-    return table
